@@ -1,0 +1,49 @@
+# Everything works on a fresh machine with Python 3.11+ and make; the targets install what they need into .venv.
+PYTHON ?= $(firstword $(foreach p,python3.13 python3.12 python3.11 python3,$(if $(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo ok),$(p))))
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow check diagrams bench clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
+
+demo: .venv/installed ## a real turn over this repository's own files, without a key
+	@$(BIN)/fsm-agent run --model offline:demo "List the files here, then read README.md and find the word transitions in states/table.py"
+
+test: .venv/developing ## the fast test suite (under two minutes)
+	@$(BIN)/pytest -m "not slow"
+
+test-slow: .venv/developing ## long random runs and real servers
+	@$(BIN)/pytest -m slow
+
+check: .venv/developing ## style, types, import rules, and diagrams that must be fresh
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python -m fsm_agent.diagram --check diagrams
+
+diagrams: .venv/installed ## write diagrams/ anew from the table
+	@$(BIN)/python -m fsm_agent.diagram diagrams
+
+bench: .venv/developing ## what the engine costs beside a bare loop
+	@$(BIN)/python benchmarks/overhead.py
+
+clean: ## remove what the targets made
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "fsm_agent needs Python 3.11 or newer; none was found. Install it, or: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@echo "making .venv with $(PYTHON) …"
+	@$(PYTHON) -m venv .venv
+
+.venv/installed: .venv/bin/python pyproject.toml
+	@echo "installing fsm_agent …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+.venv/developing: .venv/installed
+	@echo "installing what the tests need …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@

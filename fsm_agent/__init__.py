@@ -1,0 +1,43 @@
+"""An agent engine whose turn is an explicit finite-state machine.
+
+>>> from fsm_agent import Agent, Settings, TurnResult, tool
+
+The names are loaded on first use, so that importing the package stays cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fsm_agent.agent import Agent
+    from fsm_agent.result import TurnResult
+    from fsm_agent.runner import Step
+    from fsm_agent.settings import Settings
+    from fsm_agent.tools import tool
+    from fsm_agent.turns import Turn
+
+_HOMES = {
+    "Agent": "fsm_agent.agent",
+    "Settings": "fsm_agent.settings",
+    "Step": "fsm_agent.runner",
+    "Turn": "fsm_agent.turns",
+    "TurnResult": "fsm_agent.result",
+    "tool": "fsm_agent.tools",
+}
+
+__version__ = "0.1.0"
+__all__ = ["Agent", "Settings", "Step", "Turn", "TurnResult", "__version__", "tool"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fsm_agent' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

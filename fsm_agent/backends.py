@@ -1,0 +1,152 @@
+"""The primary provider and its fallbacks: which one is in use, with which key, and when to go back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fsm_agent.credentials import ApiKey, KeyPool
+from fsm_agent.errors import ConfigError
+from fsm_agent.ports import Clock, ModelPort
+from fsm_agent.providers.choose import Choice, choose
+from fsm_agent.providers.probe import local_models
+from fsm_agent.requests import Rekey, Runtime, Switched
+from fsm_agent.settings import Settings
+
+FALLBACK_KEYS = ("model", "base_url", "api_key", "api_mode", "context_window")
+PortFactory = Callable[[Choice], ModelPort]
+
+
+@dataclass(slots=True)
+class Backend:
+    """One entry of the chain."""
+
+    choice: Choice
+    keys: KeyPool
+    port: ModelPort
+    streaming: bool = True
+
+    @property
+    def identity(self) -> tuple[str | None, str]:
+        return (self.choice.base_url, self.choice.model)
+
+
+class Backends:
+    """The chain. Within a turn the index only moves forward; a new turn goes back to the primary unless it is cooling down.
+
+    ``notices``: entries that cannot be used, in words, for the first turn.
+    """
+
+    def __init__(self, primary: Backend, fallbacks: Sequence[Backend], settings: Settings, clock: Clock) -> None:
+        self._chain = [primary, *fallbacks]
+        self._index = 0
+        self._settings, self._clock = settings, clock
+        self._primary_ready_at = 0.0
+
+    @property
+    def current(self) -> Backend:
+        return self._chain[self._index]
+
+    def ports(self) -> list[ModelPort]:
+        return [backend.port for backend in self._chain]
+
+    async def new_turn(self) -> tuple[Runtime, str]:
+        """Go back to the primary if it may be used again. A notice says so when it may not."""
+        now, notice = self._clock.now(), ""
+        if self._index and now >= self._primary_ready_at:
+            self._index = 0
+        elif self._index:
+            rest = self._primary_ready_at - now
+            notice = f"still on {self._name(self.current)}: {self._name(self._chain[0])} is resting for {rest:.0f} s more"
+        for backend in self._chain:
+            backend.keys.new_turn(now)
+        self.current.port.use_key(await self.current.keys.key())
+        return self.runtime(), notice
+
+    def runtime(self) -> Runtime:
+        """What the turn may know of the chain."""
+        backend, rest = self.current, self._usable_after()
+        return replace(
+            backend.choice.runtime(primary=self._index == 0),
+            streaming=backend.streaming,
+            usable_fallbacks=len(rest),
+            possible_rekeys=backend.keys.possible_rekeys,
+            next_window=rest[0].choice.window if rest else None,
+        )
+
+    def stop_streaming(self) -> Switched:
+        self.current.streaming = False
+        return Switched(True, self.runtime())
+
+    async def switch(self, cooldown: bool, wider_than: int | None) -> Switched:
+        """Go to the next entry that differs from the one in use and, if asked for, has a wider window."""
+        rest = [
+            backend
+            for backend in self._usable_after()
+            if wider_than is None or backend.choice.window is None or backend.choice.window > wider_than
+        ]
+        waits = self._settings.primary_cooldown
+        if self._index == 0 or not rest:
+            pause = (waits.rate_limit if cooldown else 0.0) if rest else waits.chain_exhausted
+            self._primary_ready_at = max(self._primary_ready_at, self._clock.now() + pause)
+        if not rest:
+            return Switched(False, self.runtime(), "no fallback is left")
+        self._index = self._chain.index(rest[0])
+        self.current.port.use_key(await self.current.keys.key())
+        return Switched(True, self.runtime())
+
+    async def rekey(self, request: Rekey) -> Switched:
+        """Refresh the key in use when that can help, else go to another key."""
+        keys, refused = self.current.keys, ""
+        if request.failure_class == "auth" and keys.refreshable():
+            refused = await keys.refresh()
+            if not refused:
+                self.current.port.use_key(await keys.key())
+                return Switched(True, self.runtime(), "the credential was refreshed")
+        if keys.rotate(self._clock.now(), request.failure_class, request.retry_after):
+            self.current.port.use_key(await keys.key())
+            return Switched(True, self.runtime(), "the next key is used")
+        return Switched(False, self.runtime(), refused or "no other key is ready")
+
+    async def rebuild(self) -> Switched:
+        await self.current.port.rebuild()
+        return Switched(True, self.runtime())
+
+    def _usable_after(self) -> list[Backend]:
+        here = self.current.identity
+        return [backend for backend in self._chain[self._index + 1 :] if backend.identity != here]
+
+    @staticmethod
+    def _name(backend: Backend) -> str:
+        return f"{backend.choice.profile.name}:{backend.choice.model}"
+
+
+def fallback_backends(
+    specs: Sequence[Mapping[str, Any]] | None, env: Mapping[str, str], settings: Settings, port: PortFactory
+) -> tuple[list[Backend], list[str]]:
+    """The entries of ``fallbacks=``; an entry without a usable key is left out with a notice. Raises ``ConfigError`` for
+    one that is malformed."""
+    backends, notices = [], []
+    for number, spec in enumerate(specs or (), 1):
+        if not isinstance(spec, Mapping) or "model" not in spec:
+            raise ConfigError(
+                f"fallback {number} is not usable",
+                spec,
+                f"a dict with model and optionally {', '.join(FALLBACK_KEYS[1:])}",
+            )
+        if unknown := sorted(set(spec) - set(FALLBACK_KEYS)):
+            raise ConfigError(f"fallback {number} has an unknown key", unknown[0], ", ".join(FALLBACK_KEYS))
+        try:
+            backends.append(make_backend(dict(spec), env, settings, port))
+        except ConfigError as error:
+            if not str(error).startswith("no key"):
+                raise
+            notices.append(f"fallback {number} is left out: {error}")
+    return backends, notices
+
+
+def make_backend(spec: Mapping[str, Any], env: Mapping[str, str], settings: Settings, port: PortFactory) -> Backend:
+    choice = choose(**spec, env=env, probe=local_models)
+    given: ApiKey = spec.get("api_key")
+    return Backend(choice, KeyPool(choice.keys if given is None else given, settings.credential), port(choice))

@@ -1,0 +1,142 @@
+"""Telling the outside what a turn is doing. All callbacks are optional, sync or async, and none can hurt the turn.
+
+Names and arguments (a callback may declare fewer parameters than it is given):
+
+====================  =====================================================================================
+tool_start            call_id, name, arguments
+tool_complete         call_id, name, arguments, result text, status
+tool_progress         "started" or "completed", name, preview
+thinking              True when the model is waited for, False at its first sign of life
+reasoning             text
+stream_delta          text, or None at a boundary
+tool_gen              name of a tool call that the model began to write
+interim_assistant     text next to tool calls
+step                  iteration (from 1), what the tools of the iteration before did
+status                one line for people
+transition            turn id, source, event, dest, counters
+event                 name, data
+approval              ``AskApproval``; answers True, False, "once", "session", "always" or "deny"
+====================  =====================================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from fsm_agent.errors import ConfigError
+from fsm_agent.threads import in_daemon_thread
+
+log = logging.getLogger(__name__)
+
+CHANNELS = (
+    "tool_start",
+    "tool_complete",
+    "tool_progress",
+    "thinking",
+    "reasoning",
+    "stream_delta",
+    "tool_gen",
+    "interim_assistant",
+    "step",
+    "status",
+    "transition",
+    "event",
+    "approval",
+    "clarify",
+)
+
+
+class Callbacks:
+    """The user's functions by channel, wrapped so that they cannot raise into the turn.
+
+    ``emit`` never waits: an async callback is queued behind those before it. ``drain`` waits for all of them.
+    """
+
+    def __init__(self, source: object | Mapping[str, Callable[..., Any]] | None = None) -> None:
+        self._functions = _functions_of(source)
+        self._tail: asyncio.Task[None] | None = None
+
+    def has(self, channel: str) -> bool:
+        return channel in self._functions
+
+    def emit(self, channel: str, *values: Any) -> None:
+        function = self._functions.get(channel)
+        if function is None:
+            return
+        try:
+            answer = function(*values)
+        except Exception:
+            log.warning("callback %s failed", channel, exc_info=True)
+            return
+        if inspect.isawaitable(answer):
+            self._tail = asyncio.ensure_future(self._after(self._tail, answer, channel))
+
+    async def drain(self) -> None:
+        """Wait until every queued async callback has run."""
+        while self._tail is not None and not self._tail.done():
+            await asyncio.wait({self._tail})
+
+    async def ask(self, channel: str, *values: Any) -> Any:
+        """Call a function that answers and may block (it runs in a thread). ``None`` when absent or failing."""
+        function = self._functions.get(channel)
+        if function is None:
+            return None
+        try:
+            if function.is_async:
+                return await function(*values)
+            answer = await in_daemon_thread(function, *values)
+            return await answer if inspect.isawaitable(answer) else answer
+        except Exception:
+            log.warning("callback %s failed", channel, exc_info=True)
+            return None
+
+    @staticmethod
+    async def _after(before: asyncio.Task[None] | None, answer: Awaitable[Any], channel: str) -> None:
+        if before is not None and not before.done():
+            await asyncio.wait({before})
+        try:
+            await answer
+        except Exception:
+            log.warning("callback %s failed", channel, exc_info=True)
+
+
+class _Function:
+    """A callback that takes as many of the values as it declares."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.is_async = inspect.iscoroutinefunction(function)
+        self._most = _parameters(function)
+
+    def __call__(self, *values: Any) -> Any:
+        return self._function(*(values if self._most is None else values[: self._most]))
+
+
+def _parameters(function: Callable[..., Any]) -> int | None:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return None
+    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+
+
+def _functions_of(source: object | Mapping[str, Callable[..., Any]] | None) -> dict[str, _Function]:
+    if source is None:
+        return {}
+    if isinstance(source, Mapping):
+        unknown = sorted(set(source) - set(CHANNELS))
+        if unknown:
+            raise ConfigError(f"unknown callback {unknown[0]!r}", unknown[0], ", ".join(CHANNELS))
+        found = dict(source)
+    else:
+        found = {name: getattr(source, name) for name in CHANNELS if getattr(source, name, None) is not None}
+    for name, function in found.items():
+        if not callable(function):
+            raise ConfigError(f"callback {name} cannot be called", function, "a function, sync or async")
+    return {name: _Function(function) for name, function in found.items()}

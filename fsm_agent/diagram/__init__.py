@@ -1,0 +1,41 @@
+"""Pictures and texts of a transition table, made from the rows that run: Mermaid, Graphviz, SVG, Markdown, JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fsm_agent.diagram.dot import as_dot
+from fsm_agent.diagram.jsonform import as_json
+from fsm_agent.diagram.layout import Layout
+from fsm_agent.diagram.markdown import as_markdown
+from fsm_agent.diagram.mermaid import as_mermaid
+from fsm_agent.diagram.model import diagram_of
+from fsm_agent.diagram.svg import as_svg
+from fsm_agent.errors import ConfigError
+from fsm_agent.table import Table
+
+__all__ = ["FORMATS", "Layout", "render"]
+
+FORMATS: Mapping[str, str] = {"mermaid": "mmd", "dot": "dot", "svg": "svg", "markdown": "md", "json": "json"}
+"""Every format, with the ending of its files."""
+
+
+def render(table: Table, format: str, *, layout: Layout | None = None, proof_lines: Sequence[str] = ()) -> str:
+    """``table`` in one of ``FORMATS``: the same text for the same table, with LF and a newline at the end.
+
+    ``layout`` fixes the places of the SVG and tells which exits are drawn as arrows; without it both are chosen
+    automatically. ``proof_lines`` fill a panel of the SVG. Raises ``ConfigError`` for an unknown format.
+    """
+    diagram = diagram_of(table, layout.get("ways_out") if layout else None)
+    match format:
+        case "mermaid":
+            return as_mermaid(diagram)
+        case "dot":
+            return as_dot(diagram)
+        case "svg":
+            return as_svg(diagram, layout, proof_lines)
+        case "markdown":
+            return as_markdown(diagram)
+        case "json":
+            return as_json(diagram)
+    raise ConfigError("unknown diagram format", format, ", ".join(FORMATS))

@@ -1,0 +1,62 @@
+"""``python -m fsm_agent.diagram [--check] DIRECTORY``: write the generated files, or fail when they are stale."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import cast
+
+from fsm_agent.diagram.layout import Layout
+from fsm_agent.diagram.proof import proof_lines
+from fsm_agent.diagram.stale import stale, write
+from fsm_agent.errors import ConfigError
+from fsm_agent.table import Table
+
+TABLE, LAYOUT = "states.table:TURN", "states.layout:LAYOUT"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0: written, or fresh. 1: ``--check`` found stale files. 2: a name does not lead to a table or a layout."""
+    parser = argparse.ArgumentParser(prog="python -m fsm_agent.diagram", description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is stale")
+    parser.add_argument("--table", default=TABLE, metavar="MODULE:NAME", help=f"default: {TABLE}")
+    parser.add_argument("--layout", metavar="MODULE:NAME", help=f"default: {LAYOUT} for the default table, else automatic")
+    options = parser.parse_args(arguments)
+    try:
+        table, layout = _load(options.table, options.layout)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 2
+    proofs = proof_lines(table)
+    if options.check:
+        names = stale(options.directory, table, layout, proofs)
+        for name in names:
+            print(f"stale: {options.directory / name} (run: python -m fsm_agent.diagram {options.directory})")
+        return 1 if names else 0
+    for name in write(options.directory, table, layout, proofs):
+        print(f"written: {options.directory / name}")
+    return 0
+
+
+def _load(table_name: str, layout_name: str | None) -> tuple[Table, Layout | None]:
+    table = _attribute(table_name)
+    if not isinstance(table, Table):
+        raise ConfigError("not a transition table", table_name, "module:attribute of a Table")
+    name = layout_name or (LAYOUT if table_name == TABLE else None)
+    return table, cast(Layout, _attribute(name)) if name else None
+
+
+def _attribute(name: str) -> object:
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"cannot load ({error})", name, "module:attribute") from error
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""Graphviz text, folded: decision lists inside their state, parallel rows merged, plain labels only.
+
+Plain, because HTML-like labels are dropped silently by builds of Graphviz that have no XML parser.
+"""
+
+from __future__ import annotations
+
+from fsm_agent.diagram.model import Arrow, Box, Diagram
+from fsm_agent.diagram.scene import LABEL_WRAP
+from fsm_agent.diagram.textwidth import joined
+from fsm_agent.diagram.theme import LIGHT, Tone, tone_names
+
+
+def as_dot(diagram: Diagram) -> str:
+    """A ``digraph``; ``dot -Tsvg`` draws it."""
+    names = tone_names(diagram.table.states, diagram.table.final)
+    tones = {state: _tone(name) for state, name in names.items()}
+    lines = [
+        f"digraph {_quoted(diagram.table.name)} {{",
+        '    graph [fontname="DejaVu Sans", nodesep=0.6, ranksep=0.7];',
+        '    node [shape=box, style="rounded,filled", fontname="DejaVu Sans", fontsize=11, margin="0.15,0.1"];',
+        '    edge [fontname="DejaVu Sans", fontsize=11, arrowsize=0.8];',
+        *(f"    {_node(box, tones[box.state])}" for box in diagram.boxes),
+        *(f"    {_edge(arrow, tones[arrow.source])}" for arrow in diagram.arrows),
+        "}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _node(box: Box, tone: Tone) -> str:
+    entries = [f"{entry.label}:  {entry.text}" if entry.label else f"      {entry.text}" for entry in box.entries]
+    inside = "".join(f"{_escaped(line)}\\l" for line in ([box.intro] if box.intro else []) + entries)
+    label = f"{_escaped(box.state)}\\n\\n{inside}" if inside else _escaped(box.state)
+    return f'{_quoted(box.state)} [label="{label}", fillcolor="{tone.strip}", color="{tone.line}"];'
+
+
+def _edge(arrow: Arrow, tone: Tone) -> str:
+    label = "\\n".join(_escaped(line) for line in joined(arrow.labels, LABEL_WRAP))
+    line = LIGHT.out if arrow.way_out else tone.line
+    extra = ", penwidth=2" if arrow.way_out else ""
+    ends = f"{_quoted(arrow.source)} -> {_quoted(arrow.dest)}"
+    return f'{ends} [label="{label}", color="{line}", fontcolor="{line}"{extra}];'
+
+
+def _tone(name: str) -> Tone:
+    return LIGHT.final if name == "final" else LIGHT.tones[int(name.removeprefix("t"))]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _quoted(text: str) -> str:
+    return f'"{_escaped(text)}"'

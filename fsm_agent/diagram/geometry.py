@@ -1,0 +1,164 @@
+"""Rectangles, and arrows as chains of cubic curves: the arithmetic of a picture, without any drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import dist
+from typing import Literal
+
+Side = Literal["left", "right", "top", "bottom"]
+Point = tuple[float, float]
+Cubic = tuple[Point, Point, Point, Point]
+
+NORMALS: dict[Side, Point] = {"left": (-1, 0), "right": (1, 0), "top": (0, -1), "bottom": (0, 1)}
+HEAD = 11.0  # length of an arrowhead
+CORNER = 16.0  # radius of a bent arrow's corners
+
+
+@dataclass(frozen=True, slots=True)
+class Rect:
+    """A rectangle by its upper left corner and size, in pixels; y grows downwards."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    @property
+    def right(self) -> float:
+        return self.x + self.width
+
+    @property
+    def bottom(self) -> float:
+        return self.y + self.height
+
+    @property
+    def centre(self) -> Point:
+        return self.x + self.width / 2, self.y + self.height / 2
+
+    def overlaps(self, other: Rect, gap: float = 0) -> bool:
+        """The two are nearer than ``gap``."""
+        return (
+            self.x - gap < other.right
+            and other.x - gap < self.right
+            and self.y - gap < other.bottom
+            and other.y - gap < self.bottom
+        )
+
+    def holds(self, point: Point, gap: float = 0) -> bool:
+        """``point`` lies inside, or nearer than ``gap``."""
+        x, y = point
+        return self.x - gap < x < self.right + gap and self.y - gap < y < self.bottom + gap
+
+    def anchor(self, side: Side, at: float) -> Point:
+        """The point of ``side`` at the absolute coordinate ``at`` (x on top and bottom, y on left and right)."""
+        return {
+            "left": (self.x, at),
+            "right": (self.right, at),
+            "top": (at, self.y),
+            "bottom": (at, self.bottom),
+        }[side]
+
+
+def around(centre: Point, width: float, height: float) -> Rect:
+    """The rectangle of that size around ``centre``."""
+    return Rect(centre[0] - width / 2, centre[1] - height / 2, width, height)
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A chain of cubic curves, and the tip of its arrowhead."""
+
+    cubics: tuple[Cubic, ...]
+    tip: Point
+
+    @property
+    def d(self) -> str:
+        """The path data of the line, without the head."""
+        start = self.cubics[0][0]
+        curves = " ".join(f"C{_xy(c1)} {_xy(c2)} {_xy(end)}" for _, c1, c2, end in self.cubics)
+        return f"M{_xy(start)} {curves}"
+
+    @property
+    def head(self) -> str:
+        """The path data of the arrowhead, a triangle."""
+        foot = self.cubics[-1][3]
+        dx, dy = (self.tip[0] - foot[0]) / HEAD, (self.tip[1] - foot[1]) / HEAD
+        side = HEAD * 0.45
+        left = foot[0] - dy * side, foot[1] + dx * side
+        right = foot[0] + dy * side, foot[1] - dx * side
+        return f"M{_xy(self.tip)} L{_xy(left)} L{_xy(right)} Z"
+
+    def points(self, per_cubic: int = 24) -> Iterator[Point]:
+        """Points along the line, from the start to the tip."""
+        for cubic in self.cubics:
+            for number in range(per_cubic):
+                yield _on(cubic, number / per_cubic)
+        yield self.cubics[-1][3]
+        yield self.tip
+
+    @property
+    def middle(self) -> Point:
+        """The point half way along the line."""
+        points = list(self.points())
+        left = sum(dist(a, b) for a, b in pairwise(points)) / 2
+        for a, b in pairwise(points):
+            left -= dist(a, b)
+            if left <= 0:
+                return b
+        return points[-1]
+
+
+def curve(start: Point, out: Side, end: Point, into: Side, reach: float | None = None) -> Path:
+    """One smooth curve that leaves and enters at right angles. ``reach``: how far it keeps to them."""
+    foot = _moved(end, into, HEAD)
+    span = reach if reach is not None else max(36.0, dist(start, foot) * 0.45)
+    return Path(((start, _moved(start, out, span), _moved(foot, into, span), foot),), end)
+
+
+def bent(start: Point, via: Sequence[Point], end: Point, into: Side) -> Path:
+    """Straight pieces through ``via`` with round corners."""
+    corners = [start, *via, _moved(end, into, HEAD)]
+    cubics: list[Cubic] = []
+    here = start
+    for before, corner, after in zip(corners, corners[1:], corners[2:], strict=False):
+        radius = min(CORNER, dist(before, corner) / 2, dist(corner, after) / 2)
+        entry, leave = _towards(corner, before, radius), _towards(corner, after, radius)
+        cubics.append(_straight(here, entry))
+        cubics.append((entry, _towards(corner, before, radius * 0.45), _towards(corner, after, radius * 0.45), leave))
+        here = leave
+    cubics.append(_straight(here, corners[-1]))
+    return Path(tuple(cubics), end)
+
+
+def number(value: float) -> str:
+    """A coordinate with at most one decimal."""
+    text = f"{value:.1f}".removesuffix(".0")
+    return "0" if text == "-0" else text
+
+
+def _xy(point: Point) -> str:
+    return f"{number(point[0])},{number(point[1])}"
+
+
+def _moved(point: Point, side: Side, by: float) -> Point:
+    dx, dy = NORMALS[side]
+    return point[0] + dx * by, point[1] + dy * by
+
+
+def _towards(start: Point, end: Point, by: float) -> Point:
+    share = by / (dist(start, end) or 1)
+    return start[0] + (end[0] - start[0]) * share, start[1] + (end[1] - start[1]) * share
+
+
+def _straight(start: Point, end: Point) -> Cubic:
+    length = dist(start, end)
+    return start, _towards(start, end, length / 3), _towards(end, start, length / 3), end
+
+
+def _on(cubic: Cubic, t: float) -> Point:
+    a, b, c, d = (1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t * t * (1 - t), t**3
+    p, q, r, s = cubic
+    return a * p[0] + b * q[0] + c * r[0] + d * s[0], a * p[1] + b * q[1] + c * r[1] + d * s[1]

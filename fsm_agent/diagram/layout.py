@@ -1,0 +1,36 @@
+"""Where things stand in a picture: plain dictionaries, so that a table's layout needs no import to be written.
+
+Coordinates are pixels from the upper left corner. Sides of a box are given by their absolute coordinate (x on top and
+bottom, y on left and right), so a box that grows takes its arrows along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NotRequired, TypedDict
+
+from fsm_agent.diagram.geometry import Point, Side
+
+
+class Route(TypedDict):
+    """How an arrow runs: a curve between two sides, or straight pieces through ``via`` with round corners."""
+
+    start: tuple[Side, float]
+    end: tuple[Side, float]
+    via: NotRequired[Sequence[Point]]
+    reach: NotRequired[float]  # how far a curve keeps to its right angles
+    label: NotRequired[Point]  # centre of the label; the middle of the line unless told
+    wrap: NotRequired[float]  # width at which the label is broken into lines
+
+
+class Layout(TypedDict):
+    """Places of boxes (x, y, least width), arrows and panels. What it does not name is placed automatically; what the
+    table does not have is ignored: so two versions of a table can be drawn with one layout."""
+
+    size: tuple[float, float]
+    boxes: Mapping[str, tuple[float, float, float]]
+    arrows: Mapping[tuple[str, str], Route]
+    how_to_read: tuple[float, float, float]  # x, y, width
+    proved: tuple[float, float, float]
+    ways_out: NotRequired[Mapping[str, Sequence[str]]]  # exits drawn as arrows: {state: events}
+    notes: NotRequired[Sequence[str]]  # sentences added to "How to read"

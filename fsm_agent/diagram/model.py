@@ -1,0 +1,197 @@
+"""What a diagram shows: the one model between a transition table and its writers.
+
+Exits stay inside their state, rows that lead the same way are merged into one arrow, and an arrow carries the names of
+the rungs that take it (or of the event, when the move is unconditional). Everything is in table order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from fsm_agent.table import ALWAYS, Line, Row, Rung, Table
+
+Kind = Literal["rung", "move", "exit", "same", "note"]
+MARKS: Mapping[Kind, str] = {"rung": "", "move": "→ ", "exit": "⇥ ", "same": "as ", "note": ""}
+ELSE = " › "
+LONG_LADDER = 5  # a ladder of so many rungs is shortened when another line has the same rungs
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One rung as it is written in a decision list. ``note`` only explains the step before it."""
+
+    kind: Kind
+    words: str
+    rows: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return MARKS[self.kind] + self.words
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a state: its event and decision list, whole (``steps``) and as drawn (``short``). ``label`` is empty
+    where the event is the one above."""
+
+    event: str
+    label: str
+    steps: tuple[Step, ...]
+    short: tuple[Step, ...]
+    rows: tuple[str, ...]
+    why: str
+
+    @property
+    def text(self) -> str:
+        return "".join(separator + step.text for separator, step in spaced(self.short))
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A state and its part of the table. ``intro`` is a sentence above the lines."""
+
+    state: str
+    entries: tuple[Entry, ...]
+    intro: str = ""
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """All rows from one state to another. ``way_out``: it leads to the final state."""
+
+    source: str
+    dest: str
+    labels: tuple[str, ...]
+    rows: tuple[str, ...]
+    way_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Diagram:
+    """Boxes and arrows of a table. ``boxes`` has one for each state, the final one last."""
+
+    table: Table
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+
+    def box(self, state: str) -> Box:
+        return next(box for box in self.boxes if box.state == state)
+
+
+def diagram_of(table: Table, ways_out: Mapping[str, Sequence[str]] | None = None) -> Diagram:
+    """The model of ``table``. ``ways_out`` names the exits drawn as arrows, ``{state: events}``; all other exits stay
+    in their boxes. Without it, the exits that no rung stands before are drawn."""
+    boxes = tuple(
+        Box(state, tuple(_entry(table, line) for line in table.lines if line.source == state))
+        for state in table.states
+        if state != table.final
+    )
+    return Diagram(table, (*boxes, _final_box(table)), _arrows(table, ways_out))
+
+
+def words(name: str) -> str:
+    """An identifier as it is read: ``cut_text`` is "cut text"."""
+    return name.replace("_", " ")
+
+
+def spaced(steps: Sequence[Step]) -> Iterator[tuple[str, Step]]:
+    """Each step with what stands before it."""
+    for number, step in enumerate(steps):
+        yield ("" if number == 0 else " " if step.kind == "note" else ELSE), step
+
+
+def is_move(rung: Rung) -> bool:
+    """The rung has no name of its own: it was made by ``go``."""
+    return rung.exit is None and rung.needs == ALWAYS and rung.name == f"→ {rung.to}"
+
+
+def line_rows(table: Table, line: Line) -> tuple[tuple[Rung, Row], ...]:
+    """Each rung of a line with the row it became."""
+    return tuple(zip(line.ladder, table.by_event[line.source, line.event], strict=True))
+
+
+def resets_in_words(table: Table, resets: Sequence[str]) -> str:
+    """Counters by the names of the reset groups they fill, the rest by their own."""
+    rest, names = set(resets), []
+    for name, group in sorted(table.reset_groups.items(), key=lambda item: -len(item[1])):
+        if group and rest.issuperset(group):
+            names.append(name)
+            rest.difference_update(group)
+    return ", ".join([*names, *(counter for counter in resets if counter in rest)])
+
+
+def _step(rung: Rung, row: Row) -> Step:
+    if rung.exit is not None:
+        return Step("exit", words(rung.exit), (row.id,))
+    return Step("move", rung.to, (row.id,)) if is_move(rung) else Step("rung", rung.name, (row.id,))
+
+
+def _entry(table: Table, line: Line) -> Entry:
+    steps = tuple(_step(rung, row) for rung, row in line_rows(table, line))
+    rows = tuple(row.id for row in table.by_event[line.source, line.event])
+    return Entry(line.event, words(line.event), steps, _shortened(table, line, steps), rows, line.why)
+
+
+def _shortened(table: Table, line: Line, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """``compact › as built``: a long list that is another one of the same state with one rung put in.
+
+    Exact: what stands before the rung was refused already, so going through it again changes nothing."""
+    if len(steps) < LONG_LADDER:
+        return steps
+    shorter: list[tuple[Step, ...]] = []
+    for other in table.lines:
+        if other.source != line.source or len(other.ladder) != len(line.ladder) - 1:
+            continue
+        before = next((i for i, rung in enumerate(other.ladder) if rung != line.ladder[i]), len(other.ladder))
+        tail = steps[before + 1 :]
+        if line.ladder[before + 1 :] == other.ladder[before:] and len(tail) > 2:
+            same = Step("same", words(other.event), tuple(row for step in tail for row in step.rows))
+            shorter.append((*steps[: before + 1], same))
+    return min(shorter, key=len, default=steps)
+
+
+def _final_box(table: Table) -> Box:
+    entries: list[Entry] = []
+    everywhere = True
+    for event, exits in table.macros:
+        by_exit: dict[str, list[str]] = {}
+        for state in table.states:
+            if state in exits:
+                by_exit.setdefault(exits[state], []).append(state)
+        everywhere = everywhere and len(exits) == len(table.states) - 1
+        for number, (reason, states) in enumerate(by_exit.items()):
+            rows = tuple(f"{state}.{event}" for state in states)
+            steps = [Step("exit", words(reason), rows)]
+            if number or not everywhere:
+                steps.append(Step("note", f"({', '.join(states)})"))
+            why = f"every state: {event}"
+            entries.append(Entry(event, "" if number else words(event), tuple(steps), tuple(steps), rows, why))
+    also = "; from every state also:" if everywhere else "; also:"
+    return Box(table.final, tuple(entries), f"every ⇥ ends here{also if entries else ''}", final=True)
+
+
+def _arrows(table: Table, ways_out: Mapping[str, Sequence[str]] | None) -> tuple[Arrow, ...]:
+    merged: dict[tuple[str, str], tuple[list[str], list[str]]] = {}
+    for line in table.lines:
+        for rung, row in line_rows(table, line):
+            if rung.exit is not None and not _is_drawn(line, ways_out):
+                continue
+            named = rung.exit is None and not is_move(rung)
+            labels, rows = merged.setdefault((row.source, row.dest), ([], []))
+            label = rung.name if named else words(line.event)
+            if label not in labels:
+                labels.append(label)
+            rows.append(row.id)
+    return tuple(
+        Arrow(source, dest, tuple(labels), tuple(rows), way_out=dest == table.final)
+        for (source, dest), (labels, rows) in merged.items()
+    )
+
+
+def _is_drawn(line: Line, ways_out: Mapping[str, Sequence[str]] | None) -> bool:
+    if ways_out is None:
+        return len(line.ladder) == 1
+    return line.event in ways_out.get(line.source, ())

@@ -1,0 +1,180 @@
+"""A diagram with every box, arrow and label in its place: what the SVG writer draws and what tests measure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from fsm_agent.diagram.geometry import Path, Point, Rect, Side, around, bent, curve
+from fsm_agent.diagram.layout import Layout, Route
+from fsm_agent.diagram.model import Arrow, Box, Diagram
+from fsm_agent.diagram.textwidth import joined, text_width, wrapped
+
+TEXT = 13.0
+TITLE = 17.0
+STEP = 18.0  # from one line of text to the next
+HEAD = 30.0  # the coloured strip with the state's name
+PAD = 11.0
+COLUMN_GAP = 12.0
+LABEL_WRAP = 190.0
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedBox:
+    """A box in its place: baselines of its lines, and the column where decision lists begin."""
+
+    box: Box
+    rect: Rect
+    column: float
+    baselines: tuple[float, ...]  # of the intro, if there is one, and of each entry
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedArrow:
+    """An arrow in its place, with the lines of its label and the room they take."""
+
+    arrow: Arrow
+    path: Path
+    label: Rect
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A block of text with a heading: lines of (term, words, where the words begin)."""
+
+    title: str
+    rect: Rect
+    lines: tuple[tuple[str, str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A whole picture."""
+
+    size: tuple[float, float]
+    boxes: tuple[PlacedBox, ...]
+    arrows: tuple[PlacedArrow, ...]
+    panels: tuple[Panel, ...]
+
+
+def scene_of(diagram: Diagram, layout: Layout, proof_lines: Sequence[str] = ()) -> Scene:
+    """Everything in its place. The picture grows when something placed does not fit into the size of the layout."""
+    boxes = _boxes(diagram, layout)
+    rects = {placed.box.state: placed.rect for placed in boxes}
+    arrows = tuple(_arrow(arrow, rects, layout) for arrow in diagram.arrows)
+    panels = [_panel("How to read", how_to_read(diagram, layout), layout["how_to_read"])]
+    if proof_lines:
+        panels.append(_panel("Proved for every setting", [("", line) for line in proof_lines], layout["proved"]))
+    room = [*rects.values(), *(arrow.label for arrow in arrows), *(panel.rect for panel in panels)]
+    width = max(layout["size"][0], *(rect.right + PAD for rect in room))
+    height = max(layout["size"][1], *(rect.bottom + PAD for rect in room))
+    return Scene((width, height), boxes, arrows, tuple(panels))
+
+
+def measure(box: Box) -> tuple[float, float]:
+    """Width and height that the text of ``box`` needs."""
+    lists = max((text_width(entry.text, TEXT) for entry in box.entries), default=0)
+    text = [
+        _column(box) + lists if box.entries else 0,
+        text_width(box.intro, TEXT),
+        text_width(box.state, TITLE, bold=True),
+    ]
+    return max(text) + 2 * PAD, HEAD + STEP * _line_count(box) + (PAD if _line_count(box) else 0)
+
+
+def how_to_read(diagram: Diagram, layout: Layout) -> tuple[tuple[str, str], ...]:
+    """The legend: only what this diagram needs, and the notes of the layout."""
+    entries = [entry for box in diagram.boxes for entry in box.entries]
+    kinds = {step.kind for entry in entries for step in entry.short}
+    lines = [("event", "takes the first rung that has budget left")]
+    if any(len(entry.steps) > 1 for entry in entries):
+        lines.append(("›", "or else"))
+    if "move" in kinds:
+        lines.append(("→", "goes there, at no cost"))
+    if "exit" in kinds:
+        early = any(step.kind == "exit" and after.kind != "note" for e in entries for step, after in pairwise(e.steps))
+        lines.append(("⇥", "ends the turn" + ("; before other rungs: at a cap" if early else "")))
+    if "same" in kinds:
+        lines.append(("as", "goes on with the list of that event"))
+    lines.append(("arrow", "its rungs, or the event of a plain →"))
+    notes = [("", note) for note in layout.get("notes", ())]
+    return (*lines, *([("", "")] if notes else []), *notes)
+
+
+def label_size(lines: Sequence[str]) -> tuple[float, float]:
+    """Room that the label of an arrow takes, its halo included."""
+    return max(text_width(line, TEXT) for line in lines) + 8, len(lines) * (STEP - 1) + 2
+
+
+def default_route(source: Rect, dest: Rect) -> Route:
+    """The plainest curve between two boxes."""
+    if source == dest:
+        return {"start": ("right", source.y + 8), "end": ("right", source.y + HEAD + 8), "reach": 44}
+    if source.bottom <= dest.y:
+        return {"start": ("bottom", _facing(source, dest)), "end": ("top", _facing(dest, source))}
+    if dest.bottom <= source.y:
+        return {"start": ("top", _facing(source, dest)), "end": ("bottom", _facing(dest, source))}
+    sides: tuple[Side, Side] = ("right", "left") if source.right <= dest.x else ("left", "right")
+    return {"start": (sides[0], source.centre[1]), "end": (sides[1], dest.centre[1])}
+
+
+def _boxes(diagram: Diagram, layout: Layout) -> tuple[PlacedBox, ...]:
+    placed: list[PlacedBox] = []
+    below = layout["size"][1]
+    for box in diagram.boxes:
+        width, height = measure(box)
+        if box.state in layout["boxes"]:
+            x, y, least = layout["boxes"][box.state]
+        else:
+            x, y, least = 2 * PAD, below, 0
+            below += height + 4 * PAD
+        rect = Rect(x, y, max(width, least), height)
+        first = y + HEAD + STEP - 2
+        baselines = tuple(first + STEP * number for number in range(_line_count(box)))
+        placed.append(PlacedBox(box, rect, x + PAD + _column(box), baselines))
+    return tuple(placed)
+
+
+def _arrow(arrow: Arrow, rects: dict[str, Rect], layout: Layout) -> PlacedArrow:
+    source, dest = rects[arrow.source], rects[arrow.dest]
+    route = layout["arrows"].get((arrow.source, arrow.dest)) or default_route(source, dest)
+    start, end = source.anchor(*route["start"]), dest.anchor(*route["end"])
+    if "via" in route:
+        path = bent(start, route["via"], end, route["end"][0])
+    else:
+        path = curve(start, route["start"][0], end, route["end"][0], route.get("reach"))
+    lines = joined(arrow.labels, route.get("wrap", LABEL_WRAP))
+    width, height = label_size(lines)
+    centre: Point = route.get("label") or path.middle
+    if "label" not in route and source == dest:
+        centre = centre[0] + width / 2 + 4, centre[1]
+    return PlacedArrow(arrow, path, around(centre, width, height), lines)
+
+
+def _panel(title: str, lines: Sequence[tuple[str, str]], place: tuple[float, float, float]) -> Panel:
+    x, y, width = place
+    terms = max(text_width(term, TEXT, bold=True) for term, _ in lines)
+    broken: list[tuple[str, str, float]] = []
+    for term, text in lines:
+        indent = terms + COLUMN_GAP if term else 0
+        first, *others = wrapped(text, width - indent) or [""]
+        broken += [(term, first, x + indent), *(("", part, x + indent) for part in others)]
+    right = max(start + text_width(text, TEXT) for _, text, start in broken)
+    return Panel(title, Rect(x, y, max(right - x, width), TITLE + 8 + STEP * len(broken)), tuple(broken))
+
+
+def _column(box: Box) -> float:
+    names = max((text_width(entry.label, TEXT, bold=True) for entry in box.entries), default=0)
+    return names + COLUMN_GAP if box.entries else 0
+
+
+def _line_count(box: Box) -> int:
+    return len(box.entries) + bool(box.intro)
+
+
+def _facing(rect: Rect, other: Rect) -> float:
+    """Where the side of ``rect`` is nearest to ``other``, a little to the right for the way back."""
+    shift = 14 if rect.y < other.y else -14
+    return min(max(other.centre[0], rect.x + 30), rect.right - 30) + shift

@@ -1,0 +1,134 @@
+"""The picture for reviewers and for the debugger: each box is the state's part of the table.
+
+Elements are addressed without drawing again: ``id="state-CallLLM"``, ``id="arrow-CallLLM-BuildMessages"`` with
+``data-rows``, each event line ``data-event`` and ``data-rows``, each rung ``data-rows`` (row ids, separated by spaces).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from xml.sax.saxutils import escape, quoteattr
+
+from fsm_agent.diagram.geometry import Rect, number
+from fsm_agent.diagram.layers import automatic
+from fsm_agent.diagram.layout import Layout
+from fsm_agent.diagram.model import Diagram, Entry, spaced
+from fsm_agent.diagram.scene import HEAD, PAD, STEP, TEXT, TITLE, Panel, PlacedArrow, PlacedBox, scene_of
+from fsm_agent.diagram.theme import style_sheet, tone_names
+
+ROUND = 7.0
+
+
+def as_svg(diagram: Diagram, layout: Layout | None = None, proof_lines: Sequence[str] = ()) -> str:
+    """The SVG of a diagram. ``proof_lines`` fill the panel "Proved for every setting"; none, no panel."""
+    scene = scene_of(diagram, layout or automatic(diagram), proof_lines)
+    tones = tone_names(diagram.table.states, diagram.table.final)
+    drawn = {row for arrow in diagram.arrows if arrow.way_out for row in arrow.rows}
+    lines = [
+        *_opening(diagram, scene.size),
+        *(line for arrow in scene.arrows for line in _arrow(arrow, tones, diagram)),
+        *(line for box in scene.boxes for line in _box(box, tones, drawn, diagram)),
+        *(line for panel in scene.panels for line in _panel(panel)),
+        "</svg>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _opening(diagram: Diagram, size: tuple[float, float]) -> Iterator[str]:
+    width, height = number(size[0]), number(size[1])
+    yield (
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="fsm" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" role="img" aria-label={quoteattr(diagram.table.name)}>'
+    )
+    yield f"<style>\n{style_sheet()}</style>"
+    yield f'<rect class="page" width="{width}" height="{height}"/>'
+
+
+def _box(placed: PlacedBox, tones: Mapping[str, str], drawn: set[str], diagram: Diagram) -> Iterator[str]:
+    box, rect = placed.box, placed.rect
+    name = quoteattr(box.state)
+    yield f'<g id={quoteattr(f"state-{box.state}")} class="state {tones[box.state]}" data-state={name}>'
+    yield f'<rect class="box" {_place(rect)} rx="{number(ROUND)}"/>'
+    yield f'<path class="strip" d="{_strip(rect, bool(placed.baselines))}"/>'
+    yield _text("name", rect.x + PAD, rect.y + HEAD - 9, escape(box.state))
+    baselines = list(placed.baselines)
+    if box.intro:
+        yield _text("intro", rect.x + PAD, baselines.pop(0), escape(box.intro))
+    for entry, y in zip(box.entries, baselines, strict=True):
+        yield f"<g data-event={quoteattr(entry.event)} data-rows={_ids(entry.rows)}>"
+        yield f"<title>{escape(_reasons(entry, diagram))}</title>"
+        if entry.label:
+            yield _text("event", rect.x + PAD, y, escape(entry.label))
+        yield _text("list", placed.column, y, _steps(entry, drawn))
+        yield "</g>"
+    yield "</g>"
+
+
+def _steps(entry: Entry, drawn: set[str]) -> str:
+    parts = []
+    for separator, step in spaced(entry.short):
+        kind = f"{step.kind} out" if drawn.intersection(step.rows) and len(entry.steps) == 1 else step.kind
+        rows = f" data-rows={_ids(step.rows)}" if step.rows else ""
+        between = f'<tspan class="else">{separator}</tspan>' if separator else ""
+        parts.append(f'{between}<tspan class="{kind}"{rows}>{escape(step.text)}</tspan>')
+    return "".join(parts)
+
+
+def _arrow(placed: PlacedArrow, tones: Mapping[str, str], diagram: Diagram) -> Iterator[str]:
+    arrow = placed.arrow
+    tone = f"{tones[arrow.source]} out" if arrow.way_out else tones[arrow.source]
+    yield (
+        f'<g id={quoteattr(f"arrow-{arrow.source}-{arrow.dest}")} class="arrow {tone}" '
+        f"data-source={quoteattr(arrow.source)} data-dest={quoteattr(arrow.dest)} data-rows={_ids(arrow.rows)}>"
+    )
+    yield f'<path class="line" d="{placed.path.d}"/>'
+    yield f'<path class="head" d="{placed.path.head}"/>'
+    yield f'<rect class="halo" {_place(placed.label)} rx="3"/>'
+    x = placed.label.centre[0]
+    for count, line in enumerate(placed.lines):
+        yield _text("label", x, placed.label.y + TEXT + 1 + (STEP - 1) * count, escape(line))
+    yield "</g>"
+
+
+def _panel(panel: Panel) -> Iterator[str]:
+    yield '<g class="panel">'
+    yield _text("heading", panel.rect.x, panel.rect.y + TITLE - 3, escape(panel.title))
+    for count, (term, text, x) in enumerate(panel.lines, 1):
+        y = panel.rect.y + TITLE + 4 + STEP * count
+        if term:
+            yield _text("event", panel.rect.x, y, escape(term))
+        yield _text("prose", x, y, escape(text))
+    yield "</g>"
+
+
+def _reasons(entry: Entry, diagram: Diagram) -> str:
+    """What a pointer over an event shows: why it is there, and each row with its guard."""
+    rows = (diagram.table.row(row) for row in entry.rows)
+    return "\n".join([entry.why, *(f"{row.id}: {row.rung} if {row.guard.label}" for row in rows)])
+
+
+def _strip(rect: Rect, has_lines: bool) -> str:
+    """The coloured head of a box, inside its border."""
+    x, y, right, low = rect.x + 0.6, rect.y + 0.6, rect.right - 0.6, rect.y + HEAD
+    r = ROUND - 0.6
+    foot = f"V{number(low)} H{number(x)}"
+    if not has_lines:
+        foot = f"V{number(low - r)} q0,{number(r)} {number(-r)},{number(r)} H{number(x + r)} q{number(-r)},0 " + (
+            f"{number(-r)},{number(-r)}"
+        )
+    return (
+        f"M{number(x)},{number(y + r)} q0,{number(-r)} {number(r)},{number(-r)} "
+        f"H{number(right - r)} q{number(r)},0 {number(r)},{number(r)} {foot} Z"
+    )
+
+
+def _place(rect: Rect) -> str:
+    return f'x="{number(rect.x)}" y="{number(rect.y)}" width="{number(rect.width)}" height="{number(rect.height)}"'
+
+
+def _text(style: str, x: float, y: float, content: str) -> str:
+    return f'<text class="{style}" x="{number(x)}" y="{number(y)}">{content}</text>'
+
+
+def _ids(rows: Iterable[str]) -> str:
+    return quoteattr(" ".join(rows))

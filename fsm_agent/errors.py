@@ -1,0 +1,65 @@
+"""Everything this package raises, in one tree.
+
+Failures of providers and tools are values (``requests.Failure``, ``requests.ToolOutcome``), because the transition
+table has rows for them. Exceptions are for bugs and wrong use, split by *when* they can happen::
+
+    FsmAgentError
+    ├── TableError            at import: the transition table is wrong (overlap, hole, endless loop, unknown name)
+    ├── ConfigError           at start: a setting, model, key, tool or path cannot be used (exit code 2)
+    ├── TurnError             while a turn runs: the engine itself is wrong
+    │   ├── UndeclaredEvent   a state reported an event that the table has no line for
+    │   ├── StuckTurn         no row of the reported event is open (the proofs exclude this)
+    │   └── JournalError      the journal refused a row
+    └── SessionBusy           another turn of this session is running (exit code 2)
+"""
+
+from __future__ import annotations
+
+
+class FsmAgentError(Exception):
+    """Root of every exception raised by this package."""
+
+
+class TableError(FsmAgentError):
+    """The transition table cannot be used; the message names the row and the fix."""
+
+
+class ConfigError(FsmAgentError):
+    """A value from the user cannot be used.
+
+    The message is one line with three parts: what was wrong, what was given, what is allowed.
+    """
+
+    def __init__(self, what: str, given: object = None, allowed: str | None = None) -> None:
+        parts = [what]
+        if given is not None:
+            parts.append(f"given: {_short(given)}")
+        if allowed:
+            parts.append(f"allowed: {allowed}")
+        super().__init__("; ".join(parts))
+
+
+class TurnError(FsmAgentError):
+    """The engine broke one of its own rules while a turn ran."""
+
+
+class UndeclaredEvent(TurnError):
+    """A state reported an event for which the table has no line."""
+
+
+class StuckTurn(TurnError):
+    """No row is open for the reported event. The partition proof excludes this for a verified table."""
+
+
+class JournalError(TurnError):
+    """The journal did not accept a row; the turn must not go on."""
+
+
+class SessionBusy(FsmAgentError):
+    """Another turn of the same session is still running."""
+
+
+def _short(value: object, limit: int = 120) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    text = " ".join(text.split()) or "''"
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,30 @@
+"""Where an agent keeps its files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from fsm_agent.errors import ConfigError
+
+HOME_ENV = "FSM_AGENT_HOME"
+
+
+def home_of(given: str | os.PathLike[str] | None, env: Mapping[str, str]) -> Path:
+    """The data directory: as given, else ``FSM_AGENT_HOME``, else the platform's. One that was named is made and must be
+    writable (``ConfigError``); the platform's is made when something is first written."""
+    named = given or env.get(HOME_ENV)
+    if not named:
+        from platformdirs import user_data_path
+
+        return user_data_path("fsm-agent")
+    path = Path(named).expanduser()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / f".write-test-{os.getpid()}"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        raise ConfigError(f"the home directory cannot be written ({error.strerror})", str(path), "a writable directory") from None
+    return path

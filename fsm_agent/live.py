@@ -1,0 +1,64 @@
+"""What arrives of a reply while it arrives: shown to the callbacks, kept for an interrupt, timed for the watchdog."""
+
+from __future__ import annotations
+
+from fsm_agent.callbacks import Callbacks
+from fsm_agent.ports import Clock
+from fsm_agent.scrub import ThinkScrubber
+from fsm_agent.watch import Stopwatch
+
+
+class LiveReply:
+    """The ``StreamSink`` of one attempt. ``shown`` is the visible text so far, ``thoughts`` the reasoning; nothing of a
+    ``quiet`` attempt (a summary) is shown. A closed sink ignores what still comes from a superseded attempt."""
+
+    def __init__(self, clock: Clock, callbacks: Callbacks, *, quiet: bool = False, paragraph: bool = False) -> None:
+        self.since_chunk = Stopwatch(clock)
+        self.shown = ""
+        self.thoughts = ""
+        self.tool_begun = False
+        self._callbacks = callbacks
+        self._scrubber = ThinkScrubber()
+        self._quiet, self._paragraph = quiet, paragraph
+        self._waiting, self._closed = True, False
+
+    def alive(self) -> None:
+        self.since_chunk.restart()
+        if self._waiting and not self._closed:
+            self._waiting = False
+            self._emit("thinking", False)
+
+    def text(self, delta: str) -> None:
+        if not self._closed:
+            self._show(*self._scrubber.feed(delta))
+
+    def reasoning(self, delta: str) -> None:
+        if not self._closed and delta:
+            self.thoughts += delta
+            self._emit("reasoning", delta)
+
+    def tool(self, name: str) -> None:
+        if not self._closed:
+            self.tool_begun = True
+            self._emit("tool_gen", name)
+
+    def close(self) -> None:
+        """Show what the scrubber still held back, and ignore everything from now on."""
+        if not self._closed:
+            self._show(*self._scrubber.flush())
+            if self._waiting:
+                self._emit("thinking", False)
+            self._closed = True
+
+    def _show(self, visible: str, reasoning: str) -> None:
+        if reasoning:
+            self.reasoning(reasoning)
+        if visible:
+            first = not self.shown
+            self.shown += visible
+            if not self.tool_begun:
+                self._emit("stream_delta", ("\n\n" if first and self._paragraph else "") + visible)
+
+    def _emit(self, channel: str, value: object) -> None:
+        if not self._quiet:
+            self._callbacks.emit(channel, value)

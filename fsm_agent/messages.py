@@ -1,0 +1,158 @@
+"""The internal form of a conversation: OpenAI-style messages as immutable values.
+
+A ``Message`` is compared by identity and never edited, so its wire form can be computed once and reused. What is stored
+and what is sent are different values: recovery scaffolding exists only in the wire copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from fsm_agent.errors import ConfigError
+
+Role = Literal["system", "user", "assistant", "tool"]
+ROLES: tuple[str, ...] = get_args(Role)
+Part = Mapping[str, Any]
+Content = str | Sequence[Part] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call as the model wrote it. ``arguments`` is the raw JSON text, not yet checked."""
+
+    id: str
+    name: str
+    arguments: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Message:
+    """One row of a transcript.
+
+    ``reasoning``, ``name`` and ``finish_reason`` are bookkeeping and not sent. ``sent`` is what goes out instead of
+    ``content``: the preview of a long result, the user's text with injected context. ``interrupted`` marks text that was cut by
+    the user. ``wire`` is false for a row that tells people why a turn failed and is never sent to a model.
+    ``blocks`` keeps a provider's own reasoning items verbatim.
+    """
+
+    role: Role
+    content: Content = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+    reasoning: str | None = None
+    finish_reason: str | None = None
+    sent: str | None = None
+    interrupted: bool = False
+    wire: bool = True
+    blocks: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The textual content; parts joined by newlines."""
+        if isinstance(self.content, str):
+            return self.content
+        return "\n".join(str(part["text"]) for part in self.content or () if part.get("type") == "text")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row as a plain dict, without fields that are empty."""
+        row: dict[str, Any] = {"role": self.role, "content": self.content}
+        if self.tool_calls:
+            row["tool_calls"] = [call.to_dict() for call in self.tool_calls]
+        for key in ("tool_call_id", "name", "reasoning", "finish_reason", "sent"):
+            if (value := getattr(self, key)) is not None:
+                row[key] = value
+        if self.blocks:
+            row["blocks"] = [dict(block) for block in self.blocks]
+        if self.interrupted:
+            row["interrupted"] = True
+        if not self.wire:
+            row["wire"] = False
+        return row
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> Message:
+        """Read a row as a caller or a store gives it. Raises ``ConfigError`` for a row that is no message."""
+        if not isinstance(row, Mapping) or row.get("role") not in ROLES:
+            raise ConfigError("not a message", row, f"a mapping with role in {', '.join(ROLES)}")
+        content = row.get("content")
+        if not isinstance(content, str | list | None):
+            raise ConfigError("a message's content has the wrong type", content, "a string, a list of parts, or None")
+        return cls(
+            role=row["role"],
+            content=content,
+            tool_calls=tuple(_call_from(call) for call in row.get("tool_calls") or ()),
+            tool_call_id=row.get("tool_call_id"),
+            name=row.get("name"),
+            reasoning=row.get("reasoning"),
+            finish_reason=row.get("finish_reason"),
+            sent=row.get("sent"),
+            interrupted=bool(row.get("interrupted", False)),
+            wire=bool(row.get("wire", True)),
+            blocks=tuple(row.get("blocks") or ()),
+        )
+
+
+def _call_from(call: Any) -> ToolCall:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        raise ConfigError("not a tool call", call, '{"id": …, "function": {"name": …, "arguments": …}}')
+    return ToolCall(str(call.get("id") or ""), str(function.get("name") or ""), str(function.get("arguments") or ""))
+
+
+def messages_from(rows: Iterable[Mapping[str, Any] | Message]) -> list[Message]:
+    """Copy a caller's history; neither the list nor its rows are ever changed."""
+    return [row if isinstance(row, Message) else Message.from_dict(row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one or more responses, in disjoint buckets: the prompt is input + cache_read + cache_write, and
+    reasoning is a part of output."""
+
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    reasoning: int = 0
+
+    @property
+    def prompt(self) -> int:
+        return self.input + self.cache_read + self.cache_write
+
+    @property
+    def total(self) -> int:
+        return self.prompt + self.output
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+
+NO_USAGE = Usage()
+
+Finish = Literal["stop", "length", "tool_calls", "content_filter", "incomplete"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelReply:
+    """What one request brought back, whatever the wire.
+
+    ``text`` is as received (inline reasoning tags not yet stripped). ``finish`` is ``None`` when the stream ended without
+    saying why; ``cut`` says that the connection broke after something was delivered. ``usage`` is ``None`` when the
+    provider did not report any: unknown is not zero.
+    """
+
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish: Finish | None = "stop"
+    cut: bool = False
+    refusal: str | None = None
+    usage: Usage | None = None
+    model: str | None = None
+    blocks: tuple[Mapping[str, Any], ...] = field(default=())

@@ -1,0 +1,77 @@
+"""How a turn can end: the closed set of exit reasons, and which of the four outcomes each one is."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Outcome(StrEnum):
+    """Exactly one of these is true of an ended turn."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    PARTIAL = "partial"
+    INTERRUPTED = "interrupted"
+
+
+class ExitReason(StrEnum):
+    """Why a turn ended. Closed: the transition table may name no other."""
+
+    TEXT_RESPONSE = "text_response"
+    PRIOR_CONTENT_USED = "prior_content_used"
+    PARTIAL_STREAM_RECOVERY = "partial_stream_recovery"
+    MAX_ITERATIONS_SUMMARY = "max_iterations_summary"
+    BUDGET_EXHAUSTED = "budget_exhausted"
+    INTERRUPTED_BEFORE_CALL = "interrupted_before_call"
+    INTERRUPTED_IN_CALL = "interrupted_in_call"
+    INTERRUPTED_IN_BACKOFF = "interrupted_in_backoff"
+    INTERRUPTED_IN_TOOLS = "interrupted_in_tools"
+    EMPTY_EXHAUSTED = "empty_exhausted"
+    LENGTH_EXHAUSTED = "length_exhausted"
+    THINKING_BUDGET_EXHAUSTED = "thinking_budget_exhausted"
+    TRUNCATED_TOOL_CALL = "truncated_tool_call"
+    STREAM_DROPPED_TOOL_CALL = "stream_dropped_tool_call"
+    INVALID_TOOL_CALLS = "invalid_tool_calls"
+    SCRATCHPAD_INCOMPLETE = "scratchpad_incomplete"
+    RESPONSES_INCOMPLETE = "responses_incomplete"
+    CONTENT_POLICY = "content_policy"
+    OVERFLOW_UNCOMPRESSIBLE = "overflow_uncompressible"
+    COMPRESSION_DISABLED = "compression_disabled"
+    OUTPUT_CAP = "output_cap"
+    API_RETRIES_EXHAUSTED = "api_retries_exhausted"
+    NON_RETRYABLE_ERROR = "non_retryable_error"
+    GUARDRAIL_HALT = "guardrail_halt"
+    LOCAL_PROCESSING_ERROR = "local_processing_error"
+    RUNTIME_CONTEXT_TOO_SMALL = "runtime_context_too_small"
+    ATTEMPT_CAP_REACHED = "attempt_cap_reached"
+
+    @property
+    def outcome(self) -> Outcome:
+        return _OUTCOMES[self]
+
+
+_COMPLETED = {ExitReason.TEXT_RESPONSE, ExitReason.PRIOR_CONTENT_USED}
+_PARTIAL = {
+    ExitReason.PARTIAL_STREAM_RECOVERY,
+    ExitReason.MAX_ITERATIONS_SUMMARY,
+    ExitReason.BUDGET_EXHAUSTED,
+    ExitReason.LENGTH_EXHAUSTED,
+    ExitReason.THINKING_BUDGET_EXHAUSTED,
+    ExitReason.TRUNCATED_TOOL_CALL,
+    ExitReason.STREAM_DROPPED_TOOL_CALL,
+    ExitReason.INVALID_TOOL_CALLS,
+    ExitReason.SCRATCHPAD_INCOMPLETE,
+    ExitReason.RESPONSES_INCOMPLETE,
+    ExitReason.GUARDRAIL_HALT,
+}
+
+
+def _outcome_of(reason: ExitReason) -> Outcome:
+    if reason in _COMPLETED:
+        return Outcome.COMPLETED
+    if reason in _PARTIAL:
+        return Outcome.PARTIAL
+    return Outcome.INTERRUPTED if reason.value.startswith("interrupted_") else Outcome.FAILED
+
+
+_OUTCOMES = {reason: _outcome_of(reason) for reason in ExitReason}

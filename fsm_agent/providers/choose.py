@@ -1,0 +1,215 @@
+"""Which provider, model, address and keys a user means. Reads the environment given to it; loads no SDK."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+from urllib.parse import urlsplit
+
+from fsm_agent.errors import ConfigError
+from fsm_agent.providers.probe import is_loopback, is_nearby
+from fsm_agent.providers.profiles import AVAILABLE_MODES, BY_KEY, LOCAL_SERVERS, PROFILES, Profile
+from fsm_agent.requests import ApiMode, Runtime
+
+MODES: tuple[str, ...] = get_args(ApiMode)
+MODEL_ENV = "FSM_AGENT_MODEL"
+OFFLINE = "no usable key is set and no local server answers, so the offline demo replies"
+Probe = Callable[[str], Sequence[str]]
+"""Lists the models of a server by its base URL; empty when there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A provider that can be used. ``keys`` may be empty: for a server that needs none, or when the caller holds a key
+    source of their own. ``window`` in tokens, ``None`` when unknown. ``why`` is one sentence."""
+
+    profile: Profile
+    model: str
+    base_url: str | None
+    keys: tuple[str, ...]
+    window: int | None
+    why: str
+    api_mode: ApiMode = "chat_completions"
+
+    @property
+    def local(self) -> bool:
+        """A local server: patience instead of a fast watchdog."""
+        return self.profile.local and is_nearby(self.base_url)
+
+    def runtime(self, primary: bool = True) -> Runtime:
+        """What a turn knows of this provider."""
+        return Runtime(
+            provider=self.profile.name,
+            model=self.model,
+            base_url=self.base_url,
+            api_mode=self.api_mode,
+            window=self.window,
+            primary=primary,
+            local=self.local,
+            aggregator=self.profile.aggregator,
+            reasoning_replay=self.profile.reasoning_replay,
+            output_key=self.profile.output_key,
+        )
+
+
+def choose(
+    model: str | None = None,
+    base_url: str | None = None,
+    api_key: Any = None,
+    api_mode: str | None = None,
+    context_window: int | None = None,
+    env: Mapping[str, str] | None = None,
+    probe: Probe | None = None,
+    profiles: Mapping[str, Profile] = PROFILES,
+) -> Choice:
+    """Decide: the model given, ``FSM_AGENT_MODEL``, a key in the environment, a local server, or else the offline demo.
+
+    ``api_key``: a string, a sequence of strings, or an object with ``get()`` and ``refresh()``, which stays with the
+    caller. ``probe`` finds local servers; ``None`` looks for none. ``profiles`` may hold rows of the user's own. Raises
+    ``ConfigError`` with one line for anything that cannot be used.
+    """
+    env = {} if env is None else env
+    _check_url(base_url, "base_url")
+    _check_mode(api_mode)
+    _check_window(context_window)
+    keys = _given_keys(api_key)
+    profile, name, why = _pick(model, base_url, env, probe, profiles)
+    url = base_url or _from_env(profile.base_url_env, env) or profile.base_url
+    if url is None and not profile.in_process:
+        raise ConfigError(f"provider {profile.name!r} needs an address", name, f"base_url or {profile.base_url_env}")
+    if url is not None and not base_url:
+        _check_url(url, profile.base_url_env or "base_url")
+    return Choice(
+        profile=profile,
+        model=name,
+        base_url=None if profile.in_process else url,
+        keys=_keys(profile, url, api_key, keys, env),
+        window=profile.window(name) if context_window is None else context_window,
+        why=why,
+        api_mode=_mode(profile, url, api_mode),
+    )
+
+
+def _pick(
+    model: str | None,
+    base_url: str | None,
+    env: Mapping[str, str],
+    probe: Probe | None,
+    profiles: Mapping[str, Profile],
+) -> tuple[Profile, str, str]:
+    """The provider, the model's name, and why."""
+    if model is not None:
+        return (*_named(model, base_url, profiles, "model"), "the model was given")
+    if named := _from_env(MODEL_ENV, env):
+        return (*_named(named, base_url, profiles, MODEL_ENV), f"{MODEL_ENV} names the model")
+    if base_url is not None:
+        return (PROFILES["local"], *_listed(base_url, probe))
+    return _by_key(env) or _by_server(env, probe) or (PROFILES["offline"], "demo", OFFLINE)
+
+
+def _by_key(env: Mapping[str, str]) -> tuple[Profile, str, str] | None:
+    for profile in BY_KEY:
+        if profile.api_mode in AVAILABLE_MODES and profile.default_model and _from_env(profile.key_env, env):
+            return (
+                profile,
+                profile.default_model,
+                f"{profile.key_env} is set, so {profile.name}'s default model is used",
+            )
+    return None
+
+
+def _by_server(env: Mapping[str, str], probe: Probe | None) -> tuple[Profile, str, str] | None:
+    for profile in LOCAL_SERVERS if probe is not None else ():
+        address = _from_env(profile.base_url_env, env) or profile.base_url or ""
+        if probe is not None and (found := probe(address)):
+            return profile, found[0], f"no usable key is set and {profile.name} at {address} lists this model first"
+    return None
+
+
+def _named(model: str, base_url: str | None, profiles: Mapping[str, Profile], setting: str) -> tuple[Profile, str]:
+    """Split ``<provider>:<model>``. With a base URL a name that begins with no provider is a local model's."""
+    if not isinstance(model, str) or not model.strip():
+        raise ConfigError(f"{setting} is empty or no text", model, "'<provider>:<model>'")
+    provider, colon, name = (part.strip() for part in model.partition(":"))
+    profile = profiles.get(provider.lower())
+    if profile is None and base_url is not None:
+        return PROFILES["local"], model.strip()
+    known = ", ".join(profiles)
+    if not colon:
+        raise ConfigError(f"{setting} names no provider", model, f"'<provider>:<model>' with a provider of {known}")
+    if profile is None:
+        raise ConfigError(f"{setting} names an unknown provider {provider!r}", model, known)
+    if not name:
+        raise ConfigError(f"{setting} names no model after the colon", model, f"'{provider}:<model>'")
+    return profile, name
+
+
+def _listed(base_url: str, probe: Probe | None) -> tuple[str, str]:
+    """The first model that the server at a given address lists."""
+    found = probe(base_url) if probe is not None and is_loopback(base_url) else ()
+    if not found:
+        raise ConfigError("base_url was given without a model", base_url, f"model or {MODEL_ENV}: '<provider>:<model>'")
+    return found[0], f"the server at {base_url} lists this model first"
+
+
+def _given_keys(api_key: Any) -> tuple[str, ...]:
+    if api_key is None or hasattr(api_key, "get"):
+        return ()
+    keys = [api_key] if isinstance(api_key, str) else list(api_key) if isinstance(api_key, Sequence) else [None]
+    if not keys or not all(isinstance(key, str) and key.strip() for key in keys):
+        empty = not keys or any(isinstance(key, str) and not key.strip() for key in keys)
+        what = "api_key is empty" if empty else "api_key cannot be used"
+        allowed = "a string, a list of strings, or an object with get() and refresh()"
+        raise ConfigError(what, type(api_key).__name__, allowed)
+    return tuple(str(key).strip() for key in keys)
+
+
+def _keys(profile: Profile, url: str | None, api_key: Any, given: tuple[str, ...], env: Mapping[str, str]) -> tuple[str, ...]:
+    """The keys given, else the one in the environment. A provider's own address needs one; this machine does not."""
+    if api_key is not None:
+        return given
+    if key := _from_env(profile.key_env, env):
+        return (key,)
+    if profile.needs_key and not is_loopback(url):
+        raise ConfigError(f"no key for provider {profile.name!r}", None, f"set {profile.key_env}, or pass api_key")
+    return ()
+
+
+def _mode(profile: Profile, url: str | None, api_mode: str | None) -> ApiMode:
+    """The wire: as given, else the provider's, else by the address. Raises for one that is not available yet."""
+    parts = urlsplit(url or "")
+    by_url = parts.path.rstrip("/").endswith("/anthropic") or (parts.hostname or "") == "api.anthropic.com"
+    mode = api_mode or ("anthropic_messages" if by_url else profile.api_mode)
+    for unavailable in (profile.api_mode, mode):
+        if unavailable not in AVAILABLE_MODES:
+            allowed = "providers and addresses that speak " + ", ".join(sorted(AVAILABLE_MODES))
+            raise ConfigError(f"the API mode {unavailable!r} is not available yet", profile.name, allowed)
+    return "chat_completions"
+
+
+def _check_mode(api_mode: str | None) -> None:
+    if api_mode is not None and api_mode not in MODES:
+        raise ConfigError("unknown api_mode", api_mode, ", ".join(MODES))
+
+
+def _check_window(window: Any) -> None:
+    if window is not None and (not isinstance(window, int) or isinstance(window, bool) or window <= 0):
+        raise ConfigError("context_window is not a positive whole number", window, "tokens, for example 128000")
+
+
+def _check_url(url: Any, setting: str) -> None:
+    """A usable address has the scheme http or https, a host, and a port that is one, if any."""
+    if url is None:
+        return
+    try:
+        parts = urlsplit(url) if isinstance(url, str) and not any(c.isspace() for c in url) else None
+        good = parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        raise ConfigError(f"{setting} is no web address", url, "http://host[:port]/path or https://host/path")
+
+
+def _from_env(name: str | None, env: Mapping[str, str]) -> str | None:
+    return (env.get(name) or "").strip() or None if name else None

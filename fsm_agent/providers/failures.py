@@ -1,0 +1,160 @@
+"""From whatever went wrong at a provider to a ``Failure``. Needs no SDK: exceptions are read by their shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fsm_agent.masking import mask
+from fsm_agent.providers import error_body
+from fsm_agent.providers.retry_after import retry_after
+from fsm_agent.requests import Failure
+
+DEPTH = 5
+"""How far a chain of causes is followed (behaviour catalogue 5.2)."""
+_DETAIL = 8_000
+"""Longest detail in characters: enough for every text of an error, bounded for a page of HTML."""
+
+_TRANSPORT = ("httpx", "httpx2", "httpcore", "httpcore2", "anyio", "h11", "h2", "aiohttp")
+_WRAPPERS = frozenset({"APIConnectionError", "APITimeoutError"})
+"""An SDK's own names for what its transport raised; the cause says more."""
+_LOCAL = frozenset({"LocalProtocolError", "InvalidURL", "UnsupportedProtocol"})
+"""A request that could not even be written: an illegal header or URL. Asking again would not help."""
+_UNSENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError"})
+"""The connection was never made, so the provider cannot have seen the request."""
+
+
+def failure_from(exc: BaseException, now: float, secrets: Iterable[str] = ()) -> Failure:
+    """Say what an exception of an SDK, of its transport or of the machine means. ``now`` is wall time in seconds.
+
+    Everything that looks like a key, and every one of ``secrets``, is masked in all texts. The status is looked for
+    along the chain of causes; an SDK's ``RateLimitError`` counts as 429 without one.
+    """
+    secrets = tuple(secrets)
+    chain = list(_causes(exc))
+    for link in chain:
+        if (status := _status(link)) is not None:
+            return http_failure(status, _body(link), _headers(link), now, secrets, type(link).__name__, str(link))
+    if any(isinstance(link, UnicodeEncodeError) for link in chain):
+        return _plain("encode", exc, chain, secrets, sent=False)
+    for link in chain:
+        if type(link).__name__ == "APIError" and (body := _body(link)) is not None:
+            return body_failure(body, now, secrets, str(link))
+    cause = next((link for link in chain if type(link).__name__ not in _WRAPPERS), exc)
+    name = type(cause).__name__
+    if name in _LOCAL:
+        return _plain("local", cause, chain, secrets, sent=False)
+    if isinstance(cause, (UnicodeDecodeError, ValueError)) and _is_decoding(cause):
+        return _plain("transport", cause, chain, secrets, code="malformed_chunk")
+    if any(_is_transport(link) for link in chain):
+        return _plain("transport", cause, chain, secrets, sent=name not in _UNSENT)
+    return _plain("local", cause, chain, secrets)
+
+
+def http_failure(
+    status: int,
+    body: Any,
+    headers: Mapping[str, str],
+    now: float,
+    secrets: Iterable[str] = (),
+    exception: str = "",
+    text: str = "",
+) -> Failure:
+    """A response with an error status. ``body`` is decoded JSON or raw text; ``text`` what the exception said."""
+    return _build("http", body, headers, now, secrets, text or f"Error code: {status}", status, exception)
+
+
+def body_failure(body: Any, now: float = 0.0, secrets: Iterable[str] = (), text: str = "") -> Failure:
+    """A 200 that carries an error instead of a reply; its code and message are kept."""
+    return _build("shape", body, {}, now, secrets, text, None, "ErrorInBody")
+
+
+def shape_failure(what: str, body: Any = None, secrets: Iterable[str] = ()) -> Failure:
+    """A 200 whose body is no reply. ``what`` says why; a glimpse of the body follows."""
+    secrets = tuple(secrets)
+    seen = error_body.one_line(body if isinstance(body, str) else "" if body is None else repr(body), 200)
+    message = mask(f"{what}: {seen}" if seen else what, secrets)
+    detail = mask("\n".join([what, *error_body.texts(body)]), secrets).lower()
+    return Failure("shape", error_body.one_line(message), detail=detail[:_DETAIL], exception="InvalidResponse")
+
+
+def _build(
+    kind: Any, body: Any, headers: Mapping[str, str], now: float, secrets: Iterable[str], text: str,
+    status: int | None, exception: str,
+) -> Failure:  # fmt: skip
+    secrets = tuple(secrets)
+    known = error_body.codes(body)
+    said = error_body.one_line(mask(error_body.sentence(body), secrets))
+    detail = mask("\n".join([text, *error_body.texts(body), *known]), secrets).lower()
+    return Failure(
+        kind,
+        said or (_phrase(status) if status is not None else error_body.one_line(mask(text, secrets))),
+        status=status,
+        code=mask(known[0], secrets)[:100] if known else "",
+        exception=exception,
+        detail=detail[:_DETAIL],
+        retry_after=retry_after(headers, body, now),
+    )
+
+
+def _plain(
+    kind: Any,
+    cause: BaseException,
+    chain: list[BaseException],
+    secrets: tuple[str, ...],
+    code: str = "",
+    sent: bool = True,
+) -> Failure:
+    name = type(cause).__name__
+    said = next((text for link in (cause, *chain) if (text := str(link).strip())), "")
+    detail = "\n".join(f"{type(link).__name__}: {link}" for link in chain)
+    return Failure(
+        kind,
+        error_body.one_line(mask(f"{name}: {said}" if said else name, secrets)),
+        code=code,
+        exception=name,
+        detail=mask(detail, secrets).lower()[:_DETAIL],
+        sent=sent,
+    )
+
+
+def _causes(exc: BaseException) -> Iterator[BaseException]:
+    link: BaseException | None = exc
+    for _ in range(DEPTH):
+        if link is None:
+            return
+        yield link
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+
+
+def _status(exc: BaseException) -> int | None:
+    for owner in (exc, getattr(exc, "response", None)):
+        value = getattr(owner, "status_code", None)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    return 429 if type(exc).__name__ == "RateLimitError" else None
+
+
+def _body(exc: BaseException) -> Any:
+    return getattr(exc, "body", None)
+
+
+def _headers(exc: BaseException) -> Mapping[str, str]:
+    headers = getattr(getattr(exc, "response", None), "headers", None)
+    return dict(headers.items()) if headers is not None else {}
+
+
+def _is_decoding(exc: BaseException) -> bool:
+    return type(exc).__name__ in ("JSONDecodeError", "UnicodeDecodeError", "DecodingError")
+
+
+def _is_transport(exc: BaseException) -> bool:
+    kind = type(exc)
+    if isinstance(exc, (OSError, EOFError)) or kind.__name__ in _WRAPPERS:
+        return True
+    return kind.__module__.partition(".")[0] in _TRANSPORT
+
+
+def _phrase(status: int) -> str:
+    return f"HTTP {status} {HTTPStatus(status).phrase}" if status in set(HTTPStatus) else f"HTTP {status}"

@@ -1,0 +1,124 @@
+"""The providers we know, as rows of data. A vendor's quirks are fields here, never an ``if`` elsewhere.
+
+Context windows are the figures that vendors publish for their models, in tokens. They change without notice: a model
+that no prefix names gets its provider's ``default_window``, and ``context_window=`` overrides both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fsm_agent.requests import ApiMode
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One provider.
+
+    ``key_env`` and ``base_url_env`` name environment variables. ``default_model`` is used when a key in the environment
+    chose this provider. ``model_windows`` are (prefix of a model's name, tokens); the longest prefix wins. ``local``:
+    no key and slow answers are normal. ``aggregator``: it stands before other providers. ``in_process``: it has no
+    address. ``reasoning_replay``: which reasoning must be sent back. ``output_key``: its name for the cap on output.
+    """
+
+    name: str
+    base_url: str | None = None
+    key_env: str | None = None
+    base_url_env: str | None = None
+    api_mode: ApiMode = "chat_completions"
+    local: bool = False
+    aggregator: bool = False
+    in_process: bool = False
+    needs_key: bool = True
+    reasoning_replay: Literal["none", "reasoning_content", "details"] = "none"
+    output_key: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    default_model: str | None = None
+    default_window: int | None = None
+    model_windows: tuple[tuple[str, int], ...] = ()
+
+    def window(self, model: str) -> int | None:
+        """Context window of a model in tokens; ``None`` when nothing is known of it."""
+        fitting = [pair for pair in self.model_windows if model.startswith(pair[0])]
+        return max(fitting, key=lambda pair: len(pair[0]))[1] if fitting else self.default_window
+
+
+_OPENAI_WINDOWS = (
+    ("gpt-3.5", 16_385),
+    ("gpt-4", 8_192),
+    ("gpt-4-turbo", 128_000),
+    ("gpt-4o", 128_000),
+    ("gpt-4.1", 1_047_576),
+    ("gpt-5", 400_000),
+    ("gpt-5-chat", 128_000),
+    ("o1", 200_000),
+    ("o3", 200_000),
+    ("o4", 200_000),
+)
+
+ROWS: tuple[Profile, ...] = (
+    Profile(
+        "openai", "https://api.openai.com/v1", "OPENAI_API_KEY", "OPENAI_BASE_URL",
+        output_key="max_completion_tokens", default_model="gpt-5-mini", default_window=128_000,
+        model_windows=_OPENAI_WINDOWS,
+    ),
+    Profile(
+        "openai-responses", "https://api.openai.com/v1", "OPENAI_API_KEY", "OPENAI_BASE_URL",
+        api_mode="codex_responses", default_model="gpt-5-mini", default_window=128_000, model_windows=_OPENAI_WINDOWS,
+    ),
+    Profile(
+        "anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL",
+        api_mode="anthropic_messages", default_model="claude-sonnet-4-5", default_window=200_000,
+    ),
+    Profile(
+        "openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "OPENROUTER_BASE_URL",
+        aggregator=True, reasoning_replay="details", default_model="openrouter/auto", default_window=128_000,
+        model_windows=(
+            ("anthropic/", 200_000), ("openai/gpt-4.1", 1_047_576), ("openai/gpt-5", 400_000),
+            ("google/gemini", 1_048_576),
+        ),
+    ),
+    Profile(
+        "deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", "DEEPSEEK_BASE_URL",
+        reasoning_replay="reasoning_content", default_model="deepseek-chat", default_window=128_000,
+    ),
+    Profile(
+        "moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", "MOONSHOT_BASE_URL",
+        reasoning_replay="reasoning_content", default_model="kimi-latest", default_window=131_072,
+        model_windows=(("kimi-k2", 262_144), ("moonshot-v1-8k", 8_192), ("moonshot-v1-32k", 32_768)),
+    ),
+    Profile(
+        "mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY", "MISTRAL_BASE_URL",
+        default_model="mistral-medium-latest", default_window=131_072, model_windows=(("codestral", 256_000),),
+    ),
+    Profile(
+        "groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY", "GROQ_BASE_URL",
+        output_key="max_completion_tokens", default_model="llama-3.3-70b-versatile", default_window=131_072,
+    ),
+    Profile(
+        "gemini", "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY", "GEMINI_BASE_URL",
+        default_model="gemini-2.5-flash", default_window=1_048_576,
+    ),
+    Profile(
+        "qwen", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY", "DASHSCOPE_BASE_URL",
+        default_model="qwen-plus", default_window=131_072, model_windows=(("qwen-max", 32_768), ("qwen3-max", 262_144)),
+    ),
+    Profile(
+        "zai", "https://api.z.ai/api/paas/v4", "ZAI_API_KEY", "ZAI_BASE_URL",
+        default_model="glm-4.5", default_window=131_072, model_windows=(("glm-4.6", 200_000),),
+    ),
+    Profile("ollama", "http://127.0.0.1:11434/v1", None, "OLLAMA_BASE_URL", local=True, needs_key=False),
+    Profile("lmstudio", "http://127.0.0.1:1234/v1", None, "LMSTUDIO_BASE_URL", local=True, needs_key=False),
+    Profile("llamacpp", "http://127.0.0.1:8080/v1", None, "LLAMACPP_BASE_URL", local=True, needs_key=False),
+    Profile("local", None, "LOCAL_API_KEY", "LOCAL_BASE_URL", local=True, needs_key=False),
+    Profile("offline", in_process=True, needs_key=False, default_model="demo", default_window=128_000),
+    Profile("scripted", in_process=True, needs_key=False, default_window=128_000),
+)  # fmt: skip
+
+PROFILES: dict[str, Profile] = {row.name: row for row in ROWS}
+BY_KEY: tuple[Profile, ...] = tuple(PROFILES[name] for name in ("openai", "openrouter", "anthropic"))
+"""In this order a key in the environment chooses a provider."""
+LOCAL_SERVERS: tuple[Profile, ...] = tuple(PROFILES[name] for name in ("ollama", "lmstudio", "llamacpp"))
+"""In this order a running server on loopback is looked for."""
+AVAILABLE_MODES: frozenset[ApiMode] = frozenset({"chat_completions"})
+"""Wires that this version speaks."""

@@ -1,0 +1,71 @@
+"""Reasoning as the vendors of the chat-completions wire send it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_JOINED = ("text", "summary", "data")
+"""Fields of a reasoning detail that arrive in pieces; the others (format, signature, id) are kept as last seen."""
+
+
+class Reasoning:
+    """The reasoning of one reply: its text for display, and its details as they must be sent back."""
+
+    def __init__(self) -> None:
+        self._text: list[str] = []
+        self._details: list[dict[str, Any]] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self._text)
+
+    @property
+    def blocks(self) -> tuple[Mapping[str, Any], ...]:
+        """The details, the pieces of each joined, otherwise verbatim."""
+        return tuple(self._details)
+
+    def add(self, text: str) -> None:
+        self._text.append(text)
+
+    def feed(self, delta: Mapping[str, Any]) -> str:
+        """Take the reasoning fields of a delta; returns the text to show.
+
+        Servers that send ``reasoning`` beside ``reasoning_details`` say it twice: the first that has text is used.
+        """
+        details = [part for part in delta.get("reasoning_details") or () if isinstance(part, Mapping)]
+        for part in details:
+            self._merge(part)
+        for key in ("reasoning", "reasoning_content"):
+            if isinstance(text := delta.get(key), str) and text:
+                return text
+        return "".join(str(part.get("text") or part.get("summary") or "") for part in details)
+
+    def _merge(self, part: Mapping[str, Any]) -> None:
+        last = self._details[-1] if self._details else None
+        place = (part.get("type"), part.get("index"))
+        if last is None or place[1] is None or place != (last.get("type"), last.get("index")):
+            self._details.append(dict(part))
+            return
+        for key, value in part.items():
+            if key in _JOINED and isinstance(value, str) and isinstance(last.get(key), str):
+                last[key] += value
+            elif value is not None:
+                last[key] = value
+
+
+def split_content(content: Any) -> tuple[str, str]:
+    """Text and reasoning of a message's content: a string, or parts of types ``text`` and ``thinking``."""
+    if isinstance(content, str):
+        return content, ""
+    parts = content if isinstance(content, list) else [content]
+    texts, thoughts = [], []
+    for part in parts:
+        if isinstance(part, str):
+            texts.append(part)
+        elif isinstance(part, Mapping) and part.get("type") == "thinking":
+            inner = part.get("thinking")
+            thoughts.append(inner if isinstance(inner, str) else split_content(inner)[0])
+        elif isinstance(part, Mapping) and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+    return "\n".join(texts), "".join(thoughts)

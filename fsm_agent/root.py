@@ -1,0 +1,94 @@
+"""The composition root: here, and nowhere else, the engine meets the turn that it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fsm_agent.journal import Step
+from fsm_agent.machine import Machine
+from fsm_agent.outcome import ExitReason, Outcome
+from fsm_agent.result import TurnResult, TurnUsage, VisitedState
+from fsm_agent.runner import State
+from fsm_agent.sessions import Session
+from states.build_messages import build_messages
+from states.call_llm import call_llm
+from states.classify_error import classify_error
+from states.compress import compress
+from states.empty_recovery import empty_recovery
+from states.execute_tools import execute_tools
+from states.finalize import finalize
+from states.prepare import prepare
+from states.table import TURN
+from states.turn import TurnState
+
+__all__ = ["MACHINE", "STATES", "TurnState", "result_of"]
+
+STATES: dict[str, State] = {
+    "Prepare": prepare,
+    "BuildMessages": build_messages,
+    "CallLLM": call_llm,
+    "ClassifyError": classify_error,
+    "Compress": compress,
+    "ExecuteTools": execute_tools,
+    "EmptyRecovery": empty_recovery,
+    "Finalize": finalize,
+}
+MACHINE = Machine(TURN)
+"""Proved at import: every turn that it moves ends."""
+
+
+def result_of(turn: TurnState, steps: Sequence[Step], session: Session) -> TurnResult:
+    """The one place that makes a ``TurnResult``."""
+    reason = turn.exit or ExitReason.LOCAL_PROCESSING_ERROR
+    outcome, usage = reason.outcome, TurnUsage.of(turn.usage)
+    session.exits.append(reason.value)
+    session.usage += turn.usage
+    failed = outcome is not Outcome.COMPLETED
+    return TurnResult(
+        final_response=turn.final_response,
+        messages=[row.to_dict() for row in turn.history],
+        api_calls=turn.iterations,
+        attempts=turn.sent,
+        completed=outcome is Outcome.COMPLETED,
+        failed=outcome is Outcome.FAILED,
+        partial=outcome is Outcome.PARTIAL,
+        interrupted=outcome is Outcome.INTERRUPTED,
+        turn_exit_reason=reason,
+        failure_class=turn.failure_class or None if failed else None,
+        error=turn.error or None if failed else None,
+        last_reasoning=turn.last_reasoning,
+        input_tokens=usage.input,
+        output_tokens=usage.output,
+        cache_read_tokens=usage.cache_read,
+        cache_write_tokens=usage.cache_write,
+        reasoning_tokens=usage.reasoning,
+        prompt_tokens=usage.prompt,
+        completion_tokens=usage.output,
+        total_tokens=usage.total,
+        usage_turn=usage,
+        usage_session=TurnUsage.of(session.usage),
+        usage_known=turn.usage_known,
+        last_prompt_tokens=turn.last_prompt_tokens,
+        estimated_cost_usd=None,
+        cost_status="unknown",
+        cost_source=None,
+        model=turn.runtime.model,
+        provider=turn.runtime.provider,
+        base_url=turn.runtime.base_url,
+        fallback_activated=turn.fallback_activated,
+        session_id=turn.session_id,
+        parent_session_id=None,
+        turn_id=turn.turn_id,
+        task_id=turn.task_id,
+        response_previewed=reason is ExitReason.PRIOR_CONTENT_USED,
+        response_transformed=False,
+        interrupt_message=turn.interrupt_message,
+        pending_steer=list(turn.pending_steer),
+        guardrail=turn.guardrails.halted,
+        cleanup_errors=list(turn.cleanup_errors),
+        compressions=list(turn.compressions),
+        states=[
+            *(VisitedState(state=s.source, event=s.event, row=s.row, seconds=s.seconds) for s in steps),
+            VisitedState(state="Finalize", event=None, row=None, seconds=0.0),
+        ],
+    )

@@ -1,0 +1,272 @@
+"""Every figure of a turn that a user may change, in one place, with its default and its allowed range.
+
+Nested names are the field names joined by dots (``budget.grace_call``); in the environment ``FSM_AGENT_`` and double
+underscores (``FSM_AGENT_BUDGET__GRACE_CALL=false``). Seconds, tokens and characters as the docstrings say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from fsm_agent.errors import ConfigError
+
+Count = Annotated[int, Field(ge=0, le=1_000_000)]
+Seconds = Annotated[float, Field(ge=0, le=86_400)]
+Ratio = Annotated[float, Field(gt=0, le=1)]
+
+
+class Group(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Budget(Group):
+    """``grace_call``: one toolless call when the iterations are used up. ``max_free_rounds``: default max_iterations."""
+
+    grace_call: bool = True
+    max_free_rounds: Count | None = None
+
+
+class Wave(Group):
+    """Exponential backoff in seconds: base doubled each time, up to cap."""
+
+    base: Seconds
+    cap: Seconds
+
+
+class Backoff(Group):
+    """``jitter``: up to this share of the delay is added at random."""
+
+    exception: Wave = Wave(base=2, cap=60)
+    invalid: Wave = Wave(base=5, cap=120)
+    jitter: Annotated[float, Field(ge=0, le=1)] = 0.5
+    seed: int | None = None
+
+
+class BySize(Group):
+    """Seconds without a chunk, by the size of the request in tokens."""
+
+    base: Seconds
+    above_50k: Seconds
+    above_100k: Seconds
+
+    def of(self, tokens: int) -> float:
+        return self.above_100k if tokens > 100_000 else self.above_50k if tokens > 50_000 else self.base
+
+
+def _by_size(value: Any) -> Any:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = {"base": value}
+    if isinstance(value, Mapping) and "base" in value:
+        return {"above_50k": value["base"], "above_100k": value["base"], **value}
+    return value
+
+
+AnySize = Annotated[BySize, BeforeValidator(_by_size)]
+
+
+class Stale(Group):
+    """When an attempt without a new chunk counts as dead. A single number sets all three sizes. ``local`` is used for
+    servers on this machine, unless ``stream`` was set. ``giveup``: so many dead attempts in a row open the breaker."""
+
+    stream: AnySize = BySize(base=180, above_50k=240, above_100k=300)
+    whole: AnySize = BySize(base=90, above_50k=150, above_100k=240)
+    local: Seconds = 900
+    giveup: Annotated[int, Field(ge=1)] = 5
+
+    def after(self, tokens: int, *, streaming: bool, local: bool) -> float:
+        """Seconds of silence that a request of this size may have."""
+        if local and "stream" not in self.model_fields_set:
+            return self.local
+        return (self.stream if streaming else self.whole).of(tokens)
+
+
+class Timeout(Group):
+    total: Seconds = 1800
+    connect: Seconds = 30
+    read: Seconds = 120
+
+
+class Poll(Group):
+    """``control``: how often limits are looked at; ``heartbeat``: how often a long wait says so. Seconds."""
+
+    control: Annotated[float, Field(gt=0, le=60)] = 0.3
+    heartbeat: Annotated[float, Field(gt=0, le=3600)] = 30
+
+
+class Cooldown(Group):
+    rate_limit: Seconds = 60
+    chain_exhausted: Seconds = 5
+
+
+class Credential(Group):
+    """Seconds that a failed key rests: after 401, after 429 or 402. ``auth_refresh_max``: refreshes a key and turn."""
+
+    cooldown_auth: Seconds = 300
+    cooldown_other: Seconds = 3600
+    auth_refresh_max: Count = 2
+
+
+class Length(Group):
+    """Truncated replies. ``cap_base`` and ``cap_max`` in tokens."""
+
+    max_continuations: Count = 3
+    tool_retries: Count = 4
+    cap_base: Annotated[int, Field(ge=1)] = 4096
+    cap_max: Annotated[int, Field(ge=1)] = 32_768
+
+
+class Continue(Group):
+    """How often a reply that is no answer yet is asked to go on. ``ack`` needs ``acks_enabled``: replies that only announce
+    what will be done; ``verify`` needs ``verify_enabled``: files were changed and nothing was checked afterwards."""
+
+    incomplete: Count = 3
+    ack: Count = 2
+    scratchpad: Count = 2
+    verify: Count = 1
+    acks_enabled: bool = False
+    verify_enabled: bool = False
+
+
+class Empty(Group):
+    nudges: Count = 1
+    prefills: Count = 2
+    retries: Count = 3
+
+
+class Compression(Group):
+    """``threshold`` as a share of the usable window, raised to ``small_window_floor`` below 512,000 tokens and to
+    ``tiny_window`` up to 64,000. ``min_progress``: what counts as smaller."""
+
+    enabled: bool = True
+    threshold: Ratio = 0.5
+    small_window_floor: Ratio = 0.75
+    tiny_window: Ratio = 0.85
+    host_threshold: Ratio = 0.85
+    protect_first: Count = 3
+    tail_ratio: Annotated[float, Field(ge=0.10, le=0.80)] = 0.20
+    soft_factor: Annotated[float, Field(ge=1, le=5)] = 1.5
+    tail_floor: Annotated[int, Field(ge=3)] = 8
+    max_per_streak: Count = 3
+    preflight_passes: Count = 3
+    min_progress: Annotated[float, Field(gt=0, lt=1)] = 0.05
+
+
+class Tools(Group):
+    """Running tools. Seconds and characters; ``max_result_chars`` bounds one result, ``turn_result_chars`` those of one
+    reply, ``preview_chars`` is what stays in the context of a result that was saved to a file."""
+
+    max_workers: Annotated[int, Field(ge=1, le=64)] = 8
+    batch_timeout: Seconds = 420
+    interrupt_grace: Seconds = 3
+    delay: Seconds = 0
+    max_result_chars: Annotated[int, Field(ge=1_000)] = 100_000
+    turn_result_chars: Annotated[int, Field(ge=1_000)] = 200_000
+    preview_chars: Annotated[int, Field(ge=100)] = 1_500
+
+
+class Guardrail(Group):
+    """Loop detection. ``hard_stop``: default on when nobody is present to stop the turn (no approval callback)."""
+
+    warn_exact: Count = 2
+    warn_same: Count = 3
+    warn_no_progress: Count = 2
+    stop_exact: Annotated[int, Field(ge=1)] = 5
+    stop_same: Annotated[int, Field(ge=1)] = 8
+    stop_no_progress: Annotated[int, Field(ge=1)] = 5
+    hard_stop: bool | None = None
+
+
+class Approvals(Group):
+    timeout: Seconds = 60
+
+
+class Interrupt(Group):
+    keep_partial: bool = True
+
+
+class Settings(BaseSettings):
+    """All settings: what is given here, over the environment, over the defaults.
+
+    Raises ``ConfigError`` (one line: what, given, allowed) for an unknown name or a value out of range.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="FSM_AGENT_", env_nested_delimiter="__", extra="forbid", frozen=True, env_ignore_empty=True
+    )
+
+    max_iterations: Annotated[int, Field(ge=0, le=100_000)] = 90
+    api_max_retries: Annotated[int, Field(ge=1, le=100)] = 3
+    max_attempts_per_turn: Annotated[int, Field(ge=1)] | None = None
+    max_attempts_per_call_block: Annotated[int, Field(ge=1)] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    retry_after_cap: Seconds = 600
+    invalid_tool_strikes: Annotated[int, Field(ge=1)] = 3
+    invalid_json_retries: Count = 3
+    fuzzy_name_cutoff: Ratio = 0.7
+    explain_abnormal_end: bool = True
+    budget: Budget = Budget()
+    backoff: Backoff = Backoff()
+    stale: Stale = Stale()
+    timeout: Timeout = Timeout()
+    poll: Poll = Poll()
+    primary_cooldown: Cooldown = Cooldown()
+    credential: Credential = Credential()
+    length: Length = Length()
+    continuation: Continue = Continue()
+    empty: Empty = Empty()
+    compression: Compression = Compression()
+    tool: Tools = Tools()
+    guardrail: Guardrail = Guardrail()
+    approval: Approvals = Approvals()
+    interrupt: Interrupt = Interrupt()
+
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            raise _explain(error) from None
+
+    @classmethod
+    def of(cls, value: Settings | Mapping[str, Any] | None = None) -> Settings:
+        """Settings from a mapping; an instance is taken as it is."""
+        if isinstance(value, Settings):
+            return value
+        if value is not None and not isinstance(value, Mapping):
+            raise ConfigError("settings have the wrong type", value, "a Settings instance or a mapping")
+        return cls(**dict(value or {}))
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments win over the environment; no other source is read."""
+        return init_settings, env_settings
+
+    def attempts_per_turn(self) -> int:
+        """R5: four attempts an iteration on average, and never fewer than 24."""
+        return self.max_attempts_per_turn or max(24, 4 * self.max_iterations)
+
+    def sends_per_block(self, chain: int) -> int:
+        """So large that a fallback chain of ``chain`` entries is never cut short."""
+        return self.max_attempts_per_call_block or max(12, self.api_max_retries * (1 + chain) + 3)
+
+
+def _explain(error: ValidationError) -> ConfigError:
+    first = error.errors(include_url=False)[0]
+    name = ".".join(str(part) for part in first["loc"]) or "settings"
+    if first["type"] == "extra_forbidden":
+        group: Any = Settings
+        for part in first["loc"][:-1]:
+            group = group.model_fields[str(part)].annotation
+        return ConfigError(f"unknown setting {name}", first["input"], ", ".join(group.model_fields))
+    return ConfigError(f"setting {name} is out of range", first["input"], first["msg"].removeprefix("Value error, "))

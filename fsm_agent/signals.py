@@ -1,0 +1,57 @@
+"""What people say to a running turn, from any thread: stop, and "by the way"."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+
+class SignalBox:
+    """Holds an interrupt and steering texts until a turn takes them. Idempotent, thread-safe.
+
+    An interrupt that comes before a turn has started stays, and ends that turn at its first gate.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._interrupted = False
+        self.message: str | None = None
+        self._steer: list[str] = []
+        self._event: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def interrupt(self, message: str | None = None) -> None:
+        with self._lock:
+            self._interrupted = True
+            self.message = message or self.message
+            if self._event is not None and self._loop is not None and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._event.set)
+
+    def steer(self, text: str) -> None:
+        with self._lock:
+            self._steer.append(text)
+
+    @property
+    def interrupted(self) -> bool:
+        return self._interrupted
+
+    def take_steer(self) -> tuple[str, ...]:
+        with self._lock:
+            texts, self._steer = tuple(self._steer), []
+            return texts
+
+    def event(self) -> asyncio.Event:
+        """An event of the running loop that is set by the interrupt."""
+        with self._lock:
+            loop = asyncio.get_running_loop()
+            if self._event is None or self._loop is not loop:
+                self._event, self._loop = asyncio.Event(), loop
+            if self._interrupted:
+                self._event.set()
+            return self._event
+
+    def clear(self) -> None:
+        """Only the end of a turn forgets an interrupt."""
+        with self._lock:
+            self._interrupted, self.message = False, None
+            self._event = self._loop = None

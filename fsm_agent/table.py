@@ -1,0 +1,372 @@
+"""The language in which a transition table is written, and its expansion to plain rows.
+
+A table is read as **decision lists**: for each (state, event) an ordered list of *rungs*; the first rung whose budget
+is left is taken. A rung is named once and says where it leads, which counters it spends and which it resets.
+``Table`` expands each list to **rows** whose guards exclude each other, and everything else (machine, proofs,
+diagrams, recorded guards, debugger) works on those rows only.
+
+Guards are expression objects over counters and limits, never lambdas, so that the same object is evaluated, printed
+as words ("no retries left"), proved and drawn. They read a turn through two methods: ``count(counter)`` and
+``limit(name)``.
+
+>>> left("retries").label, (~left("retries")).label
+('retries left', 'no retries left')
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fsm_agent.errors import TableError
+
+
+class Counted(Protocol):
+    """What a guard may read of a turn: its counters and their limits, nothing else."""
+
+    def count(self, counter: str) -> int: ...
+    def limit(self, name: str) -> int: ...
+
+
+# Guard language
+
+
+class Guard:
+    """A boolean expression over counters and limits."""
+
+    __slots__ = ()
+
+    @property
+    def label(self) -> str:
+        raise NotImplementedError
+
+    def holds(self, turn: Counted) -> bool:
+        raise NotImplementedError
+
+    def atoms(self) -> Iterator[Below]:
+        """Every comparison in the expression, in reading order, repetitions included."""
+        raise NotImplementedError
+
+    def __invert__(self) -> Guard:
+        raise NotImplementedError
+
+    def __and__(self, other: Guard) -> Guard:
+        return all_of((self, other))
+
+
+@dataclass(frozen=True, slots=True)
+class Below(Guard):
+    """``count(counter) < limit(limit)``; the only comparison of the language. ``yes``/``no`` are its two wordings."""
+
+    counter: str
+    limit: str
+    yes: str
+    no: str
+
+    @property
+    def label(self) -> str:
+        return self.yes
+
+    def holds(self, turn: Counted) -> bool:
+        return turn.count(self.counter) < turn.limit(self.limit)
+
+    def atoms(self) -> Iterator[Below]:
+        yield self
+
+    def __invert__(self) -> Guard:
+        return Spent(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Spent(Guard):
+    """The negation of a ``Below``: the budget is used up."""
+
+    atom: Below
+
+    @property
+    def label(self) -> str:
+        return self.atom.no
+
+    def holds(self, turn: Counted) -> bool:
+        return not self.atom.holds(turn)
+
+    def atoms(self) -> Iterator[Below]:
+        yield self.atom
+
+    def __invert__(self) -> Guard:
+        return self.atom
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf(Guard):
+    """Every part holds. No part at all: always true."""
+
+    parts: tuple[Guard, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return " and ".join(part.label for part in self.parts) or "always"
+
+    def holds(self, turn: Counted) -> bool:
+        return all(part.holds(turn) for part in self.parts)
+
+    def atoms(self) -> Iterator[Below]:
+        for part in self.parts:
+            yield from part.atoms()
+
+    def __invert__(self) -> Guard:
+        return any_of(~part for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf(Guard):
+    """At least one part holds. No part at all: never true."""
+
+    parts: tuple[Guard, ...] = ()
+
+    @property
+    def label(self) -> str:
+        return "(" + " or ".join(part.label for part in self.parts) + ")" if self.parts else "never"
+
+    def holds(self, turn: Counted) -> bool:
+        return any(part.holds(turn) for part in self.parts)
+
+    def atoms(self) -> Iterator[Below]:
+        for part in self.parts:
+            yield from part.atoms()
+
+    def __invert__(self) -> Guard:
+        return all_of(~part for part in self.parts)
+
+
+ALWAYS = AllOf()
+NEVER = AnyOf()
+
+
+def all_of(parts: Iterable[Guard]) -> Guard:
+    """Conjunction, flattened and without repetitions; clauses that a part already decides are dropped."""
+    flat: list[Guard] = []
+    for part in parts:
+        for item in part.parts if isinstance(part, AllOf) else (part,):
+            if item not in flat:
+                flat.append(item)
+    kept: list[Guard] = []
+    for item in flat:
+        if isinstance(item, AnyOf):
+            options = [o for o in item.parts if ~o not in flat]
+            if any(option in flat for option in options):
+                continue
+            item = any_of(options)
+        if item == NEVER or ~item in flat:
+            return NEVER
+        if item not in kept:
+            kept.append(item)
+    return kept[0] if len(kept) == 1 else AllOf(tuple(kept))
+
+
+def any_of(parts: Iterable[Guard]) -> Guard:
+    """Disjunction, flattened and without repetitions."""
+    flat: list[Guard] = []
+    for part in parts:
+        for item in part.parts if isinstance(part, AnyOf) else (part,):
+            if item == ALWAYS:
+                return ALWAYS
+            if item not in flat:
+                flat.append(item)
+    return flat[0] if len(flat) == 1 else AnyOf(tuple(flat))
+
+
+def left(counter: str, limit: str | None = None, *, yes: str | None = None, no: str | None = None) -> Below:
+    """``counter`` is still below ``limit`` (a limit of the counter's own name unless told)."""
+    noun = counter.replace("_", " ")
+    if limit is not None and limit != counter:
+        noun += f" ({limit.replace('_', ' ')})"
+    return Below(counter, limit or counter, yes or f"{noun} left", no or f"no {noun} left")
+
+
+# Lines, rungs, rows
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """One counter of a turn. ``flag``: its limit is 1 by definition and rows test it as spent (it is unfolded into the
+    graph by the proofs). ``cap``: a belt above the local budgets; termination is also proved without it."""
+
+    name: str
+    flag: bool = False
+    cap: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One remedy: where it leads, what it needs, what it spends, what it resets. ``exit`` names the exit reason of a
+    rung that leads to the final state."""
+
+    name: str
+    to: str
+    needs: Guard = ALWAYS
+    spends: tuple[str, ...] = ()
+    resets: tuple[str, ...] = ()
+    exit: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the table: in ``source``, on ``event``, take the first rung that is open. ``resets`` are applied by
+    every rung of the line that does not end the turn."""
+
+    source: str
+    event: str
+    ladder: tuple[Rung, ...]
+    resets: tuple[str, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One plain transition, as the machine runs it and the proofs see it."""
+
+    id: str
+    source: str
+    event: str
+    dest: str
+    guard: Guard
+    rung: str
+    spends: tuple[str, ...]
+    resets: tuple[str, ...]
+    exit: str | None
+    why: str
+
+    @property
+    def conjuncts(self) -> tuple[Guard, ...]:
+        """The guard as a list of conditions that must all hold; empty for an unconditional row."""
+        return self.guard.parts if isinstance(self.guard, AllOf) else (self.guard,)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A whole machine: states, counters, lines, and the rows they expand to.
+
+    ``states`` in reading order (the first is initial), ``final`` has no line. ``macros`` are (event, {state: exit})
+    pairs: lines that exist in many states and always end the turn. Raises ``TableError`` for unknown or repeated names.
+    """
+
+    name: str
+    states: tuple[str, ...]
+    final: str
+    counters: tuple[Counter, ...]
+    lines: tuple[Line, ...]
+    macros: tuple[tuple[str, Mapping[str, str]], ...] = ()
+    reset_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    rows: tuple[Row, ...] = field(init=False)
+    by_event: Mapping[tuple[str, str], tuple[Row, ...]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        lines = (*self.lines, *self._macro_lines())
+        _check_names(self, lines)
+        rows = tuple(row for line in lines for row in _expand(line))
+        by_event: dict[tuple[str, str], tuple[Row, ...]] = {}
+        for row in rows:
+            by_event[row.source, row.event] = (*by_event.get((row.source, row.event), ()), row)
+        object.__setattr__(self, "rows", rows)
+        object.__setattr__(self, "by_event", by_event)
+
+    @property
+    def initial(self) -> str:
+        return self.states[0]
+
+    @property
+    def is_macro(self) -> frozenset[str]:
+        """Events that every state but the final one has."""
+        return frozenset(event for event, _ in self.macros)
+
+    def events(self, state: str) -> tuple[str, ...]:
+        """The alphabet that ``state`` declares, macros last."""
+        return tuple(event for source, event in self.by_event if source == state)
+
+    def row(self, row_id: str) -> Row:
+        for row in self.rows:
+            if row.id == row_id:
+                return row
+        raise KeyError(row_id)
+
+    @property
+    def digest(self) -> str:
+        """A hash of all that the proofs depend on; a cached verdict is valid for the same digest only."""
+        text = repr((self.states, self.final, self.counters, self.rows))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def _macro_lines(self) -> Iterator[Line]:
+        for event, exits in self.macros:
+            for state in self.states:
+                if state in exits:
+                    yield Line(state, event, (end(exits[state], self.final),), (), f"every state: {event}")
+
+
+def go(state: str) -> Rung:
+    """An unconditional move."""
+    return Rung(f"→ {state}", state)
+
+
+def end(exit_reason: str, final: str = "Finalize", *, when: Guard = ALWAYS) -> Rung:
+    """The end of the turn, with its exit reason."""
+    return Rung(f"⇥ {exit_reason}", final, needs=when, exit=exit_reason)
+
+
+def on(event: str, *ladder: Rung, resets: Iterable[str] = (), why: str) -> tuple[str, tuple[Rung, ...], tuple[str, ...], str]:
+    """One line inside a state's part of the table; see ``lines_of``."""
+    return event, ladder, tuple(resets), why
+
+
+def lines_of(
+    parts: Mapping[str, Iterable[tuple[str, tuple[Rung, ...], tuple[str, ...], str]]],
+) -> tuple[Line, ...]:
+    """Flatten ``{state: [on(...), ...]}`` to lines, in order."""
+    return tuple(Line(state, *part) for state, lines in parts.items() for part in lines)
+
+
+def _expand(line: Line) -> Iterator[Row]:
+    passed: Guard = ALWAYS
+    for number, rung in enumerate(line.ladder, 1):
+        suffix = f"/{number}" if len(line.ladder) > 1 else ""
+        resets = rung.resets if rung.exit else tuple(dict.fromkeys((*line.resets, *rung.resets)))
+        yield Row(
+            id=f"{line.source}.{line.event}{suffix}",
+            source=line.source,
+            event=line.event,
+            dest=rung.to,
+            guard=all_of((passed, rung.needs)),
+            rung=rung.name,
+            spends=rung.spends,
+            resets=resets,
+            exit=rung.exit,
+            why=line.why,
+        )
+        passed = all_of((passed, ~rung.needs))
+
+
+def _check_names(table: Table, lines: tuple[Line, ...]) -> None:
+    states, counters = set(table.states), {counter.name for counter in table.counters}
+    if len(states) != len(table.states) or table.final not in states:
+        raise TableError(f"{table.name}: states must be distinct and contain the final state {table.final!r}")
+    seen: set[tuple[str, str]] = set()
+    for line in lines:
+        where = f"{table.name}: {line.source}.{line.event}"
+        if line.source not in states or line.source == table.final:
+            raise TableError(f"{where}: {line.source!r} is not a state that can be left; states: {', '.join(table.states)}")
+        if (line.source, line.event) in seen:
+            raise TableError(f"{where}: two lines for the same event; merge their ladders")
+        if not line.ladder:
+            raise TableError(f"{where}: the ladder has no rung")
+        seen.add((line.source, line.event))
+        for rung in line.ladder:
+            if rung.to not in states:
+                raise TableError(f"{where}: rung {rung.name!r} leads to unknown state {rung.to!r}")
+            if (rung.to == table.final) != (rung.exit is not None):
+                raise TableError(f"{where}: rung {rung.name!r}: exactly the rungs to {table.final} carry an exit reason")
+            named = [*rung.spends, *rung.resets, *line.resets, *(atom.counter for atom in rung.needs.atoms())]
+            unknown = sorted(set(named) - counters)
+            if unknown:
+                raise TableError(f"{where}: rung {rung.name!r} names unknown counter(s) {', '.join(unknown)}")

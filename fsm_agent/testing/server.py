@@ -1,0 +1,176 @@
+"""A real HTTP server on loopback that answers from a script.
+
+::
+
+    with ScriptedServer([tools(call("echo", {"text": "hi"})), text("done")]) as server:
+        agent = Agent(model="local:any", base_url=server.url, tools=[echo])
+        assert agent.chat("go") == "done"
+        assert server.completions == 2
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self
+
+from fsm_agent.messages import NO_USAGE, Usage
+from fsm_agent.testing import http
+from fsm_agent.testing.answer import answer
+from fsm_agent.testing.http import Received
+from fsm_agent.testing.replies import Repeat, Reply, status
+from fsm_agent.testing.script import Script, entries_of
+
+EXHAUSTED = "the script of this server is used up: the client sent more requests than the test foresaw"
+
+
+class ScriptedServer:
+    """Chat completions at ``<url>/chat/completions``: a stream when the body asks for one, else a JSON object.
+
+    The script is used up in order; once it is, the server answers 500 and notes the request in ``overrun``. The list of
+    models at ``<url>/models`` is not counted. The server runs in a thread of its own and never prints.
+
+    ``requests``: what was received. ``served_usage``: the tokens of all replies served to their end. ``closed_early``:
+    how many clients went away during a reply. ``errors``: what hooks and callable entries raised.
+    """
+
+    def __init__(
+        self,
+        script: Iterable[Any] | Repeat | Reply | Callable[[Received], Any] = (),
+        *,
+        models: Sequence[str] = ("scripted",),
+    ) -> None:
+        self.requests: list[Received] = []
+        self.overrun: list[Received] = []
+        self.errors: list[Exception] = []
+        self.closed_early = 0
+        self.served_usage: Usage = NO_USAGE
+        self.port = 0
+        self._script = Script(entries_of(script))
+        self._models = tuple(models)
+        self._ready = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._handlers: set[asyncio.Task[None]] = set()
+
+    @property
+    def url(self) -> str:
+        """The base URL to give to a client; it ends in ``/v1``."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    @property
+    def completions(self) -> int:
+        """How many completions were asked for."""
+        return len(self.requests)
+
+    @property
+    def bodies(self) -> list[dict[str, Any]]:
+        """The JSON bodies received."""
+        return [request.body for request in self.requests]
+
+    def start(self) -> Self:
+        """Serve until ``close``. Raises ``OSError`` when no port can be opened."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.port = listener.getsockname()[1]
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(listener)), name="scripted-server", daemon=True)
+        self._thread.start()
+        self._ready.wait(10)
+        return self
+
+    def close(self) -> None:
+        """Close every connection and wait for the thread. Safe to call twice."""
+        if self._thread is None or self._loop is None or self._stop is None:
+            return
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+        self._thread = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def _serve(self, listener: socket.socket) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._loop.set_exception_handler(lambda *_: None)
+        server = await asyncio.start_server(self._converse, sock=listener, limit=2**24)
+        self._ready.set()
+        await self._stop.wait()
+        server.close()
+        for _ in range(5):  # clients that have already gone are noticed first
+            await asyncio.sleep(0)
+        for handler in self._handlers:
+            handler.cancel()
+        await asyncio.gather(*self._handlers, return_exceptions=True)
+        await asyncio.sleep(0)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._handlers.add(task)
+        task.add_done_callback(self._handlers.discard)
+        # asyncio does this only for sockets that name their protocol; without it small chunks wait 40 ms for an ACK
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        first = b""
+        try:
+            while (request := await http.read_request(reader, first, time.time())) is not None:
+                reply = await self._choose(request)
+                over, first = await self._reply(reply, request, reader, writer)
+                if over:
+                    break
+            writer.close()
+            await writer.wait_closed()
+        except ConnectionError:
+            self.closed_early += 1
+        finally:
+            writer.transport.abort()
+
+    def _count(self, usage: Usage) -> None:
+        self.served_usage += usage
+
+    async def _choose(self, request: Received) -> Reply:
+        """The next entry of the script, for a completion; hooks run in a worker thread."""
+        if request.method == "GET" and request.path == "/v1/models":
+            listed = [{"id": name, "object": "model"} for name in self._models]
+            return Reply(shape="verbatim", body={"object": "list", "data": listed})
+        if request.method != "POST" or request.path != "/v1/chat/completions":
+            return status(404, {"error": {"message": f"no such path: {request.path}", "type": "scripted"}})
+        self.requests.append(request)
+        try:
+            reply = await asyncio.to_thread(self._script.take, request)
+            if reply is None:
+                self.overrun.append(request)
+                return status(500, {"error": {"message": EXHAUSTED, "type": "scripted", "code": "script_exhausted"}})
+            if not isinstance(reply, Reply):
+                raise TypeError(f"a script serves replies, not {type(reply).__name__}")
+            if reply.on_request is not None:
+                await asyncio.to_thread(reply.on_request, request)
+        except Exception as error:
+            self.errors.append(error)
+            return status(500, {"error": {"message": f"the script raised {error!r}", "type": "scripted"}})
+        return reply
+
+    async def _reply(
+        self, reply: Reply, request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[bool, bytes]:
+        """Answer, and watch for a client that goes away meanwhile. Returns (connection over, bytes read too many)."""
+        stream = bool(request.body.get("stream"))
+        talk = asyncio.ensure_future(answer(reply, stream, len(self.requests), writer, self._count))
+        watch = asyncio.ensure_future(reader.read(1))
+        try:
+            await asyncio.wait({talk, watch}, return_when=asyncio.FIRST_COMPLETED)
+            extra = watch.result() if watch.done() else b""
+            if not talk.done() and not extra:
+                self.closed_early += 1
+                return True, b""
+            keep = await talk
+            return not keep or (watch.done() and not extra), extra
+        finally:
+            for task in (talk, watch):
+                task.cancel()
+            await asyncio.gather(talk, watch, return_exceptions=True)

@@ -1,0 +1,72 @@
+"""Small pure helpers on text: making it safe for the wire, and separating what a model thought from what it said."""
+
+from __future__ import annotations
+
+import re
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_TAGS = "think|thinking|reasoning|thought|scratchpad|reasoning_scratchpad"
+_OPENER = re.compile(rf"(?im)^[ \t]*<({_TAGS})>")
+_MEMORY_BLOCK = re.compile(r"(?is)<memory-context>.*?</memory-context>\s*")
+_FENCE = re.compile(r"(?m)^[ \t]*(```|~~~)")
+
+
+def clean(text: str) -> str:
+    """Replace what no wire can carry: lone surrogates become U+FFFD, NUL disappears."""
+    if _SURROGATE.search(text):
+        text = _SURROGATE.sub("\ufffd", text)
+    return text.replace("\x00", "") if "\x00" in text else text
+
+
+def without_memory_block(text: str) -> str:
+    """Drop a leaked ``<memory-context>`` block, tags and all."""
+    return _MEMORY_BLOCK.sub("", text) if "<memory-context>" in text.lower() else text
+
+
+def split_reasoning(text: str) -> tuple[str, str, str | None]:
+    """Separate inline reasoning from visible text: (visible, reasoning, name of a tag that was never closed).
+
+    A tag counts only at the start of a line and outside code fences, so that examples in code survive. An unclosed tag
+    takes the rest of the text as reasoning.
+    """
+    visible: list[str] = []
+    reasoning: list[str] = []
+    position = 0
+    while (opener := _next_opener(text, position)) is not None:
+        tag = opener.group(1)
+        closer = re.compile(rf"(?i)</{tag}>").search(text, opener.end())
+        visible.append(text[position : opener.start()])
+        if closer is None:
+            reasoning.append(text[opener.end() :])
+            return _tidy(visible), "\n".join(part.strip() for part in reasoning), tag.lower()
+        reasoning.append(text[opener.end() : closer.start()])
+        position = closer.end()
+    if not reasoning:
+        return text, "", None
+    visible.append(text[position:])
+    return _tidy(visible), "\n".join(part.strip() for part in reasoning), None
+
+
+def _next_opener(text: str, position: int) -> re.Match[str] | None:
+    for opener in _OPENER.finditer(text, position):
+        if len(_FENCE.findall(text, position, opener.start())) % 2 == 0:
+            return opener
+    return None
+
+
+def _tidy(parts: list[str]) -> str:
+    return "".join(parts).lstrip("\n")
+
+
+def one_line(text: str, limit: int = 500) -> str:
+    """The text on one line, shortened in the middle when it is too long."""
+    line = " ".join(clean(text).split())
+    return line if len(line) <= limit else f"{line[: limit - 60]} … {line[-50:]}"
+
+
+def shorten(text: str, limit: int, note: str = "") -> str:
+    """Head and tail of a long text around a mark that names the original length."""
+    if len(text) <= limit:
+        return text
+    head, tail = int(limit * 0.7), int(limit * 0.2)
+    return f"{text[:head]}\n… [{len(text):,} characters in all{'; ' + note if note else ''}] …\n{text[-tail:]}"

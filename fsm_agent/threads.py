@@ -1,0 +1,64 @@
+"""Threads that never keep the process alive, and a loop of our own for the synchronous face."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+async def in_daemon_thread(function: Callable[..., T], *values: Any) -> T:
+    """Run a blocking function beside the loop. Unlike an executor's, the thread does not block the end of the process."""
+    loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def deliver(value: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(value)  # type: ignore[arg-type]
+
+    def work() -> None:
+        value, error = None, None
+        try:
+            value = context.run(function, *values)
+        except BaseException as caught:
+            error = caught if isinstance(caught, Exception) else RuntimeError(repr(caught))
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(deliver, value, error)
+
+    threading.Thread(target=work, daemon=True, name=f"fsm-agent-{getattr(function, '__name__', 'call')}").start()
+    return await future
+
+
+class LoopThread:
+    """One event loop in a daemon thread, shared by every synchronous call, so that connections outlive a single call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Wait for the coroutine's result. Safe inside a running loop of another thread, a notebook's for instance."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._started())
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None or self._loop.is_closed():
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(target=self._loop.run_forever, daemon=True, name="fsm-agent-loop").start()
+            return self._loop
+
+
+LOOP = LoopThread()

@@ -1,0 +1,155 @@
+"""``@tool``: from a Python function to something a model can call."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args, overload
+
+from fsm_agent.errors import ConfigError
+from fsm_agent.requests import Concurrency, Effect, ToolSpec
+from fsm_agent.tools.docstring import described
+from fsm_agent.tools.signature import Signature, signature_of
+
+Approval = Literal["never", "ask"]
+Handler = Callable[..., Any]
+
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+"""What the chat-completions and messages APIs accept as a function's name."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function with all that a turn must know of it. Calling a ``Tool`` calls the function, unchecked."""
+
+    spec: ToolSpec
+    handler: Handler
+    is_async: bool
+    signature: Signature = field(repr=False)
+
+    def __post_init__(self) -> None:
+        for name in functools.WRAPPER_ASSIGNMENTS:
+            if hasattr(self.handler, name):
+                object.__setattr__(self, name, getattr(self.handler, name))
+        object.__setattr__(self, "__wrapped__", self.handler)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.handler(*args, **kwargs)
+
+    def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Check a call's arguments (a JSON object) and convert them to what the function's annotations ask for.
+
+        Arguments that were not given are left to the function's own defaults. Raises ``ToolFailure`` that names each
+        wrong argument, what was given and what is expected.
+        """
+        return self.signature.bind(arguments)
+
+
+@overload
+def tool(function: Handler, /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    concurrency: Concurrency = "serial",
+    path_arguments: Sequence[str] = (),
+    effect: Effect = "unsafe",
+    timeout: float | None = None,
+    max_result_chars: int | None = None,
+    approval: Approval = "never",
+) -> Callable[[Handler], Tool]: ...
+def tool(function: Handler | None = None, /, **options: Any) -> Tool | Callable[[Handler], Tool]:
+    """Make a tool of a function, synchronous or asynchronous; used bare or with options.
+
+    The schema comes from the signature, descriptions from the docstring (``Args:`` sections, ``:param x:`` or
+    ``x: text``) or from ``Annotated[..., Field(description=...)]``. A parameter without annotation takes any JSON.
+
+    ``concurrency``: may it run beside other calls. ``path_arguments``: its arguments that are paths; a parallel tool
+    with any runs beside others only while their paths are disjoint. ``effect``: what a repetition would do. ``timeout``
+    in seconds and ``max_result_chars``: ``None`` for the settings' values. ``approval``: ``ask`` waits for a person.
+    Raises ``ConfigError`` for an option or a signature that cannot be used.
+    """
+    if function is None:
+        return lambda handler: _tool_of(handler, **options)
+    return _tool_of(function, **options)
+
+
+def as_tool(thing: object) -> Tool:
+    """A ``Tool`` as it is, or a plain function made one with the default options. Raises ``ConfigError`` otherwise."""
+    if isinstance(thing, Tool):
+        return thing
+    if not inspect.isroutine(thing):
+        raise ConfigError("not a tool", thing, "a function, or what @tool returns")
+    return _tool_of(thing)
+
+
+def _tool_of(
+    handler: Handler,
+    *,
+    name: str | None = None,
+    concurrency: str = "serial",
+    path_arguments: Sequence[str] = (),
+    effect: str = "unsafe",
+    timeout: float | None = None,
+    max_result_chars: int | None = None,
+    approval: str = "never",
+) -> Tool:
+    if not inspect.isroutine(handler):
+        raise ConfigError("@tool was put on something that is not a function", handler, "a function or a bound method")
+    name = name if name is not None else handler.__name__
+    _check_options(name, concurrency, effect, timeout, max_result_chars, approval)
+    _check_kind(handler, name)
+    names = [parameter.name for parameter in _safe_parameters(handler)]
+    description, descriptions = described(inspect.getdoc(handler), names)
+    signature = signature_of(handler, name, descriptions)
+    paths = (path_arguments,) if isinstance(path_arguments, str) else tuple(path_arguments)
+    for path in paths:
+        _one_of(f"path_arguments of tool {name!r}", path, names)
+    spec = ToolSpec(
+        name=name,
+        description=description,
+        parameters=signature.schema(),
+        concurrency=concurrency,  # type: ignore[arg-type]  # checked above
+        effect=effect,  # type: ignore[arg-type]
+        path_arguments=paths,
+        timeout=timeout,
+        max_result_chars=max_result_chars,
+        approval=approval,  # type: ignore[arg-type]
+    )
+    return Tool(spec, handler, inspect.iscoroutinefunction(handler), signature)
+
+
+def _safe_parameters(handler: Handler) -> Sequence[inspect.Parameter]:
+    try:
+        return list(inspect.signature(handler).parameters.values())
+    except (TypeError, ValueError):
+        return ()
+
+
+def _check_options(
+    name: object, concurrency: object, effect: object, timeout: object, max_result_chars: object, approval: object
+) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError("a tool's name cannot be used", name, "1 to 64 letters, digits, underscores and dashes")
+    _one_of(f"concurrency of tool {name!r}", concurrency, get_args(Concurrency))
+    _one_of(f"effect of tool {name!r}", effect, get_args(Effect))
+    _one_of(f"approval of tool {name!r}", approval, get_args(Approval))
+    for option, value in (("timeout", timeout), ("max_result_chars", max_result_chars)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
+            raise ConfigError(f"{option} of tool {name!r} cannot be used", value, "a number above 0, or None")
+
+
+def _one_of(what: str, value: object, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{what} cannot be used", value, ", ".join(allowed) or "none: it has no parameters")
+
+
+def _check_kind(handler: Handler, name: str) -> None:
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise ConfigError(f"tool {name!r} is a generator", handler, "a function that returns its result")
+    first = next(iter(_safe_parameters(handler)), None)
+    if first is not None and first.name in ("self", "cls") and "." in handler.__qualname__:
+        raise ConfigError(f"tool {name!r} is a method without its object", handler, "tool(object.method)")

@@ -1,0 +1,73 @@
+"""Starting a handler, so that whatever it does comes back as a value and cannot stop the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Any
+
+from fsm_agent.tools.decorator import Tool
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    error: BaseException
+
+
+Ending = Returned | Raised
+
+
+def start(tool: Tool, arguments: Mapping[str, Any], context: Context) -> asyncio.Future[Ending]:
+    """Run the handler in ``context``: a task of this loop for an asynchronous one, else a thread of its own.
+
+    The future never holds an exception. It is cancelled when the handler let a cancellation through. Raises
+    ``RuntimeError`` when the machine can start no more threads.
+    """
+    loop = asyncio.get_running_loop()
+    if tool.is_async:
+        return loop.create_task(_contained(tool.handler, arguments), context=context)
+    ending: asyncio.Future[Ending] = loop.create_future()
+
+    def deliver(value: Ending) -> None:
+        if not ending.done():
+            ending.set_result(value)
+
+    def work() -> None:
+        value = context.run(_finished, tool.handler, arguments)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(deliver, value)
+
+    # A daemon, because a wedged tool must not keep the process from exiting.
+    threading.Thread(target=work, name=f"tool-{tool.spec.name}", daemon=True).start()
+    return ending
+
+
+async def _contained(handler: Callable[..., Coroutine[Any, Any, object]], arguments: Mapping[str, Any]) -> Ending:
+    try:
+        return Returned(await handler(**arguments))
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # asyncio lets SystemExit and KeyboardInterrupt of a task end the loop
+        return Raised(error)
+
+
+def _finished(handler: Callable[..., Any], arguments: Mapping[str, Any]) -> Ending:
+    try:
+        value = handler(**arguments)
+        return Returned(asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value)
+    except BaseException as error:
+        return Raised(error)
+
+
+async def _awaited(value: Any) -> object:
+    return await value

@@ -1,0 +1,54 @@
+"""From what a handler returned, or raised, to the text that the model reads."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+
+from fsm_agent.texts import clean, shorten
+
+NO_OUTPUT = "(no output)"
+MAX_ERROR = 2_000
+"""Characters of an exception's text; more is a dump, and nobody but the handler decided what is in it."""
+
+_ROLES = "system|developer|user|assistant|human|tool|tool_calls?|tool_results?|tool_response|function_calls?|invoke"
+_ROLE_TAG = re.compile(rf"</?\s*(?:{_ROLES})\b[^<>]{{0,200}}>|<\|[^<>|]{{0,60}}\|>|\[/?INST\]|<</?SYS>>", re.IGNORECASE)
+_FENCE = re.compile(r"`{3,}|~{3,}")
+
+
+def text_of(value: object) -> str:
+    """A result as text: strings as they are, bytes decoded, ``None`` as "(no output)", all else as JSON.
+
+    Pydantic models, dataclasses, dates, sets and paths become their JSON forms; what has none becomes its ``str``.
+    """
+    if value is None:
+        return NO_OUTPUT
+    if isinstance(value, bytes | bytearray | memoryview):
+        return clean(bytes(value).decode("utf-8", "replace"))
+    plain = value if isinstance(value, str) else _plain(value)
+    return clean(plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False))
+
+
+def _plain(value: object) -> Any:
+    try:
+        return to_jsonable_python(value, fallback=str)
+    except UnicodeDecodeError:  # bytes inside that are no text
+        return to_jsonable_python(value, fallback=str, bytes_mode="base64")
+
+
+def text_of_error(error: BaseException) -> str:
+    """An exception as text: its type and message, without anything that reads like a role, bounded."""
+    try:
+        message = str(error)
+    except Exception:
+        message = ""
+    text = _FENCE.sub(" ", _ROLE_TAG.sub(" ", clean(message))).strip()
+    return shorten(f"{type(error).__name__}: {text}" if text else type(error).__name__, MAX_ERROR - 100)
+
+
+def words_of(failure: Any) -> str:
+    """The own words of a ``ToolFailure``."""
+    return clean(str(failure)) or "The tool failed without saying why."

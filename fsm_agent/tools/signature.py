@@ -1,0 +1,165 @@
+"""The arguments of a handler as a pydantic model: their JSON schema, and checked keyword arguments."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
+
+from fsm_agent.errors import ConfigError
+from fsm_agent.texts import one_line
+from fsm_agent.tools.failure import ToolFailure
+
+MAX_PROBLEMS = 8
+"""Arguments that one error result complains about; more would only repeat the schema."""
+
+_UNUSABLE = (PydanticUserError, PydanticUndefinedAnnotation, TypeError, ValueError, NameError, AttributeError)
+_SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "dependentSchemas")
+_DATA = ("default", "const", "enum", "examples")
+
+
+class _Quiet(GenerateJsonSchema):
+    """A default that is no JSON value is left out of the schema, without a warning."""
+
+    ignored_warning_kinds: set[JsonSchemaWarningKind] = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Fields of ``model`` are numbered and carry the argument's name as alias, so that a tool may call an argument
+    ``json`` or ``copy``, which pydantic reserves. ``always`` names arguments whose default only pydantic knows."""
+
+    tool: str
+    model: type[BaseModel]
+    fields: Mapping[str, str]
+    always: frozenset[str]
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema object of the arguments, without titles. Raises what pydantic raises for an unusable type."""
+        schema = _untitled(self.model.model_json_schema(schema_generator=_Quiet))
+        schema.setdefault("properties", {})
+        assert isinstance(schema, dict)
+        return schema
+
+    def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Checked and converted keyword arguments. Raises ``ToolFailure`` that tells the model what to correct."""
+        try:
+            values = self.model.model_validate(dict(arguments))
+        except ValidationError as error:
+            raise ToolFailure(self.complaint(error)) from None
+        given = values.model_fields_set
+        return {name: getattr(values, field) for field, name in self.fields.items() if field in given or name in self.always}
+
+    def complaint(self, error: ValidationError) -> str:
+        problems = error.errors(include_url=False, include_context=False)
+        lines = [f"Invalid arguments for {self.tool}; nothing was run."]
+        lines += [f"- {self.problem(problem)}" for problem in problems[:MAX_PROBLEMS]]
+        if len(problems) > MAX_PROBLEMS:
+            lines.append(f"- and {len(problems) - MAX_PROBLEMS} more")
+        return "\n".join(lines)
+
+    def problem(self, problem: Mapping[str, Any]) -> str:
+        where = ".".join(str(step) for step in problem["loc"]) or "arguments"
+        if problem["type"] == "missing":
+            return f"{where}: missing, and required"
+        if problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1:
+            return f"{where}: no such argument; allowed: {', '.join(self.fields.values()) or 'none'}"
+        return f"{where}: {problem['msg']}; given: {one_line(repr(problem['input']), 120)}"
+
+
+def signature_of(function: Callable[..., Any], tool: str, descriptions: Mapping[str, str]) -> Signature:
+    """Read the parameters of ``function``. A parameter without annotation takes any JSON value.
+
+    Raises ``ConfigError`` for a signature that a JSON object cannot fill.
+    """
+    parameters = _parameters(function, tool)
+    hints = _hints(function, parameters, tool)
+    fields: dict[str, Any] = {}
+    for number, parameter in enumerate(parameters):
+        annotation = _annotation(parameter, hints.get(parameter.name, Any), descriptions.get(parameter.name))
+        bare = parameter.default is inspect.Parameter.empty or isinstance(parameter.default, FieldInfo)
+        fields[f"p{number}"] = annotation if bare else (annotation, parameter.default)
+    names = dict(zip(fields, (parameter.name for parameter in parameters), strict=True))
+    try:
+        model = create_model(f"{tool}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
+        own = {names[f] for f, info in model.model_fields.items() if not isinstance(fields[f], tuple) and not info.is_required()}
+        signature = Signature(tool, model, names, frozenset(own))
+        signature.schema()
+    except _UNUSABLE as error:
+        raise _unusable(tool, parameters, hints, error) from error
+    return signature
+
+
+def _parameters(function: Callable[..., Any], tool: str) -> list[inspect.Parameter]:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        raise ConfigError(f"tool {tool!r} has no readable signature", function, "a plain Python function") from None
+    for parameter in parameters:
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+            raise ConfigError(
+                f"tool {tool!r} has a parameter that yields no schema",
+                str(parameter) + (" (positional only)" if parameter.kind is parameter.POSITIONAL_ONLY else ""),
+                "named parameters that can be passed by keyword",
+            )
+    return parameters
+
+
+def _hints(function: Callable[..., Any], parameters: list[inspect.Parameter], tool: str) -> dict[str, Any]:
+    """Evaluated annotations of the parameters; the return annotation is not needed and may be unresolvable."""
+    source = inspect.unwrap(getattr(function, "__func__", function))
+
+    def probe() -> None: ...
+
+    probe.__annotations__ = {p.name: p.annotation for p in parameters if p.annotation is not p.empty}
+    try:
+        return typing.get_type_hints(probe, globalns=getattr(source, "__globals__", {}), include_extras=True)
+    except (NameError, TypeError, SyntaxError, AttributeError) as error:
+        raise ConfigError(
+            f"an annotation of tool {tool!r} cannot be resolved", str(error), "types that are visible in its module"
+        ) from error
+
+
+def _annotation(parameter: inspect.Parameter, hint: Any, description: str | None) -> Any:
+    """The hint with its alias; a description in the annotation wins over the docstring's."""
+    own = [Field(description=description)] if description else []
+    default = [parameter.default] if isinstance(parameter.default, FieldInfo) else []
+    if typing.get_origin(hint) is Annotated:
+        hint, *metadata = typing.get_args(hint)
+    else:
+        metadata = []
+    return Annotated[(hint, *own, *metadata, *default, Field(alias=parameter.name, validation_alias=parameter.name))]
+
+
+def _unusable(tool: str, parameters: list[inspect.Parameter], hints: Mapping[str, Any], error: BaseException) -> ConfigError:
+    allowed = "types that pydantic can describe in JSON schema"
+    for parameter in parameters:
+        try:
+            TypeAdapter(hints.get(parameter.name, Any)).json_schema(schema_generator=_Quiet)
+        except _UNUSABLE:
+            return ConfigError(f"tool {tool!r} has a parameter that yields no schema", str(parameter), allowed)
+    return ConfigError(f"tool {tool!r} has a signature that yields no schema", one_line(str(error), 200), allowed)
+
+
+def _untitled(schema: Any) -> Any:
+    """A schema without ``title`` keywords; a property that is called title stays."""
+    if isinstance(schema, list):
+        return [_untitled(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    cleaned: dict[str, Any] = {}
+    for key, part in schema.items():
+        if key in _SCHEMA_MAPS and isinstance(part, dict):
+            cleaned[key] = {name: _untitled(inner) for name, inner in part.items()}
+        elif key in _DATA:
+            cleaned[key] = part
+        elif key != "title":
+            cleaned[key] = _untitled(part)
+    return cleaned

@@ -1,0 +1,173 @@
+"""Looking at files: where a path may lead, what is in a directory, and what is in a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, TextIO
+
+from pydantic import Field
+
+from fsm_agent.tools import Tool, ToolFailure, cancelled, tool
+
+MAX_ENTRIES = 1_000
+MAX_LINES = 2_000
+MAX_LINE = 2_000
+MAX_PAGE = 60_000
+"""Characters of one page of a file, about 15,000 tokens. The reader pages by itself, so a page is never spilled."""
+
+NEVER_SPILLED = 1_000_000_000
+_SNIFF = 8_192
+
+
+def resolve(root: Path, path: str) -> Path:
+    """The real place of ``path``, which is relative to ``root`` or absolute, and must lie in ``root``.
+
+    Links are followed first, so neither ``..`` nor a link leads outside. It keeps a model from straying; it is no
+    sandbox against other programs that change links meanwhile. Raises ``ToolFailure``.
+    """
+    if "\0" in path or path.startswith("~"):
+        raise ToolFailure(f"{path!r} is not a usable path: write it relative to the working directory.")
+    base = root.resolve()
+    try:
+        real = (base / path).resolve()
+    except (OSError, RuntimeError) as error:  # a circle of links
+        raise ToolFailure(f"{path}: cannot be resolved ({error}).") from None
+    if real != base and base not in real.parents:
+        raise ToolFailure(f"{path}: outside the working directory {base}. Only paths inside it can be used.")
+    return real
+
+
+@contextmanager
+def plain_errors(path: str) -> Iterator[None]:
+    """What the system says about ``path``, as a tool's failure in one short line."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise ToolFailure(f"{path}: no such file or directory.") from None
+    except OSError as error:
+        raise ToolFailure(f"{path}: {error.strerror or error}.") from None
+
+
+def regular_file(root: Path, path: str, results: Path | None = None) -> Path:
+    """An existing regular file in ``root``, or in ``results`` when it is named by its whole path.
+
+    Raises ``ToolFailure`` for a directory, a device, a pipe, or nothing at all.
+    """
+    inside = results is not None and Path(path).is_absolute() and Path(path).is_relative_to(results)
+    real = resolve(results if inside and results is not None else root, path)
+    with plain_errors(path):
+        if real.is_dir():
+            raise ToolFailure(f"{path}: is a directory; use list_directory.")
+        if real.exists() and not real.is_file():
+            raise ToolFailure(f"{path}: not a regular file.")
+        real.stat()
+    return real
+
+
+def is_binary(real: Path) -> bool:
+    """Does the file begin with bytes that no text has?"""
+    with real.open("rb") as file:
+        return b"\0" in file.read(_SNIFF)
+
+
+class Files:
+    """The reading tools of one working directory."""
+
+    def __init__(self, root: Path, results: Path | None = None) -> None:
+        self.root, self.results = root, results
+
+    def list_directory(self, path: str = ".") -> str:
+        """List the files and directories in a directory, sorted by name.
+
+        Directories end with "/", links show where they point, files show their size in bytes. Hidden ones are listed.
+
+        Args:
+            path: The directory, relative to the working directory.
+        """
+        real = resolve(self.root, path)
+        with plain_errors(path):
+            if real.is_file():
+                raise ToolFailure(f"{path}: is a file; use read_file.")
+            with os.scandir(real) as scan:
+                entries = sorted(scan, key=lambda entry: entry.name)
+            lines = [_entry_line(entry) for entry in entries[:MAX_ENTRIES]]
+        if len(entries) > MAX_ENTRIES:
+            lines.append(f"… and {len(entries) - MAX_ENTRIES:,} more entries")
+        return "\n".join(lines) or "(empty directory)"
+
+    def read_file(
+        self,
+        path: str,
+        start_line: Annotated[int, Field(ge=1)] = 1,
+        end_line: Annotated[int | None, Field(ge=1)] = None,
+    ) -> str:
+        """Read a text file, or a range of its lines. Each line comes as its number, a tab, and its text.
+
+        At most 2,000 lines and 60,000 characters come back at once; a last note says where to go on.
+
+        Args:
+            path: The file, relative to the working directory.
+            start_line: First line to read, counted from 1.
+            end_line: Last line to read, included. Leave it out to read on to the end.
+        """
+        if end_line is not None and end_line < start_line:
+            raise ToolFailure(f"end_line {end_line} is before start_line {start_line}.")
+        real = regular_file(self.root, path, self.results)
+        with plain_errors(path):
+            if is_binary(real):
+                raise ToolFailure(f"{path}: a binary file of {real.stat().st_size:,} bytes, not text.")
+            with real.open(encoding="utf-8-sig", errors="replace") as file:
+                return _page(file, path, start_line, end_line)
+
+
+def file_tools(root: Path, results: Path | None) -> tuple[Tool, ...]:
+    """list_directory and read_file."""
+    files = Files(root, results)
+    reader = tool(concurrency="parallel", effect="pure", path_arguments=("path",), max_result_chars=NEVER_SPILLED)
+    lister = tool(concurrency="parallel", effect="pure", path_arguments=("path",))
+    return (lister(files.list_directory), reader(files.read_file))
+
+
+def _entry_line(entry: os.DirEntry[str]) -> str:
+    try:
+        if entry.is_symlink():
+            return f"{entry.name} -> {os.readlink(entry.path)}"
+        if entry.is_dir():
+            return f"{entry.name}/"
+        return f"{entry.name}  {entry.stat().st_size:,}"
+    except OSError as error:
+        return f"{entry.name}  ({error.strerror})"
+
+
+def _page(file: TextIO, path: str, start: int, end: int | None) -> str:
+    lines: list[str] = []
+    size = number = 0
+    while (line := _line(file)) is not None:
+        number += 1
+        if number < start:
+            if number % 10_000 == 0 and cancelled():
+                raise ToolFailure(f"{path}: stopped at line {number}.")
+            continue
+        if (end is not None and number > end) or len(lines) == MAX_LINES or size + len(line) > MAX_PAGE:
+            lines.append(f"[more lines follow; go on with start_line={number}]")
+            break
+        lines.append(f"{number}\t{line}")
+        size += len(line)
+    if lines:
+        return "\n".join(lines)
+    return f"({path} has only {number:,} lines)" if number else "(empty file)"
+
+
+def _line(file: TextIO) -> str | None:
+    """The next line without its end, shortened when it is very long; ``None`` at the end of the file."""
+    line = file.readline(MAX_LINE)
+    if not line:
+        return None
+    left_out, rest = 0, line
+    while rest and not rest.endswith("\n"):
+        rest = file.readline(1_000_000)
+        left_out += len(rest.rstrip("\n"))
+    return line.rstrip("\n") + (f" … [{left_out:,} more characters in this line]" if left_out else "")

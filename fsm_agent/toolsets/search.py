@@ -1,0 +1,87 @@
+"""Searching files by content and by name."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from fsm_agent.tools import Tool, ToolFailure, cancelled, tool
+from fsm_agent.toolsets import search_worker
+from fsm_agent.toolsets.files import plain_errors, resolve
+
+MAX_RESULTS = 1_000
+MAX_SECONDS = 60.0
+_LOOK = 0.1
+"""Seconds between two looks at the stop signal."""
+
+Pattern = Annotated[str | None, Field(min_length=1, max_length=1_000)]
+
+
+class Search:
+    """The searching tool of one working directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def search_files(
+        self,
+        content: Pattern = None,
+        name: Pattern = None,
+        path: str = ".",
+        ignore_case: bool = False,
+        max_results: Annotated[int, Field(ge=1, le=MAX_RESULTS)] = 100,
+    ) -> str:
+        """Search files by content, by name, or both. Content matches come as path:line: text, else as paths.
+
+        Skips .git, .venv, node_modules and the like, links, binary files, and files over 10 MB.
+
+        Args:
+            content: A Python regular expression to find in lines.
+            name: A glob that the file's name must match, such as "*.py"; with a slash, its path, such as "src/**/*.py".
+            path: The directory or file to search, relative to the working directory.
+            ignore_case: Ignore upper and lower case, in content and name.
+            max_results: How many results to show. All are counted.
+        """
+        if content is None and name is None:
+            raise ToolFailure("Give content, name, or both.")
+        base = resolve(self.root, path)
+        with plain_errors(path):
+            base.stat()
+        order = search_worker.Order(str(self.root.resolve()), str(base), content, name, ignore_case, max_results)
+        return _answer(json.dumps(order._asdict()))
+
+
+def search_tools(root: Path) -> tuple[Tool, ...]:
+    """search_files."""
+    reader = tool(concurrency="parallel", effect="pure", path_arguments=("path",))
+    return (reader(Search(root).search_files),)
+
+
+def _answer(order: str) -> str:
+    """Search in a process of its own: a regular expression that takes for ever would stop this one, threads and all."""
+    command = [sys.executable, "-I", "-S", "-X", "utf8", search_worker.__file__, order]
+    deadline = time.monotonic() + MAX_SECONDS
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as worker:  # noqa: S603
+        while True:
+            try:
+                found, complaint = worker.communicate(timeout=_LOOK)
+                break
+            except subprocess.TimeoutExpired:
+                late = time.monotonic() > deadline
+                if late or cancelled():
+                    worker.kill()
+                    worker.communicate()
+                    raise ToolFailure(
+                        f"The search took longer than {MAX_SECONDS:g} seconds; use a simpler pattern or a smaller path."
+                        if late
+                        else "The search was stopped."
+                    ) from None
+    if worker.returncode:
+        raise ToolFailure(complaint.decode("utf-8", "replace").strip()[-500:] or "The search failed.")
+    return found.decode("utf-8", "replace").rstrip("\n")

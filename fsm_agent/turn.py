@@ -1,0 +1,38 @@
+"""What the engine knows of a turn: where it is, how often it moved, and its counters. Nothing about models or tools.
+
+Any class with these members is a turn; it need not inherit from ``TurnLike``. The engine is the only one that writes
+``state`` and ``seq`` and that spends or resets counters, always together and always from a row of the table.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class TurnLike(Protocol):
+    """A turn as the machine, the journal and the debugger see it.
+
+    ``state`` is a name of the table, ``seq`` the number of moves made. ``dump`` gives plain JSON values: where the
+    turn is and what it counted. ``count`` and ``limit`` raise ``KeyError`` for a name that the turn does not have.
+    """
+
+    state: str
+    seq: int
+
+    def count(self, counter: str) -> int:
+        """How much of ``counter`` is spent; 0 at the start and after a reset."""
+        ...
+
+    def limit(self, name: str) -> int:
+        """The limit of that name; constant while the turn runs."""
+        ...
+
+    def spend(self, counter: str) -> None:
+        """Add one to ``counter``. The guard of the row has already said that its budget is left."""
+        ...
+
+    def reset(self, counter: str) -> None:
+        """Set ``counter`` to 0."""
+        ...
+
+    def dump(self) -> dict[str, object]: ...

@@ -1,0 +1,98 @@
+"""Compiles a table, for given limits, to a Python function that gives the successors of a (state, counters) pair.
+
+A pair is a tuple of ints: the index of the state, then one count for each counter. Rows that do the same (same
+destination, same counters) are one branch, rows to the final state are left out. A count stays at the largest limit it
+is compared with: above it no guard can tell the difference, and a table whose counters run away still has finitely
+many pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fsm_agent.errors import TableError
+from fsm_agent.table import AllOf, AnyOf, Below, Guard, Row, Spent, Table
+
+Pair = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """``successors(pair)`` and, for each row, ``opens[row.id](pair)``. ``start`` is the first pair of a turn,
+    ``largest`` the largest limit that each counter is compared with."""
+
+    table: Table
+    largest: Mapping[str, int]
+    start: Pair
+    successors: Callable[[Pair], list[Pair]]
+    opens: Mapping[str, Callable[[Pair], bool]]
+
+    def apply(self, row: Row, pair: Pair) -> Pair:
+        """The pair to which ``row`` leads."""
+        counts = dict(zip(self.largest, pair[1:], strict=True))
+        counts |= {counter: 0 for counter in row.resets if counter in counts}
+        counts |= {counter: min(counts[counter] + 1, self.largest[counter]) for counter in row.spends if counter in counts}
+        return (self.table.states.index(row.dest), *counts.values())
+
+
+def compile_table(table: Table, limits: Mapping[str, int], *, caps: bool = False) -> Compiled:
+    """Compile ``table`` for ``limits`` (flags need none, theirs is 1). With ``caps=False`` the caps are taken away:
+    their guards are open and they are not counted. Raises ``KeyError`` for a limit that is not given."""
+    counters = tuple(counter.name for counter in table.counters if caps or not counter.cap)
+    numbers = dict(limits) | {counter.name: 1 for counter in table.counters if counter.flag}
+    writer = _Writer(table, counters, numbers)
+    unpack = f"    s{''.join(f', {writer.name(counter)}' for counter in counters)}, = pair"
+    lines = ["def successors(pair):", unpack, "    out = []"]
+    for number, state in enumerate(table.states):
+        lines += [f"    {'el' if number else ''}if s == {number}:", *writer.branches(state), "        pass"]
+    lines += ["    return out"]
+    for number, row in enumerate(table.rows):
+        lines += [f"def row_{number}(pair):", unpack, f"    return {writer.test(row.guard)}"]
+    space: dict[str, Any] = {}
+    exec(compile("\n".join(lines), f"<{table.name} successors>", "exec"), {}, space)  # noqa: S102 - our own text
+    opens = {row.id: space[f"row_{number}"] for number, row in enumerate(table.rows)}
+    return Compiled(table, writer.largest, (0,) * (1 + len(counters)), space["successors"], opens)
+
+
+class _Writer:
+    """Writes guards and rows as Python source; the counter number i is the variable ``ci``."""
+
+    def __init__(self, table: Table, counters: tuple[str, ...], limits: Mapping[str, int]) -> None:
+        self.table, self.counters, self.limits = table, counters, limits
+        self.largest = dict.fromkeys(counters, 0)
+        for row in table.rows:
+            for atom in row.guard.atoms():
+                if atom.counter in self.largest:
+                    self.largest[atom.counter] = max(self.largest[atom.counter], limits[atom.limit])
+
+    def name(self, counter: str) -> str:
+        return f"c{self.counters.index(counter)}"
+
+    def test(self, guard: Guard) -> str:
+        match guard:
+            case Below(counter=counter, limit=limit):
+                return f"{self.name(counter)} < {self.limits[limit]}" if counter in self.counters else "True"
+            case Spent(atom=atom):
+                return f"not {self.test(atom)}"
+            case AllOf(parts=parts):
+                return " and ".join(f"({self.test(part)})" for part in parts) or "True"
+            case AnyOf(parts=parts):
+                return " or ".join(f"({self.test(part)})" for part in parts) or "False"
+        raise TableError(f"a guard of type {type(guard).__name__} cannot be searched; build it from left(), ~, all_of, any_of")
+
+    def branches(self, state: str) -> list[str]:
+        tests: dict[str, list[str]] = {}
+        for row in self.table.rows:
+            if row.source == state and row.dest != self.table.final:
+                tests.setdefault(self._target(row), []).append(f"({self.test(row.guard)})")
+        return [f"        if {' or '.join(dict.fromkeys(guards))}: out.append({to})" for to, guards in tests.items()]
+
+    def _target(self, row: Row) -> str:
+        counts = [str(self.table.states.index(row.dest))]
+        for counter in self.counters:
+            name, largest = self.name(counter), self.largest[counter]
+            before = "0" if counter in row.resets else name
+            counts.append(f"min({before} + 1, {largest})" if counter in row.spends else before)
+        return f"({', '.join(counts)},)"

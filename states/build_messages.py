@@ -1,0 +1,92 @@
+"""BuildMessages: perform the recovery that was ordered, then compose the request. The only door to the model."""
+
+from __future__ import annotations
+
+from fsm_agent.context import fits_at_all, threshold
+from fsm_agent.requests import CheckSignals, ModelRequest, Signals, Tell
+from fsm_agent.wire import View, chat_body, tokens_of, tools_json
+from states.protocol import Yields
+from states.recover import recover
+from states.scaffolds import last_word
+from states.turn import TurnState
+
+
+def build_messages(turn: TurnState) -> Yields:
+    """Reports ``built`` or ``oversized``; or why no request can go out."""
+    signals: Signals = yield CheckSignals(charge=_opens_iteration(turn))
+    if signals.interrupted:
+        turn.interrupt_message = signals.message
+        return "cancelled_waiting" if turn.spent & {"retries", "rebuilds"} else "cancelled"
+    if event := (yield from recover(turn)):
+        return event
+    if turn.toolless and turn.block.sends == 0 and (turn.held or turn.fragments):
+        return "spoken"
+    if signals.starved and not turn.toolless:
+        return "starved"
+    turn.prepaid = turn.prepaid or not turn.block.opened
+    if turn.stepped == turn.iterations and not turn.block.opened and not turn.toolless:
+        turn.stepped += 1
+        yield Tell("step", (turn.iterations + 1, tuple(turn.last_round)))
+    turn.request = compose(turn)
+    return _size_event(turn, turn.request)
+
+
+def _opens_iteration(turn: TurnState) -> bool:
+    """Will the request be charged as a new iteration? Once charged it stays paid until it is sent."""
+    return not turn.block.opened and not turn.prepaid and not turn.toolless and turn.iterations < turn.limit("iterations")
+
+
+def compose(turn: TurnState) -> ModelRequest:
+    """The request as a pure function of history, runtime and scaffolding."""
+    scaffold = (*turn.scaffold, last_word(turn)) if turn.toolless else turn.scaffold
+    prompt = "\n\n".join(text.strip() for text in (turn.system_prompt, turn.ephemeral_prompt) if text.strip())
+    repairs = turn.repairs_done
+    messages = turn.wire.messages(prompt, turn.history, scaffold, View.of(turn.runtime, repairs))
+    body = chat_body(
+        turn.runtime,
+        messages,
+        tools=_tools(turn) if turn.tools and not turn.toolless else None,
+        stream=turn.runtime.streaming,
+        output_cap=output_cap(turn),
+        temperature=turn.settings.temperature,
+    )
+    return ModelRequest(body, turn.runtime.streaming, turn.toolless, estimate=_estimate(turn, len(body)))
+
+
+def _tools(turn: TurnState) -> bytes:
+    """The tool list, written once for each shape it had in this turn."""
+    shape = "grammar" in turn.repairs_done
+    if shape not in turn.tools_written:
+        turn.tools_written[shape] = tools_json(turn.tools, turn.repairs_done)
+    return turn.tools_written[shape]
+
+
+def output_cap(turn: TurnState) -> int | None:
+    """Tokens that the reply may have: what a refusal named, else twice as many for each truncation, else as configured."""
+    configured, length = turn.settings.max_output_tokens, turn.settings.length
+    if turn.output_cap is not None:
+        return turn.output_cap
+    if not turn.continuations:
+        return configured
+    base = configured or length.cap_base
+    doubled: int = base * 2**turn.continuations
+    return min(doubled, max(length.cap_max, base))
+
+
+def _estimate(turn: TurnState, body_bytes: int) -> int:
+    """The last real prompt plus what was appended since; a rough count before the first reading."""
+    if not turn.last_prompt_tokens:
+        return tokens_of(body_bytes)
+    return max(0, turn.last_prompt_tokens + tokens_of(body_bytes - turn.last_body_bytes))
+
+
+def _size_event(turn: TurnState, request: ModelRequest) -> str:
+    window, compression = turn.runtime.window, turn.settings.compression
+    if window is None:
+        return "built"
+    fixed = len(turn.system_prompt) + len(turn.rows[0].text) + sum(map(len, turn.tools_written.values()))
+    if turn.runtime.local and not fits_at_all(fixed, window):
+        return "window_too_small"
+    if not compression.enabled or turn.meter_muted or len(turn.history) < 2:
+        return "built"
+    return "oversized" if request.estimate >= threshold(window, compression) else "built"

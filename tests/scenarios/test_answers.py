@@ -1,0 +1,157 @@
+"""Catalogue section 14, scenarios 1-3: answers and tools when nothing goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from fsm_agent import tool
+from fsm_agent.testing import call, json_reply, reasoning, text, tools
+from tests.harness import echo, play
+
+
+def test_01_a_plain_answer() -> None:
+    played = play([text("hi")])
+    assert (played.result.final_response, played.exit, played.outcome) == ("hi", "text_response", "completed")
+    assert played.roles == "u a"
+    assert played.states == ["Prepare", "BuildMessages", "CallLLM", "Finalize"]
+
+
+def test_02_one_tool() -> None:
+    played = play([tools(call("echo", {"text": "abc"})), text("done")])
+    assert played.roles == "u a t a"
+    assert played.result.messages[2]["content"] == "abc"
+    assert played.result.api_calls == 2
+    started, completed = played.heard.of("tool_start"), played.heard.of("tool_complete")
+    assert started[0][1:] == ("echo", {"text": "abc"})
+    assert completed[0][3:] == ("abc", "ok")
+
+
+def test_03_parallel_tools_keep_the_order_of_the_calls() -> None:
+    @tool(concurrency="parallel", effect="pure")
+    async def nap(seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return f"slept {seconds}"
+
+    begun = time.monotonic()
+    played = play([tools(*(call("nap", {"seconds": s}) for s in (0.3, 0.2, 0.1))), text("done")], tools=[nap])
+    assert time.monotonic() - begun < 0.55
+    assert [row["content"] for row in played.result.messages if row["role"] == "tool"] == [
+        "slept 0.3",
+        "slept 0.2",
+        "slept 0.1",
+    ]
+
+
+def test_05_an_interactive_tool_is_a_barrier() -> None:
+    order: list[str] = []
+
+    @tool(concurrency="parallel", effect="pure")
+    async def note(text: str) -> str:
+        order.append(f"+{text}")
+        await asyncio.sleep(0.02)
+        order.append(f"-{text}")
+        return text
+
+    @tool(concurrency="interactive", effect="pure")
+    def clarify(question: str) -> str:
+        order.append("asked")
+        return "yes"
+
+    calls = (call("note", {"text": "a"}), call("clarify", {"question": "sure?"}), call("note", {"text": "b"}))
+    play([tools(*calls), text("done")], tools=[note, clarify])
+    assert order == ["+a", "-a", "asked", "+b", "-b"]
+
+
+def test_serial_tools_never_overlap_parallel_ones() -> None:
+    order: list[str] = []
+
+    @tool(concurrency="parallel", effect="pure")
+    async def read(name: str) -> str:
+        order.append(f"+{name}")
+        await asyncio.sleep(0.02)
+        order.append(f"-{name}")
+        return name
+
+    @tool(concurrency="serial", effect="unsafe")
+    async def write(name: str) -> str:
+        order.append(f"={name}")
+        return name
+
+    calls = [call("read", {"name": n}) for n in "ab"] + [call("write", {"name": "w"}), call("read", {"name": "c"})]
+    play([tools(*calls), text("done")], tools=[read, write])
+    assert order == ["+a", "+b", "-a", "-b", "=w", "+c", "-c"]
+
+
+def test_path_tools_run_together_only_on_different_paths() -> None:
+    running: set[str] = set()
+    together: list[set[str]] = []
+
+    @tool(concurrency="parallel", effect="idempotent", path_arguments=("path",))
+    async def save(path: str, text: str = "") -> str:
+        running.add(path)
+        await asyncio.sleep(0.02)
+        together.append(set(running))
+        running.discard(path)
+        return path
+
+    paths = ("a/x", "b/x", "a", "c")
+    play([tools(*(call("save", {"path": p}) for p in paths)), text("done")], tools=[save])
+    assert together[0] == {"a/x", "b/x"}
+    assert {"a", "a/x"} not in [both & {"a", "a/x"} for both in together]
+
+
+def test_text_is_streamed_and_a_boundary_ends_it() -> None:
+    played = play([tools(call("echo", {}), text="Let me see."), text("All is well.")])
+    deltas = played.heard.of("stream_delta")
+    assert "".join(d for d in deltas[: deltas.index(None)]) == "Let me see."
+    assert "".join(d for d in deltas if d is not None) == "Let me see.\n\nAll is well."
+    assert played.heard.of("interim_assistant") == ["Let me see."]
+    assert played.heard.of("tool_gen") == ["echo"]
+
+
+def test_reasoning_is_told_and_kept_but_not_sent() -> None:
+    thoughtful = text("<think>let me see</think>\nanswer")
+    played = play([thoughtful])
+    assert played.result.final_response == "answer"
+    assert played.result.last_reasoning == "let me see"
+    assert "".join(played.heard.of("reasoning")) == "let me see"
+    assert "think" not in "".join(d or "" for d in played.heard.of("stream_delta"))
+
+
+def test_a_whole_reply_to_a_streaming_request_is_accepted() -> None:
+    played = play([json_reply(text("whole"))])
+    assert played.result.final_response == "whole"
+    assert played.heard.of("stream_delta")[0] == "whole"
+
+
+def test_a_session_goes_on_from_turn_to_turn() -> None:
+    from tests.harness import table
+
+    with table([text("one"), text("two")]) as (agent, server, _, _):
+        assert agent.chat("first") == "one"
+        assert agent.chat("second") == "two"
+        assert [m["content"] for m in server.bodies[1]["messages"][1:]] == ["first", "one", "second"]
+
+
+def test_the_callers_history_is_used_and_not_changed() -> None:
+    history = [{"role": "user", "content": "before"}, {"role": "assistant", "content": "yes"}]
+    copy = [dict(row) for row in history]
+    played = play([text("ok")], history=history)
+    assert history == copy
+    assert [m["content"] for m in played.server.bodies[0]["messages"][1:]] == ["before", "yes", "go"]
+
+
+def test_the_step_callback_tells_the_rounds() -> None:
+    played = play([tools(call("echo", {"text": "a"})), text("done")])
+    steps = played.heard.of("step")
+    assert [number for number, _ in steps] == [1, 2]
+    assert steps[1][1][0].name == "echo"
+    assert steps[1][1][0].result == "a"
+
+
+def test_reasoning_beside_tools_does_not_become_text() -> None:
+    played = play([tools(call("echo", {}), reasoning="hm"), text("done")], tools=[echo])
+    assert played.result.messages[1]["reasoning"] == "hm"
+    assert "reasoning" not in played.server.bodies[1]["messages"][2]
+    assert reasoning("x").text == ""

@@ -1,0 +1,80 @@
+"""Catalogue section 14, scenarios 85, 88, 105: budgets, the last word, and stable prefixes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from fsm_agent.perform import SharedBudget
+from fsm_agent.testing import blank, call, repeat, status, text, tools
+from tests.harness import play
+
+
+def rounds(count: int) -> list[object]:
+    return [tools(call("echo", {"text": str(n)})) for n in range(count)]
+
+
+def test_85_the_budget_ends_with_a_toolless_summary() -> None:
+    played = play([*rounds(3), text("what I did")], settings={"max_iterations": 3})
+    assert played.server.completions == 4
+    assert (played.exit, played.outcome) == ("max_iterations_summary", "partial")
+    assert played.result.final_response == "what I did"
+    assert "tools" not in played.server.bodies[3]
+    assert played.result.total_tokens == 4 * 15
+    assert played.result.api_calls == 3
+
+
+def test_85_a_model_that_only_calls_tools_is_asked_twice() -> None:
+    played = play(repeat(*rounds(10)), settings={"max_iterations": 3})
+    assert (played.server.completions, played.exit) == (5, "budget_exhausted")
+    assert "3 iterations" in (played.result.final_response or "")
+
+
+def test_a_summary_that_fails_is_a_partial_result_with_the_error() -> None:
+    played = play([*rounds(1), repeat(status(500))], settings={"max_iterations": 1})
+    assert (played.exit, played.outcome) == ("budget_exhausted", "partial")
+    assert "scripted status 500" in (played.result.final_response or "")
+
+
+def test_without_the_grace_call_the_budget_just_ends() -> None:
+    played = play(rounds(2), settings={"max_iterations": 2, "budget": {"grace_call": False}})
+    assert (played.server.completions, played.exit) == (2, "budget_exhausted")
+
+
+def test_88_text_on_the_last_iteration() -> None:
+    played = play([*rounds(2), text("done")], settings={"max_iterations": 3})
+    assert (played.server.completions, played.exit) == (3, "text_response")
+
+
+def test_no_iterations_at_all() -> None:
+    played = play([text("nothing was done")], settings={"max_iterations": 0})
+    assert (played.server.completions, played.exit) == (1, "max_iterations_summary")
+
+
+def test_a_shared_budget_is_used_and_ends_the_turn() -> None:
+    budget = SharedBudget(2)
+    played = play([*rounds(2), text("summary")], budget=budget)
+    assert played.exit == "max_iterations_summary"
+    assert played.server.completions == 3
+    assert budget.remaining == 0
+
+
+def test_recoveries_are_not_charged_to_a_shared_budget() -> None:
+    budget = SharedBudget(5)
+    play([status(500), status(500), text("ok")], budget=budget)
+    assert budget.remaining == 4
+
+
+def test_the_cap_on_attempts_is_a_belt() -> None:
+    played = play(repeat(blank()), settings={"max_attempts_per_turn": 2})
+    assert (played.server.completions, played.exit, played.outcome) == (2, "attempt_cap_reached", "failed")
+
+
+@pytest.mark.parametrize("iterations", [6])
+def test_105_each_request_extends_the_one_before(iterations: int) -> None:
+    played = play([*rounds(iterations), text("done")])
+    bodies = [request.raw for request in played.server.requests]
+    for before, after in pairwise(bodies):
+        messages_before = before[: before.rindex(b"]")]
+        assert after.startswith(messages_before)

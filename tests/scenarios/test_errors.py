@@ -1,0 +1,289 @@
+"""Catalogue section 14, scenarios 38-82: errors of providers and networks."""
+
+from __future__ import annotations
+
+from email.utils import formatdate
+from typing import Annotated, Any
+
+import pytest
+from pydantic import Field
+
+from fsm_agent import tool
+from fsm_agent.testing import (
+    FakeClock,
+    call,
+    cut,
+    drop,
+    empty_sse,
+    json_reply,
+    malformed_chunk,
+    overflow,
+    repeat,
+    silence,
+    status,
+    text,
+    tools,
+)
+from states.table import TURN
+from tests.harness import play, table
+
+
+def error(message: str, code: str | None = None) -> dict[str, Any]:
+    return {"error": {"message": message, "code": code, "type": "invalid_request_error"}}
+
+
+def test_38_500_for_ever() -> None:
+    played = play(repeat(status(500)))
+    assert (played.server.completions, played.exit, played.outcome) == (3, "api_retries_exhausted", "failed")
+    assert played.result.failure_class == "server_error"
+    assert 2 <= played.waits[0] <= 3
+    assert 4 <= played.waits[1] <= 6
+    assert len(played.waits) == 2
+
+
+def test_41_429_for_ever() -> None:
+    played = play(repeat(status(429)))
+    assert (played.server.completions, played.exit) == (3, "api_retries_exhausted")
+    assert played.result.failure_class == "rate_limit"
+
+
+@pytest.mark.parametrize(("code", "value"), [(429, "7"), (503, "7"), (529, "7")])
+def test_retry_after_is_honoured(code: int, value: str) -> None:
+    played = play([status(code, headers={"Retry-After": value}), text("ok")])
+    assert played.waits == [7.0]
+
+
+def test_d34_retry_after_as_a_date_and_as_nothing() -> None:
+    clock = FakeClock()
+    date = formatdate(clock.now() + 90, usegmt=True)
+    played = play([status(503, headers={"Retry-After": date}), text("ok")], clock=clock)
+    assert sum(played.waits) == pytest.approx(90, abs=1)
+    assert play([status(429, headers={"Retry-After": "0"}), text("ok")]).waits == []
+    assert sum(play([status(429, headers={"Retry-After": "9999"}), text("ok")]).waits) == 600
+
+
+def test_a_long_wait_says_what_it_waits_for() -> None:
+    played = play([status(429, headers={"Retry-After": "90"}), text("ok")])
+    told = played.heard.of("status")
+    assert any("waiting 90 s" in line and "rate limit" in line for line in told)
+    assert any("still waiting" in line for line in told)
+
+
+class Refreshable:
+    """A credential that goes stale."""
+
+    def __init__(self, works: bool = True) -> None:
+        self.key, self.refreshed, self.works = "old", 0, works
+
+    def get(self) -> str:
+        return self.key
+
+    def refresh(self) -> bool:
+        self.refreshed += 1
+        self.key = f"new-{self.refreshed}"
+        return self.works
+
+
+def test_48_a_401_refreshes_the_credential_once() -> None:
+    source = Refreshable()
+    played = play([status(401), text("ok")], api_key=source)
+    assert (played.server.completions, source.refreshed) == (2, 1)
+    assert [r.headers["authorization"] for r in played.server.requests] == ["Bearer old", "Bearer new-1"]
+    assert played.waits == []
+
+
+def test_a_refresh_that_is_refused_costs_no_request() -> None:
+    played = play([status(401)], api_key=Refreshable(works=False))
+    assert (played.server.completions, played.exit, played.result.failure_class) == (1, "non_retryable_error", "auth")
+
+
+def test_401_for_ever_refreshes_at_most_twice() -> None:
+    source = Refreshable()
+    played = play(repeat(status(401)), api_key=source)
+    assert (played.server.completions, source.refreshed) == (3, 2)
+
+
+def test_50_a_second_429_goes_to_the_next_key() -> None:
+    played = play([status(429), status(429), text("ok")], api_key=["k1", "k2"])
+    keys = [request.headers["authorization"] for request in played.server.requests]
+    assert keys == ["Bearer k1", "Bearer k1", "Bearer k2"]
+
+
+def test_50_the_limited_key_rests_for_an_hour() -> None:
+    script = [status(429), status(429), text("one"), text("two"), text("three")]
+    with table(script, api_key=["k1", "k2"]) as (agent, server, clock, _):
+        agent.chat("a")
+        agent.chat("b")
+        clock.advance(3601)
+        agent.chat("c")
+        keys = [request.headers["authorization"][-2:] for request in server.requests]
+    assert keys == ["k1", "k1", "k2", "k2", "k1"]
+
+
+def test_billing_rotates_at_once() -> None:
+    played = play([status(402), text("ok")], api_key=["k1", "k2"])
+    assert [r.headers["authorization"][-2:] for r in played.server.requests] == ["k1", "k2"]
+
+
+def test_53_a_403_is_not_retried() -> None:
+    played = play([status(403)], api_key=["k1", "k2"])
+    assert (played.server.completions, played.exit) == (1, "non_retryable_error")
+    assert played.result.failure_class == "auth"
+
+
+def test_54_a_missing_model_and_a_bare_404() -> None:
+    played = play([status(404, error("The model `gpt-x` does not exist", "model_not_found"))])
+    assert (played.server.completions, played.result.failure_class) == (1, "model_not_found")
+    played = play(repeat(status(404, "Not Found")))
+    assert (played.server.completions, played.result.failure_class) == (3, "unknown")
+
+
+@pytest.mark.parametrize("code", [400, 422])
+def test_56_a_bad_request_is_not_retried(code: int) -> None:
+    played = play([status(code)])
+    assert (played.server.completions, played.result.failure_class) == (1, "format_error")
+
+
+def test_58_an_unsupported_parameter_is_no_overflow() -> None:
+    message = "Unsupported parameter: 'max_tokens' is not supported with this model."
+    played = play([status(400, error(message, "unsupported_parameter"))])
+    assert (played.server.completions, played.result.failure_class) == (1, "format_error")
+
+
+def test_60_an_empty_stream_for_ever() -> None:
+    played = play(repeat(empty_sse()))
+    assert played.server.completions <= 9
+    assert played.outcome == "failed"
+    assert played.result.attempts == played.server.completions
+
+
+def test_61_dropped_connections() -> None:
+    played = play(repeat(drop()))
+    assert (played.server.completions, played.exit) == (6, "api_retries_exhausted")
+    assert "rebuild" in [played_row.split("/")[0] for played_row in rungs(played)]
+    assert played.waits[2] == 6.0, "TR-02: min(3 + 3, 8) seconds after the rebuild"
+
+
+def rungs(played: Any) -> list[str]:
+    return [TURN.row(step.row).rung for step in played.steps]
+
+
+def test_66_a_silent_stream_is_killed_and_tried_again() -> None:
+    clock = FakeClock()
+    quiet = silence("headers", hook=lambda: clock.advance(2))
+    played = play([quiet, text("ok")], clock=clock, settings={"stale": {"stream": 1}})
+    assert played.result.final_response == "ok"
+    clock = FakeClock()
+    quiet = silence("headers", hook=lambda: clock.advance(2))
+    played = play(repeat(quiet), clock=clock, settings={"stale": {"stream": 1}})
+    assert (played.server.completions, played.exit) == (3, "api_retries_exhausted")
+    assert played.result.failure_class == "stale"
+
+
+def test_66_silence_after_text_keeps_the_text() -> None:
+    clock = FakeClock()
+    quiet = silence("Hello ", hook=lambda: clock.advance(2))
+    played = play([quiet, text("world")], clock=clock, settings={"stale": {"stream": 1}})
+    assert played.result.final_response == "Hello world"
+
+
+def test_66_the_breaker_opens_after_five_silent_requests() -> None:
+    clock = FakeClock()
+    quiet = silence("headers", hook=lambda: clock.advance(2))
+    with table(repeat(quiet), clock=clock, settings={"stale": {"stream": 1}}) as (agent, server, _, _):
+        results = [agent.run_conversation("go") for _ in range(2)]
+        assert server.completions == 5
+        assert results[1].failure_class == "stale_breaker"
+
+
+def test_70_an_overflow_with_nothing_to_compact() -> None:
+    played = play([overflow()])
+    assert (played.server.completions, played.exit) == (1, "overflow_uncompressible")
+
+
+def test_73_an_overflow_while_compaction_is_off() -> None:
+    played = play([overflow()], settings={"compression": {"enabled": False}})
+    assert (played.server.completions, played.exit) == (1, "compression_disabled")
+
+
+def test_81_rejected_reasoning_is_left_out_of_the_wire_only() -> None:
+    message = "messages.1.content.0: Invalid `signature` in `thinking` block"
+    history = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "a", "blocks": [{"type": "reasoning.text", "text": "hm", "signature": "s"}]},
+    ]
+    played = play([status(400, error(message)), text("ok")], history=history, model="openrouter:some/model", api_key="k")
+    assert played.server.completions == 2
+    assert "reasoning_details" in played.server.bodies[0]["messages"][2]
+    assert "reasoning_details" not in played.server.bodies[1]["messages"][2]
+    assert played.result.messages[1]["blocks"][0]["signature"] == "s"
+
+
+def test_82_a_grammar_error_strips_patterns_without_a_wait() -> None:
+    @tool
+    def find(word: Annotated[str, Field(pattern="^a+$")]) -> str:
+        """Find a word."""
+        return word
+
+    played = play([status(400, error("error parsing grammar: bad pattern")), text("ok")], tools=[find])
+    assert played.server.completions == 2
+    schemas = [body["tools"][0]["function"]["parameters"]["properties"]["word"] for body in played.server.bodies]
+    assert "pattern" in schemas[0]
+    assert "pattern" not in schemas[1]
+    assert played.waits == []
+
+
+def test_d35_a_provider_that_cannot_stream_is_asked_for_whole_replies() -> None:
+    script = [
+        status(400, error("streaming is not supported by this model")),
+        json_reply(text("one")),
+        json_reply(text("two")),
+    ]
+    with table(script) as (agent, server, _, _):
+        assert agent.chat("a") == "one"
+        assert agent.chat("b") == "two"
+        assert [body["stream"] for body in server.bodies] == [True, False, False]
+
+
+def test_an_output_cap_that_is_too_large_is_lowered() -> None:
+    message = "max_tokens is too large: 100000. This model supports at most 16384 completion tokens."
+    played = play([status(400, error(message)), text("ok")], settings={"max_output_tokens": 100_000})
+    assert played.server.bodies[1]["max_completion_tokens"] == 16384 - 64
+
+
+def test_an_output_cap_without_a_number_fails_fast() -> None:
+    message = "max_tokens is too large for this model: exceeds what it can do"
+    played = play([status(400, error(message))], settings={"max_output_tokens": 100_000})
+    assert (played.server.completions, played.exit) == (1, "output_cap")
+
+
+def test_a_malformed_chunk_and_an_error_in_a_200_are_failures_like_others() -> None:
+    assert play([malformed_chunk(), text("ok")]).result.final_response == "ok"
+    body = {"error": {"message": "something broke", "code": 500}}
+    played = play([json_reply(body), text("ok")])
+    assert played.result.final_response == "ok"
+    assert 5 <= played.waits[0] <= 7.5, "BACK-03: a slower backoff for invalid replies"
+
+
+def test_d06_a_dead_stream_costs_at_most_the_cap() -> None:
+    assert play(repeat(cut(""))).server.completions <= 12
+
+
+def test_the_retry_trace_is_shown_only_when_the_turn_fails() -> None:
+    recovered = play([status(500), text("ok")]).heard.of("status")
+    assert not any("scripted status 500" in line for line in recovered)
+    failed = play(repeat(status(500))).heard.of("status")
+    assert any("scripted status 500" in line for line in failed)
+
+
+def test_keys_do_not_appear_in_results() -> None:
+    body = error("Incorrect API key provided: sk-proj-abcdefghijklmnopqrstuvwxyz0123456789")
+    played = play([status(401, body)], api_key="sk-proj-abcdefghijklmnopqrstuvwxyz0123456789")
+    assert "abcdefghijklmnopqrstuvwxyz" not in played.result.model_dump_json()
+
+
+def test_errors_between_tool_rounds_are_recovered_in_place() -> None:
+    script = [tools(call("echo", {"text": "a"})), status(500), tools(call("echo", {"text": "b"})), drop(), text("ok")]
+    played = play(script)
+    assert played.roles == "u a t a t a"
+    assert played.result.api_calls == 3

@@ -1,0 +1,211 @@
+"""Catalogue section 14, scenarios 90-93 and 109: interrupting and steering, at every place a turn can be in."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from fsm_agent import Agent, tool
+from fsm_agent.errors import SessionBusy
+from fsm_agent.testing import ScriptedServer, call, repeat, silence, slow, status, text, tools
+from tests.harness import play, table
+
+
+def later(action: Any, seconds: float = 0.15) -> None:
+    threading.Timer(seconds, action).start()
+
+
+def test_90_before_the_start() -> None:
+    played = play([], before=lambda agent: agent.interrupt("stop it"))
+    assert (played.server.completions, played.exit, played.outcome) == (0, "interrupted_before_call", "interrupted")
+    assert played.result.interrupt_message == "stop it"
+    assert played.roles == "u a"
+
+
+def test_90_the_flag_is_gone_for_the_next_turn() -> None:
+    with table([text("ok")]) as (agent, _, _, _):
+        agent.interrupt()
+        assert agent.run_conversation("one").interrupted
+        assert agent.chat("two") == "ok"
+
+
+def test_91_before_the_first_token() -> None:
+    begun = time.monotonic()
+    played = play([silence("connect")], before=lambda agent: later(agent.interrupt))
+    assert time.monotonic() - begun < 0.9
+    assert (played.exit, played.outcome, played.server.completions) == ("interrupted_in_call", "interrupted", 1)
+    assert not played.result.completed
+
+
+def test_92_in_mid_stream_the_visible_text_is_kept() -> None:
+    heard: list[str] = []
+    with table([silence("Hello there")], callbacks={"stream_delta": lambda t: heard.append(t)}) as (
+        agent,
+        server,
+        _,
+        _,
+    ):
+        later(agent.interrupt)
+        result = agent.run_conversation("go")
+        assert result.final_response == "Hello there"
+        assert result.messages[-1] == {
+            "role": "assistant", "content": "Hello there", "finish_reason": "interrupted", "interrupted": True,
+        }  # fmt: skip
+        for _ in range(100):
+            if server.closed_early:
+                break
+            time.sleep(0.01)
+        assert server.closed_early == 1
+
+
+def test_d37_mid_stream_without_a_consumer() -> None:
+    with ScriptedServer([silence("Hello there")]) as server:
+        agent = Agent("openai:m", base_url=server.url, api_key="k", toolsets=[])
+        later(agent.interrupt)
+        assert agent.run_conversation("go").final_response == "Hello there"
+        agent.close()
+
+
+def test_in_a_wait() -> None:
+    class Stuck:
+        def now(self) -> float:
+            return time.time()
+
+        async def sleep(self, seconds: float) -> None:
+            await asyncio.sleep(seconds)
+
+    with ScriptedServer([status(429, headers={"Retry-After": "60"})]) as server:
+        agent = Agent("openai:m", base_url=server.url, api_key="k", toolsets=[], clock=Stuck())
+        at: list[float] = []
+        later(lambda: (at.append(time.monotonic()), agent.interrupt("enough")))
+        result = agent.run_conversation("go")
+        assert time.monotonic() - at[0] < 0.2
+        assert result.turn_exit_reason == "interrupted_in_backoff"
+        assert result.interrupt_message == "enough"
+        agent.close()
+
+
+def test_93_while_a_tool_runs_a_cooperative_tool_ends_at_once() -> None:
+    @tool
+    async def nap() -> str:
+        """Sleep for long."""
+        await asyncio.sleep(60)
+        return "awake"
+
+    played = play([tools(call("nap", {}), call("nap", {}))], tools=[nap], before=lambda a: later(a.interrupt))
+    assert (played.exit, played.outcome) == ("interrupted_in_tools", "interrupted")
+    assert played.roles == "u a t t a"
+    first, second = (row["content"] for row in played.result.messages if row["role"] == "tool")
+    assert "unknown" in first
+    assert "before it started" in second
+
+
+def test_93_a_result_within_the_grace_is_recorded() -> None:
+    @tool
+    def steady() -> str:
+        """Cannot be hurried."""
+        time.sleep(0.4)
+        return "finished all the same"
+
+    played = play([tools(call("steady", {}))], tools=[steady], before=lambda a: later(a.interrupt))
+    assert played.result.messages[2]["content"] == "finished all the same"
+    assert played.exit == "interrupted_in_tools"
+
+
+def test_93_a_tool_that_does_not_listen_is_left_behind_after_the_grace() -> None:
+    release = threading.Event()
+
+    @tool
+    def deaf() -> str:
+        """Never ends."""
+        release.wait(30)
+        return "late"
+
+    settings = {"tool": {"interrupt_grace": 0.2}}
+    played = play([tools(call("deaf", {}))], tools=[deaf], settings=settings, before=lambda a: later(a.interrupt))
+    release.set()
+    assert "unknown" in played.result.messages[2]["content"]
+
+
+def test_while_waiting_for_an_approval() -> None:
+    @tool(approval="ask")
+    def danger() -> str:
+        """Do it."""
+        return "done"
+
+    def never(request: Any) -> bool:
+        time.sleep(1.5)
+        return True
+
+    played = play([tools(call("danger", {}))], tools=[danger], callbacks={"approval": never}, before=lambda a: later(a.interrupt))
+    assert played.exit == "interrupted_in_tools"
+    assert not played.heard.of("tool_start")
+
+
+def test_after_an_interrupt_the_session_goes_on() -> None:
+    @tool
+    async def nap() -> str:
+        """Sleep for long."""
+        await asyncio.sleep(60)
+        return "awake"
+
+    with table([tools(call("nap", {})), text("back")], tools=[nap]) as (agent, _, _, _):
+        later(agent.interrupt)
+        assert agent.run_conversation("one").interrupted
+        assert agent.chat("two") == "back"
+
+
+def test_steering_reaches_the_model_with_the_next_tool_result() -> None:
+    script = [tools(call("echo", {"text": "a"})), text("ok")]
+    played = play(script, before=lambda agent: agent.steer("use metric units"))
+    assert "use metric units" in played.server.bodies[1]["messages"][-1]["content"]
+    assert "use metric units" in played.result.messages[2]["content"]
+    assert played.result.pending_steer == []
+
+
+def test_steering_that_no_tool_could_carry_is_given_back() -> None:
+    played = play([text("ok")], before=lambda agent: agent.steer("use metric units"))
+    assert played.result.pending_steer == ["use metric units"]
+
+
+def test_109_a_second_turn_on_a_session_is_refused_and_says_who_holds_it() -> None:
+    with table([slow("slow answer", 0.2), text("x")]) as (agent, _, _, _):
+        first = agent.start("one")
+        thread = threading.Thread(target=first.run)
+        thread.start()
+        time.sleep(0.1)
+        with pytest.raises(SessionBusy, match=first.id):
+            agent.run_conversation("two")
+        thread.join()
+        assert first.result is not None
+        assert first.result.completed
+        assert agent.run_conversation("three").completed
+
+
+def test_a_cancelled_task_frees_the_session() -> None:
+    async def scenario() -> None:
+        with ScriptedServer([silence("connect"), text("ok")]) as server:
+            agent = Agent("openai:m", base_url=server.url, api_key="k", toolsets=[])
+            running = asyncio.ensure_future(agent.arun("one"))
+            await asyncio.sleep(0.2)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            assert (await agent.arun("two")).final_response == "ok"
+            await agent.aclose()
+
+    asyncio.run(scenario())
+
+
+def test_an_interrupt_in_a_loop_of_retries() -> None:
+    with table(repeat(status(500))) as (agent, server, _, heard):
+        turn = agent.start("go")
+        agent.interrupt()
+        result = turn.run()
+        assert result.interrupted
+        assert server.completions == 0
+        assert heard.of("status") == []

@@ -1,0 +1,205 @@
+"""Catalogue section 14, scenarios 97-99: tools that fail, hang, return too much, or need a yes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsm_agent import tool
+from fsm_agent.testing import call, repeat, text, tools
+from tests.harness import Played, fail, play
+
+
+def results(played: Played) -> list[str]:
+    return [row["content"] for row in played.result.messages if row["role"] == "tool"]
+
+
+def test_97_a_failing_loop_is_halted_when_nobody_is_there() -> None:
+    played = play(repeat(tools(call("fail", {}))), tools=[fail])
+    assert played.server.completions <= 7
+    assert (played.exit, played.outcome) == ("guardrail_halt", "partial")
+    assert played.result.guardrail is not None
+    assert played.result.guardrail["tool"] == "fail"
+    assert len(played.heard.of("tool_start")) == 5
+
+
+def test_97_with_a_person_there_the_loop_is_only_warned_about() -> None:
+    script = [*[tools(call("fail", {}))] * 8, text("giving up")]
+    played = play(script, tools=[fail], callbacks={"approval": lambda request: True})
+    assert played.outcome == "completed"
+    assert "loop warning" in results(played)[1]
+    assert "loop warning" not in results(played)[0]
+
+
+def test_one_tool_failing_in_many_ways_is_halted_after_eight() -> None:
+    script = [tools(call("fail", {"why": str(n)})) for n in range(8)]
+    played = play(script, tools=[fail])
+    assert played.exit == "guardrail_halt"
+    assert "loop warning" in results(played)[2]
+
+
+def test_the_same_result_again_and_again() -> None:
+    played = play(repeat(tools(call("echo", {"text": "a"}))))
+    assert played.exit == "guardrail_halt"
+    assert len(played.heard.of("tool_start")) == 5
+
+
+def test_d41_the_word_error_in_a_result_is_no_failure() -> None:
+    @tool(effect="unsafe")
+    def report() -> dict[str, Any]:
+        """Report."""
+        return {"error": None, "failed": 0}
+
+    played = play([*[tools(call("report", {}))] * 6, text("ok")], tools=[report])
+    assert played.outcome == "completed"
+    assert not any("loop warning" in result for result in results(played))
+
+
+def test_98_a_tool_that_raises() -> None:
+    played = play([tools(call("fail", {})), text("ok")])
+    assert "RuntimeError" in results(played)[0]
+    assert played.outcome == "completed"
+
+
+def test_98_a_tool_that_hangs_times_out() -> None:
+    @tool(timeout=0.1)
+    async def hang() -> str:
+        """Hang."""
+        await asyncio.sleep(60)
+        return "never"
+
+    played = play([tools(call("hang", {})), text("ok")], tools=[hang])
+    assert "unknown whether it took effect" in results(played)[0]
+
+
+def test_98_a_megabyte_is_stored_whole_and_sent_as_a_preview() -> None:
+    big = "0123456789" * 100_000
+
+    @tool
+    def dump() -> str:
+        """Dump."""
+        return big
+
+    played = play([tools(call("dump", {})), text("ok")], tools=[dump])
+    assert results(played)[0] == big
+    sent = played.server.bodies[1]["messages"][-1]["content"]
+    assert len(sent) < 2_500
+    path = Path(sent.split("the whole result is in ")[1].split("]")[0])
+    assert path.read_text() == big
+
+
+def test_the_largest_results_of_a_reply_are_spilled_first() -> None:
+    @tool(concurrency="parallel")
+    def sized(n: int) -> str:
+        """Give n characters."""
+        return "x" * n
+
+    sizes = (9_000, 9_500, 800)
+    settings = {"tool": {"turn_result_chars": 16_000}}
+    played = play([tools(*(call("sized", {"n": n}) for n in sizes)), text("ok")], tools=[sized], settings=settings)
+    sent = [len(row["content"]) for row in played.server.bodies[1]["messages"][-3:]]
+    assert sent[0] == 9_000
+    assert sent[1] < 2_500
+    assert sent[2] == 800
+
+
+def danger(ran: list[str]) -> Any:
+    @tool(approval="ask")
+    def drop_table(name: str) -> str:
+        """Drop a table."""
+        ran.append(name)
+        return "dropped"
+
+    return drop_table
+
+
+@pytest.mark.parametrize("answer", [False, "deny", None, "whatever"])
+def test_99_a_denied_call_is_not_run(answer: object) -> None:
+    ran: list[str] = []
+    script = [tools(call("drop_table", {"name": "users"})), text("ok")]
+    played = play(script, tools=[danger(ran)], callbacks={"approval": lambda request: answer})
+    assert not ran
+    assert "denied" in results(played)[0]
+
+
+def test_99_nobody_there_means_no() -> None:
+    ran: list[str] = []
+    played = play([tools(call("drop_table", {"name": "users"})), text("ok")], tools=[danger(ran)])
+    assert not ran
+    assert "nobody is there" in results(played)[0]
+
+
+def test_an_approved_call_runs_and_the_approver_sees_what() -> None:
+    ran: list[str] = []
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    async def approve(request: Any) -> bool:
+        asked.append((request.name, dict(request.arguments)))
+        return True
+
+    play([tools(call("drop_table", {"name": "users"})), text("ok")], tools=[danger(ran)], callbacks={"approval": approve})
+    assert ran == ["users"]
+    assert asked == [("drop_table", {"name": "users"})]
+
+
+def test_a_yes_for_the_session_is_remembered_for_the_same_call_only() -> None:
+    ran: list[str] = []
+    asked: list[str] = []
+
+    def approve(request: Any) -> str:
+        asked.append(request.arguments["name"])
+        return "session"
+
+    script = [*(tools(call("drop_table", {"name": name})) for name in ("a", "a", "b")), text("ok")]
+    play(script, tools=[danger(ran)], callbacks={"approval": approve})
+    assert ran == ["a", "a", "b"]
+    assert asked == ["a", "b"]
+
+
+def test_an_approval_callback_that_fails_means_no() -> None:
+    ran: list[str] = []
+
+    def approve(request: Any) -> bool:
+        raise RuntimeError("broken")
+
+    script = [tools(call("drop_table", {"name": "users"})), text("ok")]
+    play(script, tools=[danger(ran)], callbacks={"approval": approve})
+    assert not ran
+
+
+def test_a_hard_line_cannot_be_approved() -> None:
+    ran: list[str] = []
+
+    @tool(approval="ask")
+    def terminal(command: str) -> str:
+        """Run a command."""
+        ran.append(command)
+        return "ran"
+
+    script = [tools(call("terminal", {"command": "rm -rf /"})), text("ok")]
+    played = play(script, tools=[terminal], callbacks={"approval": lambda request: "always"})
+    assert not ran
+    assert "never be approved" in results(played)[0]
+
+
+def test_a_callback_that_raises_hurts_nothing() -> None:
+    def broken(*values: Any) -> None:
+        raise RuntimeError("no")
+
+    assert play([tools(call("echo", {})), text("ok")], callbacks={"tool_start": broken, "stream_delta": broken}).outcome == (
+        "completed"
+    )
+
+
+def test_async_callbacks_run_in_order() -> None:
+    heard: list[str] = []
+
+    async def slow(text: str | None) -> None:
+        await asyncio.sleep(0.001)
+        heard.append(text or "|")
+
+    play([text("one two three four")], callbacks={"stream_delta": slow})
+    assert "".join(heard) == "one two three four|"

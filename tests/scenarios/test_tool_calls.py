@@ -1,0 +1,160 @@
+"""Catalogue section 14, scenarios 6-18: calls that are wrong in some way, and what is done about each."""
+
+from __future__ import annotations
+
+from fsm_agent import tool
+from fsm_agent.testing import bad_json, call, cut_tool_call, no_finish, repeat, text, tools
+from tests.harness import play
+
+
+def tool_rows(played) -> list[str]:  # type: ignore[no-untyped-def]
+    return [row["content"] for row in played.result.messages if row["role"] == "tool"]
+
+
+def test_06_a_name_that_can_be_repaired() -> None:
+    played = play([tools(call("Todo_tool", {"items": ["a"]})), text("ok")])
+    assert tool_rows(played) == ["1 items"]
+    assert played.result.messages[1]["tool_calls"][0]["function"]["name"] == "todo"
+
+
+def test_07_an_unknown_tool_is_told_which_there_are() -> None:
+    played = play([tools(call("nope", {})), tools(call("echo", {"text": "a"})), text("ok")])
+    assert played.server.completions == 3
+    assert "echo, put, fail, todo" in tool_rows(played)[0]
+    assert played.outcome == "completed"
+
+
+def test_08_unknown_tools_three_times_end_the_turn() -> None:
+    played = play(repeat(tools(call("nope", {}))))
+    assert played.server.completions == 3
+    assert (played.exit, played.outcome) == ("invalid_tool_calls", "partial")
+    assert played.roles == "u a t a t a t a"
+
+
+def test_a_mixed_batch_runs_what_it_can_and_is_no_strike() -> None:
+    played = play([tools(call("nope", {}), call("echo", {"text": "a"})), text("ok")])
+    assert tool_rows(played)[1] == "a"
+    assert "there is no tool 'nope'" in tool_rows(played)[0]
+    assert played.agent.settings.invalid_tool_strikes == 3
+    assert not any("strikes" in change for step in played.steps for change in step.changes)
+
+
+def test_11_a_blank_name_gets_a_terse_error_and_stays_paired_on_the_wire() -> None:
+    played = play([tools(call("", {})), text("ok")])
+    assert played.server.completions == 2
+    assert "echo" not in tool_rows(played)[0]
+    sent = played.server.bodies[1]["messages"]
+    assert sent[2]["tool_calls"][0]["id"] == sent[3]["tool_call_id"]
+    assert sent[2]["tool_calls"][0]["function"]["name"]
+
+
+def test_12_empty_arguments_are_no_arguments() -> None:
+    assert tool_rows(play([tools(call("echo", "")), text("ok")])) == ["x"]
+
+
+def test_13_array_arguments_are_not_executed() -> None:
+    ran: list[object] = []
+
+    @tool
+    def take(anything: str = "") -> str:
+        """Take it."""
+        ran.append(anything)
+        return "taken"
+
+    played = play([tools(call("take", "[1, 2]")), text("ok")], tools=[take])
+    assert played.server.completions == 2
+    assert not ran
+    assert "JSON object" in tool_rows(played)[0]
+
+
+def test_14_arguments_are_coerced_to_the_schema() -> None:
+    seen: list[object] = []
+
+    @tool
+    def typed(n: int, b: bool, l: list[str]) -> str:  # noqa: E741
+        """Take typed values."""
+        seen.append((n, b, l))
+        return "ok"
+
+    play([tools(call("typed", {"n": "42", "b": "true", "l": "x"})), text("ok")], tools=[typed])
+    assert seen == [(42, True, ["x"])]
+
+
+def test_15_bad_json_once_leaves_no_trace() -> None:
+    played = play([bad_json(), tools(call("echo", {"text": "a"})), text("ok")])
+    assert played.server.completions == 3
+    assert played.roles == "u a t a"
+    assert played.server.bodies[0]["messages"] == played.server.bodies[1]["messages"]
+
+
+def test_bad_json_four_times_is_answered_with_the_error() -> None:
+    played = play([*[bad_json()] * 4, text("ok")])
+    assert played.roles == "u a t a"
+    assert "not valid JSON" in tool_rows(played)[0]
+
+
+def test_bad_json_for_ever_ends_as_invalid_tool_calls() -> None:
+    played = play(repeat(bad_json()))
+    assert (played.server.completions, played.exit) == (12, "invalid_tool_calls")
+    assert played.result.messages[-1]["role"] == "assistant"
+
+
+def test_d07_bad_json_is_not_relabelled_as_truncation() -> None:
+    played = play([bad_json(), text("ok")])
+    assert "max_completion_tokens" not in played.server.bodies[1]
+
+
+def test_d08_a_slip_in_the_json_is_repaired_and_damage_never_becomes_an_empty_call() -> None:
+    played = play([tools(call("echo", "{'text': 'a',}")), text("ok")])
+    assert tool_rows(played) == ["a"]
+    played = play([bad_json("echo", '{"text": nonsense here}'), text("ok")])
+    assert tool_rows(played) == []
+
+
+def test_17_a_truncated_call_is_never_run_and_the_cap_is_raised() -> None:
+    played = play([cut_tool_call(), text("ok")])
+    assert played.server.completions == 2
+    assert not played.heard.of("tool_start")
+    assert "max_completion_tokens" not in played.server.bodies[0]
+    assert played.server.bodies[1]["max_completion_tokens"] == 8192
+    assert played.result.api_calls == 1, "recoveries inside a call block are not charged"
+
+
+def test_18_truncated_for_ever() -> None:
+    played = play(repeat(cut_tool_call()))
+    assert (played.server.completions, played.exit, played.outcome) == (5, "truncated_tool_call", "partial")
+    caps = [body.get("max_completion_tokens") for body in played.server.bodies]
+    assert caps == [None, 8192, 16384, 32768, 32768]
+
+
+def test_a_call_cut_by_a_router_that_hides_the_reason_counts_as_cut() -> None:
+    played = play([bad_json("put", '{"key": "a", "value": "lo'), text("ok")])
+    assert [step.event for step in played.steps if step.source == "CallLLM"] == ["cut_call", "text"]
+
+
+def test_a_stream_that_ends_inside_a_call_asks_for_smaller_pieces() -> None:
+    played = play([no_finish("", call("put", '{"key": "a')), text("ok")])
+    assert [step.event for step in played.steps if step.source == "CallLLM"] == ["dropped_call", "text"]
+    assert "smaller pieces" in played.server.bodies[1]["messages"][-1]["content"]
+
+
+def test_a_stream_that_ends_after_a_whole_call_runs_it() -> None:
+    played = play([no_finish("", call("put", {"key": "a"})), text("ok")])
+    assert tool_rows(played) == ["stored a"]
+
+
+def test_d40_the_same_call_twice_runs_twice_unless_it_only_reads() -> None:
+    twice = [call("put", {"key": "a"})] * 2
+    assert tool_rows(play([tools(*twice), text("ok")])) == ["stored a", "stored a"]
+    reads = [call("echo", {"text": "a"})] * 2
+    first, second = tool_rows(play([tools(*reads), text("ok")]))
+    assert first == "a"
+    assert "the same call" in second
+
+
+def test_d09_ids_that_repeat_from_round_to_round_keep_their_results() -> None:
+    rounds = [tools(call("echo", {"text": str(n)}, id="call_0")) for n in range(3)]
+    played = play([*rounds, text("ok")])
+    sent = played.server.bodies[-1]["messages"]
+    assert [row["content"] for row in sent if row["role"] == "tool"] == ["0", "1", "2"]
+    assert len({row["tool_call_id"] for row in sent if row["role"] == "tool"}) == 3

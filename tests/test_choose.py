@@ -1,0 +1,199 @@
+"""Which provider is meant: arguments, environment, local servers, the offline demo; one clear line when none fits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from fsm_agent.errors import ConfigError
+from fsm_agent.providers.choose import choose
+from fsm_agent.providers.probe import is_loopback, is_nearby, local_models
+from fsm_agent.providers.profiles import PROFILES, Profile
+from fsm_agent.testing import ScriptedServer
+
+OPENAI = {"OPENAI_API_KEY": "sk-one"}
+
+
+def running(*addresses: str) -> Callable[[str], list[str]]:
+    """A probe that finds servers at these addresses."""
+    return lambda url: ["tiny", "big"] if any(address in url for address in addresses) else []
+
+
+def test_an_explicit_model_wins_over_everything() -> None:
+    choice = choose("deepseek:deepseek-chat", api_key="k-123", env={**OPENAI, "FSM_AGENT_MODEL": "openai:gpt-5"})
+    assert (choice.profile.name, choice.model, choice.keys) == ("deepseek", "deepseek-chat", ("k-123",))
+    assert choice.base_url == "https://api.deepseek.com/v1"
+    assert choice.why == "the model was given"
+    runtime = choice.runtime(primary=False)
+    assert (runtime.reasoning_replay, runtime.output_key, runtime.primary) == ("reasoning_content", "max_tokens", False)
+
+
+def test_the_environment_names_the_model() -> None:
+    choice = choose(env={"FSM_AGENT_MODEL": "groq:llama-3.3-70b-versatile", "GROQ_API_KEY": "gsk_1", **OPENAI})
+    assert (choice.profile.name, choice.keys) == ("groq", ("gsk_1",))
+    assert "FSM_AGENT_MODEL" in choice.why
+
+
+@pytest.mark.parametrize(
+    ("env", "provider"),
+    [
+        ({"OPENAI_API_KEY": "a", "OPENROUTER_API_KEY": "b", "ANTHROPIC_API_KEY": "c"}, "openai"),
+        ({"OPENROUTER_API_KEY": "b", "ANTHROPIC_API_KEY": "c"}, "openrouter"),
+        ({"OPENAI_API_KEY": "  ", "OPENROUTER_API_KEY": "b"}, "openrouter"),
+        ({"ANTHROPIC_API_KEY": "c"}, "offline"),
+        ({}, "offline"),
+    ],
+)
+def test_the_first_key_in_the_environment_decides(env: Mapping[str, str], provider: str) -> None:
+    choice = choose(env=env, probe=running())
+    assert choice.profile.name == provider
+    assert choice.model == PROFILES[provider].default_model
+    assert choice.why
+
+
+@pytest.mark.parametrize(
+    ("addresses", "provider"),
+    [((":11434", ":1234", ":8080"), "ollama"), ((":1234", ":8080"), "lmstudio"), ((":8080",), "llamacpp")],
+)
+def test_a_local_server_is_used_when_no_key_is_set(addresses: tuple[str, ...], provider: str) -> None:
+    choice = choose(env={}, probe=running(*addresses))
+    assert (choice.profile.name, choice.model, choice.keys, choice.local) == (provider, "tiny", (), True)
+
+
+def test_without_a_probe_nothing_is_looked_for() -> None:
+    choice = choose(env={})
+    assert (choice.profile.name, choice.model, choice.base_url) == ("offline", "demo", None)
+
+
+def test_a_name_without_provider_and_a_base_url_is_local() -> None:
+    choice = choose("llama3:8b", base_url="http://127.0.0.1:9999/v1", env=OPENAI)
+    assert (choice.profile.name, choice.model, choice.keys) == ("local", "llama3:8b", ())
+    assert choice.local
+    assert not choose("m", base_url="https://models.example.com/v1", env={}).local
+
+
+def test_only_the_first_colon_separates() -> None:
+    assert choose("ollama:llama3:8b", env={}).model == "llama3:8b"
+
+
+def test_a_base_url_alone_takes_the_first_model_listed_there() -> None:
+    choice = choose(base_url="http://localhost:7000/v1", env={}, probe=running(":7000"))
+    assert (choice.profile.name, choice.model) == ("local", "tiny")
+
+
+def test_base_urls_by_argument_environment_and_profile() -> None:
+    env = {**OPENAI, "OPENAI_BASE_URL": "https://eu.example.com/v1"}
+    assert choose("openai:gpt-5", env=OPENAI).base_url == "https://api.openai.com/v1"
+    assert choose("openai:gpt-5", env=env).base_url == "https://eu.example.com/v1"
+    assert choose("openai:gpt-5", base_url="http://localhost:1/v1", env=env).base_url == "http://localhost:1/v1"
+
+
+def test_keys_by_argument_pool_source_and_environment() -> None:
+    class Source:
+        def get(self) -> str:
+            return "sk"
+
+        def refresh(self) -> str:
+            return "sk"
+
+    assert choose("openai:gpt-5", env=OPENAI).keys == ("sk-one",)
+    assert choose("openai:gpt-5", api_key=["a-1", " b-2 "], env=OPENAI).keys == ("a-1", "b-2")
+    assert choose("openai:gpt-5", api_key=Source(), env={}).keys == ()
+    assert choose("openai:gpt-5", base_url="http://127.0.0.1:1/v1", env={}).keys == ()
+
+
+def test_windows_by_prefix_default_and_argument() -> None:
+    assert choose("openai:gpt-4.1-nano", env=OPENAI).window == 1_047_576
+    assert choose("openai:gpt-4-0613", env=OPENAI).window == 8_192
+    assert choose("openai:gpt-99", env=OPENAI).window == PROFILES["openai"].default_window
+    assert choose("openai:gpt-99", context_window=1234, env=OPENAI).window == 1234
+    assert choose("ollama:x", env={}).window is None
+
+
+def test_a_vendor_is_a_row() -> None:
+    mine = Profile("mine", "https://models.example.com/v1", "MINE_KEY", default_window=10)
+    choice = choose("mine:m1", env={"MINE_KEY": "abc"}, profiles={**PROFILES, "mine": mine})
+    assert (choice.base_url, choice.keys, choice.window) == (mine.base_url, ("abc",), 10)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "words"),
+    [
+        ({"model": "openia:gpt-5"}, OPENAI, ["unknown provider 'openia'", "openia:gpt-5", "openai", "ollama"]),
+        ({"model": "gpt-5"}, OPENAI, ["no provider", "gpt-5", "<provider>:<model>"]),
+        ({"model": "openai:"}, OPENAI, ["no model after the colon", "openai:<model>"]),
+        ({"model": ""}, OPENAI, ["empty", "<provider>:<model>"]),
+        ({"model": 7}, OPENAI, ["no text", "7"]),
+        ({}, {"FSM_AGENT_MODEL": "nope:x"}, ["FSM_AGENT_MODEL", "unknown provider"]),
+        ({"model": "openai:gpt-5"}, {}, ["no key", "OPENAI_API_KEY"]),
+        ({"model": "openai:gpt-5", "base_url": "https://proxy.example.com"}, {}, ["OPENAI_API_KEY"]),
+        ({"model": "openai:gpt-5", "api_key": ""}, OPENAI, ["api_key is empty"]),
+        ({"model": "openai:gpt-5", "api_key": ["a", " "]}, OPENAI, ["api_key is empty", "list"]),
+        ({"model": "openai:gpt-5", "api_key": []}, OPENAI, ["api_key is empty"]),
+        ({"model": "openai:gpt-5", "api_key": 5}, OPENAI, ["api_key cannot be used", "int"]),
+        ({"model": "openai:gpt-5", "base_url": "localhost:8000"}, OPENAI, ["base_url", "localhost:8000", "http://"]),
+        ({"model": "openai:gpt-5", "base_url": "ftp://x/v1"}, OPENAI, ["base_url", "ftp://x/v1"]),
+        ({"model": "openai:gpt-5", "base_url": "http:///v1"}, OPENAI, ["base_url"]),
+        ({"model": "openai:gpt-5", "base_url": "http://host:port/v1"}, OPENAI, ["base_url"]),
+        ({"model": "openai:gpt-5", "base_url": "http://h:99999"}, OPENAI, ["base_url"]),
+        ({"model": "openai:gpt-5", "base_url": "http://[::1"}, OPENAI, ["base_url"]),
+        ({"model": "openai:gpt-5", "base_url": "http://a b/v1"}, OPENAI, ["base_url"]),
+        ({"model": "openai:gpt-5", "base_url": ""}, OPENAI, ["base_url"]),
+        ({"model": "openai:gpt-5"}, {**OPENAI, "OPENAI_BASE_URL": "nonsense"}, ["OPENAI_BASE_URL", "nonsense"]),
+        ({"model": "local:m"}, {}, ["needs an address", "LOCAL_BASE_URL"]),
+        ({"base_url": "http://127.0.0.1:1/v1"}, {}, ["without a model", "FSM_AGENT_MODEL"]),
+        ({"model": "openai:gpt-5", "api_mode": "chat"}, OPENAI, ["unknown api_mode", "chat", "chat_completions"]),
+        ({"model": "openai:gpt-5", "api_mode": "codex_responses"}, OPENAI, ["codex_responses", "not available yet"]),
+        ({"model": "openai-responses:gpt-5"}, OPENAI, ["codex_responses", "not available yet"]),
+        ({"model": "anthropic:claude", "api_key": "k"}, {}, ["anthropic_messages", "not available yet"]),
+        ({"model": "anthropic:claude", "api_key": "k", "api_mode": "chat_completions"}, {}, ["not available yet"]),
+        ({"model": "m", "base_url": "https://gate.example.com/anthropic"}, {}, ["anthropic_messages"]),
+        ({"model": "openai:gpt-5", "context_window": 0}, OPENAI, ["context_window", "0", "positive"]),
+        ({"model": "openai:gpt-5", "context_window": "128k"}, OPENAI, ["context_window", "128k"]),
+        ({"model": "openai:gpt-5", "context_window": True}, OPENAI, ["context_window", "True"]),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_one_clear_line(arguments: dict[str, Any], env: dict[str, str], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        choose(**arguments, env=env)
+    message = str(raised.value)
+    assert "\n" not in message
+    assert [word for word in words if word not in message] == []
+    assert "sk-one" not in message
+
+
+def test_the_probe_finds_a_real_server_and_survives_anything_else() -> None:
+    with ScriptedServer(models=["m-1", "m-2"]) as server:
+        assert local_models(server.url) == ("m-1", "m-2")
+        assert server.completions == 0
+        assert local_models(f"http://127.0.0.1:{server.port}/nowhere") == ()
+        dead = server.url
+    assert local_models(dead) == ()
+    assert local_models("https://models.example.com/v1") == ()
+    assert local_models("") == ()
+
+
+@pytest.mark.parametrize(
+    ("url", "loopback", "nearby"),
+    [
+        ("http://127.0.0.1:1/v1", True, True),
+        ("http://localhost/v1", True, True),
+        ("http://[::1]:8080/v1", True, True),
+        ("http://192.168.1.5:11434/v1", False, True),
+        ("http://studio.local:1234/v1", False, True),
+        ("https://api.openai.com/v1", False, False),
+        (None, False, False),
+    ],
+)
+def test_near_and_far(url: str | None, loopback: bool, nearby: bool) -> None:
+    assert (is_loopback(url), is_nearby(url)) == (loopback, nearby)
+
+
+def test_choosing_loads_no_sdk() -> None:
+    program = "import sys, fsm_agent.providers.choose; print({'openai', 'anthropic', 'httpx2'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

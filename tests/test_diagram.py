@@ -1,0 +1,269 @@
+"""Diagrams say what the table says and can be read: nothing missing, nothing on top of another thing, nothing stale."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from functools import cache
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from fsm_agent.diagram import FORMATS, Layout, render
+from fsm_agent.diagram.__main__ import main
+from fsm_agent.diagram.geometry import Rect
+from fsm_agent.diagram.layers import automatic
+from fsm_agent.diagram.model import diagram_of, words
+from fsm_agent.diagram.proof import proof_lines
+from fsm_agent.diagram.scene import PAD, TEXT, TITLE, PlacedBox, Scene, scene_of
+from fsm_agent.diagram.stale import stale, write
+from fsm_agent.diagram.textwidth import text_width, wrapped
+from fsm_agent.errors import ConfigError
+from fsm_agent.table import Counter, Rung, Table, end, go, left, lines_of, on
+from states.layout import LAYOUT
+from states.table import TURN
+
+GENERATED = Path(__file__).parent.parent / "diagrams"
+PROOF = ("Every turn ends.", "sends ≤ blocks·(1 + overflows + retries·(1 + rebuilds)) + repairs + rekeys + fallbacks")
+
+ASK = Rung("ask", "Think", left("asks"), ("asks",))
+SMALL = Table(
+    name="small",
+    states=("Start", "Think", "Act", "Check", "Done"),
+    final="Done",
+    counters=(Counter("asks"), Counter("acts"), Counter("fixes")),
+    lines=lines_of(
+        {
+            "Start": [on("go", go("Think"), why="a first | word")],
+            "Think": [
+                on("blank", ASK, end("gave_up", "Done"), why="nothing said"),
+                on("act", Rung("do; <it>", "Act", left("acts"), ("acts",)), end("too_long", "Done"), why="a tool"),
+                on("said", end("answered", "Done"), why="an answer"),
+                on("review", go("Check"), why="not sure"),
+            ],
+            "Act": [
+                on("ok", go("Think"), why="a result"),
+                on("bad", Rung("fix", "Act", left("fixes"), ("fixes",)), Rung("give back", "Think"), why="it failed"),
+            ],
+            "Check": [
+                on("fine", end("checked", "Done"), why="good"),
+                on("poor", ASK, end("gave_up", "Done"), why="not good"),
+            ],
+        }
+    ),
+    macros=(("cancelled", {"Start": "stopped", "Think": "stopped", "Act": "stopped_in_tool"}),),
+)
+TABLES: list[tuple[Table, Layout | None]] = [(TURN, LAYOUT), (TURN, None), (SMALL, None)]
+each_table = pytest.mark.parametrize(("table", "layout"), TABLES, ids=["own layout", "automatic", "small"])
+
+
+@cache
+def proved(name: str) -> tuple[str, ...]:
+    return proof_lines({"turn": TURN, "small": SMALL}[name])
+
+
+def scene(table: Table, layout: Layout | None) -> Scene:
+    diagram = diagram_of(table, layout.get("ways_out") if layout else None)
+    return scene_of(diagram, layout or automatic(diagram), proved(table.name) or PROOF)
+
+
+def vocabulary(table: Table) -> set[str]:
+    """Every event, every named rung and every exit, in words."""
+    names = {words(row.event) for row in table.rows}
+    names |= {row.rung for row in table.rows if row.exit is None and not row.rung.startswith("→")}
+    return names | {words(row.exit) for row in table.rows if row.exit is not None}
+
+
+def visible_text(svg: str) -> str:
+    """What a reader of the picture sees; tooltips and styles left out."""
+    return "\n".join("".join(text.itertext()) for text in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text"))
+
+
+@each_table
+def test_every_name_is_in_every_text(table: Table, layout: Layout | None) -> None:
+    texts = {
+        "svg": visible_text(render(table, "svg", layout=layout)),
+        "mermaid": render(table, "mermaid", layout=layout).replace("‹it›", "<it>").replace("do, <", "do; <"),
+        "dot": render(table, "dot", layout=layout),
+        "markdown": words(render(table, "markdown", layout=layout)),
+    }
+    missing = [(form, name) for form, text in texts.items() for name in vocabulary(table) if name not in text]
+    assert missing == []
+
+
+@each_table
+def test_every_row_can_be_found_in_the_picture(table: Table, layout: Layout | None) -> None:
+    root = ET.fromstring(render(table, "svg", layout=layout))
+    lines = [row for e in root.iter() if "data-event" in e.attrib for row in e.attrib["data-rows"].split()]
+    rungs = {row for e in root.iter() if e.tag.endswith("tspan") for row in e.attrib.get("data-rows", "").split()}
+    arrows = {e.attrib["id"]: e.attrib["data-rows"].split() for e in root.iter() if "data-source" in e.attrib}
+    assert sorted(lines) == sorted(row.id for row in table.rows)
+    assert rungs == set(lines)
+    for row in table.rows:
+        assert row.exit is not None or row.id in arrows[f"arrow-{row.source}-{row.dest}"]
+    ids = [e.attrib["id"] for e in root.iter() if "id" in e.attrib]
+    assert len(ids) == len(set(ids))
+    assert {f"state-{state}" for state in table.states} <= set(ids)
+
+
+def test_json_holds_every_row_and_line() -> None:
+    form = json.loads(render(TURN, "json"))
+    assert [row["id"] for row in form["rows"]] == [row.id for row in TURN.rows]
+    assert [row["guard"] for row in form["rows"]] == [row.guard.label for row in TURN.rows]
+    assert [(line["state"], line["event"]) for line in form["lines"]] == [(ln.source, ln.event) for ln in TURN.lines]
+    assert form["digest"] == TURN.digest
+
+
+def test_markdown_holds_every_row_once() -> None:
+    text = render(TURN, "markdown")
+    assert [text.count(f"| `{row.id}` |") for row in TURN.rows] == [1] * len(TURN.rows)
+    assert "| **fallback** › **retry** › ⇥ *api_retries_exhausted* |" in text
+    assert "| a first \\| word |" in render(SMALL, "markdown")
+
+
+def test_a_long_list_is_told_by_another_one() -> None:
+    text = visible_text(render(TURN, "svg", layout=LAYOUT))
+    assert "compact › as built" in text
+    assert "nudge › as thought" in text
+    assert "one retry › fallback › retry › rebuild › ⇥ api retries exhausted" in text
+
+
+def test_only_the_ways_out_of_the_layout_are_arrows() -> None:
+    ways = [arrow for arrow in diagram_of(TURN, LAYOUT["ways_out"]).arrows if arrow.way_out]
+    assert [(arrow.source, arrow.labels) for arrow in ways] == [("CallLLM", ("text", "summary"))]
+
+
+@each_table
+def test_text_stays_inside_its_box(table: Table, layout: Layout | None) -> None:
+    for placed in scene(table, layout).boxes:
+        assert right_edge(placed) <= placed.rect.right - PAD + 0.01, placed.box.state
+        assert all(placed.rect.y < y < placed.rect.bottom for y in placed.baselines)
+
+
+def right_edge(placed: PlacedBox) -> float:
+    texts = [placed.column + text_width(entry.text, TEXT) for entry in placed.box.entries]
+    texts.append(placed.rect.x + PAD + text_width(placed.box.intro, TEXT))
+    texts.append(placed.rect.x + PAD + text_width(placed.box.state, TITLE, bold=True))
+    return max(texts)
+
+
+@each_table
+def test_boxes_labels_and_panels_keep_apart(table: Table, layout: Layout | None) -> None:
+    picture = scene(table, layout)
+    places = {f"box {placed.box.state}": placed.rect for placed in picture.boxes}
+    places |= {f"label {p.arrow.source} to {p.arrow.dest}": p.label for p in picture.arrows}
+    places |= {f"panel {panel.title}": panel.rect for panel in picture.panels}
+    assert [(a, b) for (a, p), (b, q) in combinations(places.items(), 2) if p.overlaps(q)] == []
+    page = Rect(0, 0, *picture.size)
+    assert [name for name, r in places.items() if not (page.holds((r.x, r.y)) and page.holds((r.right, r.bottom)))] == []
+
+
+@each_table
+def test_no_arrow_runs_through_a_box(table: Table, layout: Layout | None) -> None:
+    picture = scene(table, layout)
+    for placed in picture.arrows:
+        for box in picture.boxes:
+            assert not any(box.rect.holds(point, -1) for point in placed.path.points()), (placed.arrow, box.box.state)
+
+
+def test_no_arrow_of_the_own_layout_runs_through_a_label_or_panel() -> None:
+    picture = scene(TURN, LAYOUT)
+    for placed in picture.arrows:
+        others = [other.label for other in picture.arrows if other is not placed]
+        for rect in (*others, *(panel.rect for panel in picture.panels)):
+            assert not any(rect.holds(point, 2) for point in placed.path.points()), placed.arrow
+
+
+def test_the_own_layout_is_complete_and_not_too_large() -> None:
+    diagram = diagram_of(TURN, LAYOUT["ways_out"])
+    assert set(LAYOUT["boxes"]) == set(TURN.states)
+    assert set(LAYOUT["arrows"]) == {(arrow.source, arrow.dest) for arrow in diagram.arrows}
+    assert scene(TURN, LAYOUT).size == LAYOUT["size"]
+    assert LAYOUT["size"][0] <= 1600
+
+
+def test_a_layout_may_know_less_or_more_than_the_table() -> None:
+    boxes = {state: place for state, place in LAYOUT["boxes"].items() if state != "Compress"} | {"Gone": (0.0, 0.0, 9.0)}
+    partial: Layout = {**LAYOUT, "boxes": boxes, "arrows": {}}
+    picture = scene(TURN, partial)
+    assert [placed.box.state for placed in picture.boxes] == list(TURN.states)
+    assert len(picture.arrows) == len(diagram_of(TURN, LAYOUT["ways_out"]).arrows)
+    assert picture.size[1] > LAYOUT["size"][1]
+
+
+def test_wrapped_lines_keep_to_their_width() -> None:
+    lines = wrapped(PROOF[1], 200)
+    assert " ".join(lines) == PROOF[1]
+    assert all(text_width(line) <= 200 or " " not in line for line in lines)
+
+
+@each_table
+def test_mermaid_has_nothing_that_mermaid_drops(table: Table, layout: Layout | None) -> None:
+    _, _, body = render(table, "mermaid", layout=layout).split("---\n")
+    first, *lines = body.splitlines()
+    assert first == "stateDiagram-v2"
+    plain = r'state "\w+" as \w+|\[\*\] --> \w+|\w+ --> \[\*\]|class(Def)? \w+ [\w:#,]+'
+    labelled = r"\w+( --> \w+)? : [^:;<>\"]+"
+    assert [line for line in lines if not re.fullmatch(f"    ({plain}|{labelled})", line)] == []
+
+
+def test_dot_has_plain_labels_and_balanced_quotes() -> None:
+    text = render(SMALL, "dot")
+    assert "label=<" not in text
+    assert all(line.replace('\\"', "").count('"') % 2 == 0 for line in text.splitlines())
+
+
+@each_table
+def test_texts_are_the_same_every_time_and_end_with_a_newline(table: Table, layout: Layout | None) -> None:
+    for form in FORMATS:
+        text = render(table, form, layout=layout)
+        assert text == render(table, form, layout=layout)
+        assert text.endswith("\n")
+        assert not text.endswith("\n\n")
+        assert "\r" not in text
+
+
+def test_the_proofs_have_a_panel_of_their_own() -> None:
+    assert "Proved for every setting" not in render(TURN, "svg", layout=LAYOUT)
+    text = visible_text(render(TURN, "svg", layout=LAYOUT, proof_lines=PROOF))
+    assert "Proved for every setting" in text
+    assert PROOF[0] in text
+
+
+def test_only_what_is_proved_is_shown() -> None:
+    checks, *bounds = proved("turn")
+    assert "every turn ends" in checks
+    assert bounds[0].startswith("visits of CallLLM ≤ ")
+    again = (on("again", go("Loop"), why="for ever"), on("said", end("answered", "Done"), why="or not"))
+    assert proof_lines(Table("endless", ("Loop", "Done"), "Done", (), lines_of({"Loop": again}))) == ()
+
+
+def test_an_unknown_format_is_refused() -> None:
+    with pytest.raises(ConfigError, match="given: png; allowed: mermaid, dot, svg, markdown, json"):
+        render(TURN, "png")
+
+
+def test_the_generated_files_are_fresh() -> None:
+    assert main(["--check", str(GENERATED)]) == 0, "run: python -m fsm_agent.diagram diagrams"
+
+
+def test_a_changed_or_missing_file_is_stale(tmp_path: Path) -> None:
+    names = [f"small.{ending}" for ending in FORMATS.values()]
+    assert write(tmp_path / "new", SMALL) == names
+    assert stale(tmp_path / "new", SMALL) == []
+    (tmp_path / "new" / "small.svg").write_text("<svg/>")
+    (tmp_path / "new" / "small.md").unlink()
+    assert stale(tmp_path / "new", SMALL) == ["small.svg", "small.md"]
+    assert write(tmp_path / "new", SMALL) == ["small.svg", "small.md"]
+
+
+def test_the_command_writes_checks_and_explains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--check", str(tmp_path)]) == 1
+    assert "stale:" in capsys.readouterr().out
+    assert main([str(tmp_path)]) == 0
+    assert {file.name for file in tmp_path.iterdir()} == {f"turn.{ending}" for ending in FORMATS.values()}
+    assert main([str(tmp_path), "--table", "states.table:NOTHING"]) == 2
+    assert main([str(tmp_path), "--table", "states.table:BLOCK"]) == 2
+    assert "given: states.table:BLOCK" in capsys.readouterr().err

@@ -1,0 +1,104 @@
+"""The wire copy: valid whatever was stored, and the same bytes however it was built up."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fsm_agent.invariants import violations
+from fsm_agent.messages import Message, ToolCall
+from fsm_agent.wire import View, WireCopy
+
+TEXT = st.text(max_size=12) | st.sampled_from(["", "  ", "\ud800", "a\x00b", "<think>x</think>"])
+IDS = st.sampled_from(["call_0", "call_1", "call_2", ""])
+CALLS = st.builds(
+    ToolCall, id=IDS, name=st.sampled_from(["echo", "put", ""]), arguments=st.sampled_from(["{}", '{"b":1,"a":2}', "", "{broken", "[1]"])
+)
+PARTS = st.lists(st.builds(lambda text: {"type": "text", "text": text}, TEXT), min_size=1, max_size=2)
+MESSAGES = st.one_of(
+    st.builds(Message, role=st.just("user"), content=TEXT.filter(str.strip) | PARTS),
+    st.builds(
+        Message,
+        role=st.just("assistant"),
+        content=TEXT | st.none(),
+        tool_calls=st.lists(CALLS, max_size=3).map(tuple),
+        wire=st.booleans(),
+    ),
+    st.builds(Message, role=st.just("tool"), content=TEXT, tool_call_id=IDS),
+    st.builds(Message, role=st.just("system"), content=TEXT),
+)
+HISTORIES = st.lists(MESSAGES, max_size=14)
+
+
+def rows(wire: WireCopy, history: list[Message], scaffold: tuple[Message, ...] = ()) -> list[dict[str, Any]]:
+    decoded: list[dict[str, Any]] = json.loads(wire.messages("prompt", history, scaffold, View()))
+    return decoded
+
+
+@given(HISTORIES)
+@settings(max_examples=300, deadline=None)
+def test_any_history_becomes_valid(history: list[Message]) -> None:
+    assert violations(rows(WireCopy(), history)) == []
+
+
+@given(HISTORIES)
+@settings(max_examples=200, deadline=None)
+def test_any_history_is_valid_with_scaffolding(history: list[Message]) -> None:
+    scaffold = (Message("assistant", "so far"), Message("user", "go on"))
+    assert violations(rows(WireCopy(), history, scaffold)) == []
+
+
+@given(HISTORIES)
+@settings(max_examples=300, deadline=None)
+def test_built_up_or_at_once_the_bytes_are_the_same(history: list[Message]) -> None:
+    growing = WireCopy()
+    for end in range(len(history) + 1):
+        step_by_step = growing.messages("prompt", history[:end], (), View())
+    assert step_by_step == WireCopy().messages("prompt", history, (), View())
+
+
+@given(HISTORIES)
+@settings(max_examples=100, deadline=None)
+def test_scaffolding_leaves_no_trace(history: list[Message]) -> None:
+    wire = WireCopy()
+    before = wire.messages("prompt", history, (), View())
+    wire.messages("prompt", history, (Message("assistant", "x"), Message("user", "y")), View())
+    assert wire.messages("prompt", history, (), View()) == before
+
+
+def test_arguments_are_sorted_and_compact_so_that_prefixes_stay_stable() -> None:
+    history = [
+        Message("user", "q"),
+        Message("assistant", None, tool_calls=(ToolCall("c", "echo", '{ "b": 1, "a": "é" }'),)),
+        Message("tool", "r", tool_call_id="c"),
+    ]
+    assert rows(WireCopy(), history)[2]["tool_calls"][0]["function"]["arguments"] == '{"a":"é","b":1}'
+
+
+def test_corrupted_arguments_are_blanked_on_the_wire_only() -> None:
+    call = ToolCall("c", "echo", "{broken")
+    history = [Message("user", "q"), Message("assistant", None, tool_calls=(call,)), Message("tool", "r", tool_call_id="c")]
+    sent = rows(WireCopy(), history)
+    assert sent[2]["tool_calls"][0]["function"]["arguments"] == "{}"
+    assert "corrupted" in sent[3]["content"]
+    assert history[1].tool_calls[0].arguments == "{broken"
+
+
+def test_a_replaced_history_is_read_anew() -> None:
+    wire = WireCopy()
+    rows(wire, [Message("user", "a"), Message("assistant", "b"), Message("user", "c")])
+    assert [row["content"] for row in rows(wire, [Message("user", "x")])] == ["prompt", "x"]
+
+
+def test_a_call_whose_result_never_came_is_removed_not_invented() -> None:
+    history = [Message("user", "q"), Message("assistant", None, tool_calls=(ToolCall("c", "echo", "{}"),)), Message("user", "hm")]
+    assert [row["content"] for row in rows(WireCopy(), history)] == ["prompt", "q", "(tool call removed)", "hm"]
+
+
+def test_images_become_words_for_a_model_without_eyes() -> None:
+    history = [Message("user", [{"type": "image_url", "image_url": {"url": "data:,"}}, {"type": "text", "text": "what?"}])]
+    sent = json.loads(WireCopy().messages("", history, (), View(vision=False)))
+    assert all(part["type"] == "text" for part in sent[0]["content"])

@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent.approvals import Approvals
-from fsm_agent.backends import Backend, Backends, fallback_backends, make_backend
+from fsm_agent.backends import Backends, fallback_backends, make_backend
 from fsm_agent.backoff import Backoff
+from fsm_agent.budget import IterationBudget
 from fsm_agent.callbacks import Callbacks
 from fsm_agent.clock import SystemClock
-from fsm_agent.credentials import ApiKey, KeyPool
+from fsm_agent.credentials import ApiKey
 from fsm_agent.errors import ConfigError
 from fsm_agent.home import home_of
 from fsm_agent.journal import MemoryJournal, Step
 from fsm_agent.messages import Message, messages_from
-from fsm_agent.perform import RESULTS, Performer, SharedBudget, World
+from fsm_agent.perform import RESULTS, Performer, World
 from fsm_agent.ports import Clock, ModelPort
 from fsm_agent.prompt import system_prompt as default_prompt
 from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.connect import connect
-from fsm_agent.providers.profiles import PROFILES
 from fsm_agent.result import TurnResult
 from fsm_agent.root import MACHINE, STATES, TurnState, result_of
 from fsm_agent.runner import Runner
@@ -47,7 +47,7 @@ class Agent:
     ``model``: ``"<provider>:<model>"``, a ``ModelPort`` (a scripted one for instance), or ``None`` to take what is there:
     ``FSM_AGENT_MODEL``, a key in the environment, a local server, else the offline demo. ``api_key``: a string, a list, or
     an object with ``get()`` and ``refresh()``. ``tools``: decorated or plain functions. ``toolsets``: names of built-in
-    groups, ``[]`` for none. ``fallbacks``: dicts with the keys model, base_url, api_key, api_mode, context_window.
+    groups, ``[]`` for none. ``fallbacks``: dicts with the keys model (or a port), base_url, api_key, api_mode, context_window.
     ``callbacks``: see ``fsm_agent.callbacks``. ``clock``: every wait and time limit goes through it. ``budget``: iterations
     shared with other agents.
 
@@ -71,7 +71,7 @@ class Agent:
         session_id: str | None = None,
         callbacks: object | Mapping[str, Callable[..., Any]] | None = None,
         clock: Clock | None = None,
-        budget: SharedBudget | None = None,
+        budget: IterationBudget | None = None,
         workdir: str | os.PathLike[str] | None = None,
     ) -> None:
         self.settings = Settings.of(settings)
@@ -188,20 +188,16 @@ class Agent:
         def port(choice: Choice) -> ModelPort:
             return connect(choice, self.settings, clock)
 
-        if model is None or isinstance(model, str):
-            spec = {
-                "model": model,
-                "base_url": base_url,
-                "api_key": api_key,
-                "api_mode": api_mode,
-                "context_window": context_window,
-            }
-            primary = make_backend(spec, os.environ, self.settings, port)
-        elif hasattr(model, "call"):
-            choice = Choice(PROFILES["scripted"], "scripted", None, (), context_window, "a model port was given")
-            primary = Backend(choice, KeyPool(api_key, self.settings.credential), model)
-        else:
+        if not (model is None or isinstance(model, str) or hasattr(model, "call")):
             raise ConfigError("model has the wrong type", type(model).__name__, '"<provider>:<model>" or a model port')
+        spec = {
+            "model": model,
+            "base_url": base_url,
+            "api_key": api_key,
+            "api_mode": api_mode,
+            "context_window": context_window,
+        }
+        primary = make_backend(spec, os.environ, self.settings, port)
         chain, notices = fallback_backends(fallbacks, os.environ, self.settings, port)
         return Backends(primary, chain, self.settings, clock), notices
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fsm_agent.credentials import ApiKey, KeyPool
+from fsm_agent.credentials import KeyPool
 from fsm_agent.errors import ConfigError
 from fsm_agent.ports import Clock, ModelPort
 from fsm_agent.providers.choose import Choice, choose
 from fsm_agent.providers.probe import local_models
+from fsm_agent.providers.profiles import PROFILES
 from fsm_agent.requests import Rekey, Runtime, Switched
 from fsm_agent.settings import Settings
 
@@ -28,8 +30,9 @@ class Backend:
     streaming: bool = True
 
     @property
-    def identity(self) -> tuple[str | None, str]:
-        return (self.choice.base_url, self.choice.model)
+    def identity(self) -> tuple[object, str]:
+        """Who answers: an address and a model. A port without an address is only the same as itself."""
+        return (self.choice.base_url or self.port, self.choice.model)
 
 
 class Backends:
@@ -61,8 +64,8 @@ class Backends:
             notice = f"still on {self._name(self.current)}: {self._name(self._chain[0])} is resting for {rest:.0f} s more"
         for backend in self._chain:
             backend.keys.new_turn(now)
-        self.current.port.use_key(await self.current.keys.key())
-        return self.runtime(), notice
+        problem = await self._use_key()
+        return self.runtime(), "; ".join(filter(None, (notice, problem)))
 
     def runtime(self) -> Runtime:
         """What the turn may know of the chain."""
@@ -86,23 +89,24 @@ class Backends:
             for backend in self._usable_after()
             if wider_than is None or backend.choice.window is None or backend.choice.window > wider_than
         ]
-        waits = self._settings.primary_cooldown
-        if self._index == 0 or not rest:
-            pause = (waits.rate_limit if cooldown else 0.0) if rest else waits.chain_exhausted
-            self._primary_ready_at = max(self._primary_ready_at, self._clock.now() + pause)
+        if cooldown and self._index == 0:
+            self.rest_primary(self._settings.primary_cooldown.rate_limit)
         if not rest:
             return Switched(False, self.runtime(), "no fallback is left")
         self._index = self._chain.index(rest[0])
-        self.current.port.use_key(await self.current.keys.key())
-        return Switched(True, self.runtime())
+        return Switched(True, self.runtime(), await self._use_key())
+
+    def rest_primary(self, seconds: float) -> None:
+        """Turns that begin before the primary is rested stay on the fallback in use."""
+        self._primary_ready_at = max(self._primary_ready_at, self._clock.now() + seconds)
 
     async def rekey(self, request: Rekey) -> Switched:
         """Refresh the key in use when that can help, else go to another key."""
         keys, refused = self.current.keys, ""
         if request.failure_class == "auth" and keys.refreshable():
             refused = await keys.refresh()
+            refused = refused or await self._use_key()
             if not refused:
-                self.current.port.use_key(await keys.key())
                 return Switched(True, self.runtime(), "the credential was refreshed")
         if keys.rotate(self._clock.now(), request.failure_class, request.retry_after):
             self.current.port.use_key(await keys.key())
@@ -112,6 +116,14 @@ class Backends:
     async def rebuild(self) -> Switched:
         await self.current.port.rebuild()
         return Switched(True, self.runtime())
+
+    async def _use_key(self) -> str:
+        """Give the port the key in use; why not, when its source cannot say it: the provider's refusal then comes in."""
+        try:
+            self.current.port.use_key(await self.current.keys.key())
+        except Exception as error:
+            return f"the credential could not be read: {type(error).__name__}: {error}"
+        return ""
 
     def _usable_after(self) -> list[Backend]:
         here = self.current.identity
@@ -147,6 +159,11 @@ def fallback_backends(
 
 
 def make_backend(spec: Mapping[str, Any], env: Mapping[str, str], settings: Settings, port: PortFactory) -> Backend:
+    """One entry from what a user says of it. ``model`` may be a ``ModelPort``, which is used as it is."""
+    model, given = spec["model"], spec.get("api_key")
+    rng = random.Random(settings.backoff.seed)  # noqa: S311 - a choice among keys, not a secret
+    if hasattr(model, "call"):
+        choice = Choice(PROFILES["scripted"], "scripted", None, (), spec.get("context_window"), "a model port was given")
+        return Backend(choice, KeyPool(given, settings.credential, rng), model)
     choice = choose(**spec, env=env, probe=local_models)
-    given: ApiKey = spec.get("api_key")
-    return Backend(choice, KeyPool(choice.keys if given is None else given, settings.credential), port(choice))
+    return Backend(choice, KeyPool(choice.keys if given is None else given, settings.credential, rng), port(choice))

@@ -15,6 +15,7 @@ step                  iteration (from 1), what the tools of the iteration before
 status                one line for people
 transition            turn id, source, event, dest, counters
 event                 name, data
+transform             the final text; answers another text, or None to leave it
 approval              ``AskApproval``; answers True, False, "once", "session", "always" or "deny"
 ====================  =====================================================================================
 """
@@ -47,6 +48,7 @@ CHANNELS = (
     "event",
     "approval",
     "clarify",
+    "transform",
 )
 
 

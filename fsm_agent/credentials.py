@@ -1,12 +1,13 @@
 """API keys of one provider: a pool with refresh, rotation and cooldowns.
 
-A failed key rests: 5 minutes after a 401, an hour after 429 or 402, or as long as the provider says (catalogue CRED-05). The
-first ready key is used. A refresh is tried at most twice a key and turn.
+A failed key rests: 5 minutes after a 401, an hour after 429 or 402, or as long as the provider says (catalogue CRED-05). Which
+ready key a turn starts with is a strategy; by default the first. A refresh is tried at most twice a key and turn.
 """
 
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -33,6 +34,7 @@ class Entry:
     ready_at: float = 0.0
     dead: bool = False
     refreshes: int = 0
+    turns: int = 0
 
     @property
     def refreshable(self) -> bool:
@@ -45,9 +47,10 @@ class Entry:
 class KeyPool:
     """The keys in the order given. ``possible_rekeys`` bounds what one call block may try."""
 
-    def __init__(self, keys: ApiKey, figures: Credential) -> None:
+    def __init__(self, keys: ApiKey, figures: Credential, rng: random.Random | None = None) -> None:
         self._entries = [Entry(source) for source in _sources(keys)]
         self._figures = figures
+        self._rng = rng or random.Random()  # noqa: S311 - a choice among keys, not a secret
         self._index = 0
 
     @property
@@ -56,10 +59,24 @@ class KeyPool:
         return refreshes + max(0, len(self._entries) - 1)
 
     def new_turn(self, now: float) -> None:
-        """Give the refreshes back, and go to the first key that is ready."""
+        """Give the refreshes back, and go to the key that the strategy prefers among those that are ready."""
         for entry in self._entries:
             entry.refreshes = 0
-        self._index = next((i for i, entry in enumerate(self._entries) if self._ready(entry, now)), self._index)
+        ready = [index for index, entry in enumerate(self._entries) if self._ready(entry, now)]
+        if ready:
+            self._index = self._preferred(ready)
+            self._entries[self._index].turns += 1
+
+    def _preferred(self, ready: list[int]) -> int:
+        match self._figures.strategy:
+            case "round_robin":
+                started = any(entry.turns for entry in self._entries)
+                return next((index for index in ready if index > self._index), ready[0]) if started else ready[0]
+            case "random":
+                return self._rng.choice(ready)
+            case "least_used":
+                return min(ready, key=lambda index: self._entries[index].turns)
+        return ready[0]
 
     async def key(self) -> str:
         return await self._entries[self._index].key() if self._entries else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Any
 from fsm_agent.approvals import Approvals
 from fsm_agent.backends import Backends
 from fsm_agent.backoff import Backoff
+from fsm_agent.budget import IterationBudget
 from fsm_agent.callbacks import Callbacks
 from fsm_agent.live import LiveReply
+from fsm_agent.masking import mask
 from fsm_agent.messages import ModelReply
 from fsm_agent.ports import Clock
 from fsm_agent.requests import (
@@ -24,6 +27,7 @@ from fsm_agent.requests import (
     CheckSignals,
     CloseTurn,
     Done,
+    DumpRequest,
     Failure,
     Opened,
     OpenTurn,
@@ -40,6 +44,8 @@ from fsm_agent.requests import (
     SwitchStreaming,
     Tell,
     ToolOutcome,
+    Transform,
+    Transformed,
     Wait,
     Waited,
 )
@@ -52,6 +58,22 @@ from fsm_agent.watch import Stopwatch, race
 
 RESULTS = "results"
 """Folder of the home directory where long tool results are saved."""
+
+
+DUMPS = "dumps"
+"""Folder of the home directory where requests that failed are saved."""
+
+
+def save(folder: Path, name: str, text: str) -> Saved:
+    """Write a file that only its owner can read; a failure is told, never raised."""
+    path = folder / re.sub(r"[^\w.-]", "_", name)[-120:]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        path.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        return Saved(error=f"{type(error).__name__}: {error}")
+    return Saved(str(path))
 
 
 @dataclass(slots=True)
@@ -68,22 +90,9 @@ class World:
     signals: SignalBox
     home: Path
     workdir: Path
-    budget: SharedBudget | None = None
+    budget: IterationBudget | None = None
     stale_streak: int = 0
     notices: tuple[str, ...] = ()
-
-
-class SharedBudget:
-    """Iterations that several turns share. ``take`` is false when none is left."""
-
-    def __init__(self, iterations: int) -> None:
-        self.remaining = iterations
-
-    def take(self) -> bool:
-        if self.remaining <= 0:
-            return False
-        self.remaining -= 1
-        return True
 
 
 class Performer:
@@ -105,6 +114,8 @@ class Performer:
             Persist: self._persist,
             ReplaceHistory: self._replace,
             Spill: self._spill,
+            DumpRequest: self._dump,
+            Transform: self._transform,
             Tell: self._tell,
             CloseTurn: self._close,
         }
@@ -131,6 +142,8 @@ class Performer:
         )
 
     async def _close(self, request: CloseTurn) -> Done:
+        if request.chain_exhausted:
+            self._world.backends.rest_primary(self._world.settings.primary_cooldown.chain_exhausted)
         self._world.signals.clear()
         await self._world.callbacks.drain()
         return Done()
@@ -142,12 +155,10 @@ class Performer:
         if world.stale_streak >= world.settings.stale.giveup:
             world.stale_streak = 0
             return Failure("breaker", f"{world.settings.stale.giveup} requests in a row went silent; not sent", sent=False)
-        interrupted = world.signals.event()
-        if interrupted.is_set():
-            return Cancelled(sent=False)
         sink = LiveReply(world.clock, world.callbacks, quiet=request.request.purpose == "summary", paragraph=request.paragraph)
         world.callbacks.emit("thinking", True)
-        reply = await self._attempt(request, sink, interrupted)
+        interrupted = world.signals.event()  # asked for after the callback, which may interrupt
+        reply = Cancelled(sent=False) if interrupted.is_set() else await self._attempt(request, sink, interrupted)
         sink.close()
         if isinstance(reply, ModelReply):
             world.stale_streak = 0
@@ -247,14 +258,15 @@ class Performer:
         return Done()
 
     async def _spill(self, request: Spill) -> Saved:
-        name = re.sub(r"[^\w.-]", "_", f"{self._session.id}-{request.call_id}")[-120:] + ".txt"
-        path = self._world.home / RESULTS / name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(request.text, encoding="utf-8", errors="replace")
-        except OSError as error:
-            return Saved(error=f"{type(error).__name__}: {error}")
-        return Saved(str(path))
+        return save(self._world.home / RESULTS, f"{self._session.id}-{request.call_id}.txt", request.text)
+
+    async def _dump(self, request: DumpRequest) -> Saved:
+        text = mask(request.request.body.decode("utf-8", "replace"))
+        return save(self._world.home / DUMPS, f"{self._session.id}-{uuid.uuid4().hex[:8]}.json", text)
+
+    async def _transform(self, request: Transform) -> Transformed:
+        answer = await self._world.callbacks.ask("transform", request.text)
+        return Transformed(answer if isinstance(answer, str) and answer != request.text else None)
 
     async def _tell(self, request: Tell) -> Done:
         self._world.callbacks.emit(request.channel, *request.values)

@@ -40,6 +40,7 @@ class ToolSpec:
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """The provider in use, and what could still be switched to. ``window`` in tokens, ``None`` when unknown.
+    ``stale_floor``: seconds that a model which thinks before it speaks may be silent at least.
     ``next_window`` is the window of the next usable fallback. Flags come from the provider's profile."""
 
     provider: str
@@ -54,6 +55,8 @@ class Runtime:
     vision: bool = True
     reasoning_replay: Literal["none", "reasoning_content", "details"] = "none"
     output_key: Literal["max_tokens", "max_completion_tokens"] = "max_completion_tokens"
+    stale_floor: float = 0.0
+    cache_marks: bool = False
     usable_fallbacks: int = 0
     possible_rekeys: int = 0
     next_window: int | None = None
@@ -179,6 +182,20 @@ class Spill:
 
 
 @dataclass(frozen=True, slots=True)
+class DumpRequest:
+    """Save the request that failed, keys masked, so that a person can look at it."""
+
+    request: ModelRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """Let the user's ``transform`` callback change the text that is delivered; the transcript keeps what was said."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tell:
     """Tell the callbacks. ``channel`` is a name of the callback table; ``values`` are its arguments."""
 
@@ -188,7 +205,10 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class CloseTurn:
-    """Release what the turn held; each step on its own, so that none can lose the answer."""
+    """Release what the turn held; each step on its own, so that none can lose the answer. ``chain_exhausted``: every
+    fallback was tried and failed, so the primary is left alone for a moment."""
+
+    chain_exhausted: bool = False
 
 
 # Replies
@@ -300,6 +320,13 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
+class Transformed:
+    """``text`` is ``None`` when nothing was changed."""
+
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """The reply of requests that bring nothing back. ``problems`` lists what went wrong without stopping the turn."""
 
@@ -320,7 +347,11 @@ Request = (
     | Persist
     | ReplaceHistory
     | Spill
+    | DumpRequest
+    | Transform
     | Tell
     | CloseTurn
 )
-Reply = Opened | Signals | ModelReply | Failure | Cancelled | ToolOutcome | Approval | Waited | Switched | Saved | Done
+Reply = (
+    Opened | Signals | ModelReply | Failure | Cancelled | ToolOutcome | Approval | Waited | Switched | Saved | Transformed | Done
+)

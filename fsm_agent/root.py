@@ -81,7 +81,7 @@ def result_of(turn: TurnState, steps: Sequence[Step], session: Session) -> TurnR
         turn_id=turn.turn_id,
         task_id=turn.task_id,
         response_previewed=reason is ExitReason.PRIOR_CONTENT_USED,
-        response_transformed=False,
+        response_transformed=turn.response_transformed,
         interrupt_message=turn.interrupt_message,
         pending_steer=list(turn.pending_steer),
         guardrail=turn.guardrails.halted,

@@ -7,7 +7,7 @@ underscores (``FSM_AGENT_BUDGET__GRACE_CALL=false``). Seconds, tokens and charac
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -17,6 +17,7 @@ from fsm_agent.errors import ConfigError
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
 Ratio = Annotated[float, Field(gt=0, le=1)]
+BudgetMode = Literal["independent", "shared", "tree_cap"]
 
 
 class Group(BaseModel):
@@ -77,11 +78,13 @@ class Stale(Group):
     local: Seconds = 900
     giveup: Annotated[int, Field(ge=1)] = 5
 
-    def after(self, tokens: int, *, streaming: bool, local: bool) -> float:
-        """Seconds of silence that a request of this size may have."""
-        if local and "stream" not in self.model_fields_set:
+    def after(self, tokens: int, *, streaming: bool, local: bool, floor: float = 0.0) -> float:
+        """Seconds of silence that a request of this size may have; ``floor`` is the model's own. What a user set wins."""
+        if "stream" in self.model_fields_set:
+            return self.stream.of(tokens)
+        if local:
             return self.local
-        return (self.stream if streaming else self.whole).of(tokens)
+        return max(floor, (self.stream if streaming else self.whole).of(tokens))
 
 
 class Timeout(Group):
@@ -103,8 +106,10 @@ class Cooldown(Group):
 
 
 class Credential(Group):
-    """Seconds that a failed key rests: after 401, after 429 or 402. ``auth_refresh_max``: refreshes a key and turn."""
+    """Seconds that a failed key rests: after 401, after 429 or 402. ``auth_refresh_max``: refreshes a key and turn.
+    ``strategy``: which of several ready keys a turn starts with."""
 
+    strategy: Literal["fill_first", "round_robin", "random", "least_used"] = "fill_first"
     cooldown_auth: Seconds = 300
     cooldown_other: Seconds = 3600
     auth_refresh_max: Count = 2
@@ -184,6 +189,16 @@ class Approvals(Group):
     timeout: Seconds = 60
 
 
+class Delegation(Group):
+    """Child turns. ``budget``: see ``fsm_agent.budget``."""
+
+    budget: BudgetMode = "tree_cap"
+    max_iterations: Count = 50
+    max_children: Count = 3
+    max_depth: Count = 1
+    tree_cap_factor: Annotated[float, Field(ge=1, le=100)] = 3
+
+
 class Interrupt(Group):
     keep_partial: bool = True
 
@@ -209,6 +224,7 @@ class Settings(BaseSettings):
     invalid_json_retries: Count = 3
     fuzzy_name_cutoff: Ratio = 0.7
     explain_abnormal_end: bool = True
+    dump_failed_requests: bool = True
     budget: Budget = Budget()
     backoff: Backoff = Backoff()
     stale: Stale = Stale()
@@ -224,6 +240,7 @@ class Settings(BaseSettings):
     guardrail: Guardrail = Guardrail()
     approval: Approvals = Approvals()
     interrupt: Interrupt = Interrupt()
+    delegation: Delegation = Delegation()
 
     def __init__(self, **given: Any) -> None:
         try:

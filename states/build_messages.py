@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fsm_agent.context import fits_at_all, threshold
 from fsm_agent.requests import CheckSignals, ModelRequest, Signals, Tell
-from fsm_agent.wire import View, chat_body, tokens_of, tools_json
+from fsm_agent.wire import Ask, View, format_of, tokens_of
 from states.protocol import Yields
 from states.recover import recover
 from states.scaffolds import last_word
@@ -40,24 +40,23 @@ def compose(turn: TurnState) -> ModelRequest:
     """The request as a pure function of history, runtime and scaffolding."""
     scaffold = (*turn.scaffold, last_word(turn)) if turn.toolless else turn.scaffold
     prompt = "\n\n".join(text.strip() for text in (turn.system_prompt, turn.ephemeral_prompt) if text.strip())
-    repairs = turn.repairs_done
-    messages = turn.wire.messages(prompt, turn.history, scaffold, View.of(turn.runtime, repairs))
-    body = chat_body(
+    messages = turn.wire.messages(prompt, turn.history, scaffold, View.of(turn.runtime, turn.repairs_done))
+    ask = Ask(
         turn.runtime,
-        messages,
+        prompt,
         tools=_tools(turn) if turn.tools and not turn.toolless else None,
-        stream=turn.runtime.streaming,
         output_cap=output_cap(turn),
         temperature=turn.settings.temperature,
     )
+    body = format_of(turn.runtime.api_mode).body(ask, messages)
     return ModelRequest(body, turn.runtime.streaming, turn.toolless, estimate=_estimate(turn, len(body)))
 
 
 def _tools(turn: TurnState) -> bytes:
     """The tool list, written once for each shape it had in this turn."""
-    shape = "grammar" in turn.repairs_done
+    shape = f"{turn.runtime.api_mode} {'grammar' in turn.repairs_done}"
     if shape not in turn.tools_written:
-        turn.tools_written[shape] = tools_json(turn.tools, turn.repairs_done)
+        turn.tools_written[shape] = format_of(turn.runtime.api_mode).tools(turn.tools, turn.repairs_done)
     return turn.tools_written[shape]
 
 
@@ -84,7 +83,7 @@ def _size_event(turn: TurnState, request: ModelRequest) -> str:
     window, compression = turn.runtime.window, turn.settings.compression
     if window is None:
         return "built"
-    fixed = len(turn.system_prompt) + len(turn.rows[0].text) + sum(map(len, turn.tools_written.values()))
+    fixed = len(turn.system_prompt) + len(turn.rows[0].text) + max(map(len, turn.tools_written.values()), default=0)
     if turn.runtime.local and not fits_at_all(fixed, window):
         return "window_too_small"
     if not compression.enabled or turn.meter_muted or len(turn.history) < 2:

@@ -11,13 +11,13 @@ from states.turn import TurnState
 
 def call_llm(turn: TurnState) -> Yields:
     """Reports what kind of reply came, ``error``, or ``cancelled``."""
-    request, settings = turn.request, turn.settings
+    request = turn.request
     assert request is not None, "BuildMessages is the only door to CallLLM"
     turn.prepaid = False
     reply: ModelReply | Failure | Cancelled = yield CallModel(
         request,
-        stale_after=settings.stale.after(request.estimate, streaming=request.stream, local=turn.runtime.local),
-        total=settings.timeout.total,
+        stale_after=turn.stale_after(request),
+        total=turn.settings.timeout.total,
         paragraph=turn.needs_break,
     )
     if isinstance(reply, ModelReply) or reply.sent:

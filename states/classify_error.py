@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fsm_agent.requests import CheckSignals, Failure, Signals
 from fsm_agent.texts import one_line
 from states.detect import Size, detect
@@ -20,6 +22,9 @@ REPAIRS = {
     "list_tool_content_unsupported": "flat_tool_content",
 }
 """Error class to the mode of the wire copy that repairs it; each is tried once on a provider."""
+
+TIER_WINDOW = 200_000
+"""Tokens that an account without the long-context tier may send; believed for the turn, not saved."""
 
 FAMILIES = {
     "content_policy": "refused",
@@ -64,7 +69,7 @@ def family(turn: TurnState, failure: Failure, name: str) -> str:
     if name == "output_cap":
         return _output_cap(turn, failure)
     if name in ("context_overflow", "payload_too_large", "long_context_tier"):
-        return _overflow(turn)
+        return _overflow(turn, name)
     if name == "rate_limit":
         return "key_limited" if failure.other_keys else "limited"
     if name in ("auth", "auth_permanent", "billing"):
@@ -89,10 +94,12 @@ def _bad_key(failure: Failure, name: str) -> str:
     return "bad_key" if refreshable or failure.other_keys else "rejected"
 
 
-def _overflow(turn: TurnState) -> str:
+def _overflow(turn: TurnState, name: str) -> str:
     if not turn.settings.compression.enabled:
         return "compression_off"
     turn.forced = True
+    if name == "long_context_tier":
+        turn.runtime = replace(turn.runtime, window=min(turn.runtime.window or TIER_WINDOW, TIER_WINDOW))
     wider = turn.runtime.next_window and turn.runtime.window and turn.runtime.next_window > turn.runtime.window
     return "outgrown" if wider else "overflow"
 

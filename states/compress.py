@@ -29,7 +29,7 @@ from fsm_agent.requests import (
     Tell,
 )
 from fsm_agent.texts import split_reasoning
-from fsm_agent.wire import CHARS_PER_TOKEN, View, WireCopy, chat_body, tokens_of
+from fsm_agent.wire import CHARS_PER_TOKEN, Ask, View, WireCopy, format_of, tokens_of
 from states.limits import window_from
 from states.protocol import Yields
 from states.turn import TurnState
@@ -90,8 +90,7 @@ def _tail_chars(turn: TurnState) -> int:
 def _summary(turn: TurnState, divided: Plan) -> Generator[Request | list[Any], Any, str | None]:
     """The model's summary; ours when it gives none; ``None`` when the user interrupted."""
     request = _summary_request(turn, divided.middle)
-    stale = turn.settings.stale.after(request.estimate, streaming=request.stream, local=turn.runtime.local)
-    reply: ModelReply | Failure | Cancelled = yield CallModel(request, stale, turn.settings.timeout.total)
+    reply: ModelReply | Failure | Cancelled = yield CallModel(request, turn.stale_after(request), turn.settings.timeout.total)
     if isinstance(reply, ModelReply) or reply.sent:
         turn.sent += 1
     turn.account(reply.usage)
@@ -104,15 +103,9 @@ def _summary(turn: TurnState, divided: Plan) -> Generator[Request | list[Any], A
 
 
 def _summary_request(turn: TurnState, middle: Sequence[Message]) -> ModelRequest:
-    messages = WireCopy().messages("", [Message("user", summary_prompt(middle))], (), View())
-    body = chat_body(
-        turn.runtime,
-        messages,
-        tools=None,
-        stream=turn.runtime.streaming,
-        output_cap=None,
-        temperature=turn.settings.temperature,
-    )
+    rows = [Message("user", summary_prompt(middle))]
+    messages = WireCopy().messages("", rows, (), View(turn.runtime.api_mode))
+    body = format_of(turn.runtime.api_mode).body(Ask(turn.runtime, temperature=turn.settings.temperature), messages)
     return ModelRequest(body, turn.runtime.streaming, toolless=True, purpose="summary", estimate=tokens_of(len(body)))
 
 

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fsm_agent.messages import Message
 from fsm_agent.outcome import ExitReason as E
 from fsm_agent.outcome import Outcome
-from fsm_agent.requests import CheckSignals, CloseTurn, Done, Persist, Signals, Tell
+from fsm_agent.requests import (
+    CheckSignals,
+    CloseTurn,
+    Done,
+    DumpRequest,
+    Persist,
+    ReplaceHistory,
+    Saved,
+    Signals,
+    Tell,
+    Transform,
+    Transformed,
+)
 from states.explain import explain
 from states.protocol import Steps
 from states.turn import TurnState
 
+TRACE = 20
+"""Lines of the trace that are shown when a turn fails."""
 FRAGMENT = 24
 """Characters up to which a text without a sentence end counts as a fragment that needs explaining."""
 
@@ -21,25 +37,65 @@ def finalize(turn: TurnState) -> Steps:
     turn.interrupt_message = turn.interrupt_message or signals.message
     spoken = _spoken(turn)
     turn.final_response = _final_text(turn, spoken)
-    if _unsuccessful(turn):
-        turn.error = turn.error or explain(turn)
-    elif turn.exit is not None and turn.exit.outcome is Outcome.COMPLETED:
-        turn.error, turn.failure_class = "", ""
+    _settle_error(turn)
+    if _outgrew_itself(turn):
+        yield ReplaceHistory(_without_request(turn))
     row = _closing_row(turn, spoken)
     turn.append(row)
     turn.scaffold = ()
     done: Done = yield Persist((row,))
     turn.cleanup_errors.extend(done.problems)
     yield Tell("stream_delta", (None,))
-    if _unsuccessful(turn):
-        for line in turn.trace[-20:]:
-            yield Tell("status", (line,))
-    done = yield CloseTurn()
+    if _outcome(turn) is Outcome.COMPLETED:
+        yield from _transform(turn)
+    elif _outcome(turn) is not Outcome.INTERRUPTED:
+        yield from _show_trace(turn)
+    yield Tell("event", ("turn:end", {"turn_id": turn.turn_id, "exit": turn.exit and turn.exit.value}))
+    spent = 0 < turn.fallbacks >= turn.limits.get("fallbacks", 0)
+    done = yield CloseTurn(chain_exhausted=spent and _outcome(turn) is Outcome.FAILED)
     turn.cleanup_errors.extend(done.problems)
 
 
-def _unsuccessful(turn: TurnState) -> bool:
-    return turn.exit is not None and turn.exit.outcome in (Outcome.FAILED, Outcome.PARTIAL)
+def _outcome(turn: TurnState) -> Outcome:
+    return (turn.exit or E.LOCAL_PROCESSING_ERROR).outcome
+
+
+def _settle_error(turn: TurnState) -> None:
+    match _outcome(turn):
+        case Outcome.COMPLETED:
+            turn.error, turn.failure_class = "", ""
+        case Outcome.FAILED | Outcome.PARTIAL:
+            turn.error = turn.error or explain(turn)
+
+
+def _transform(turn: TurnState) -> Steps:
+    changed: Transformed = yield Transform(turn.final_response or "")
+    if changed.text is not None:
+        turn.final_response, turn.response_transformed = changed.text, True
+
+
+def _show_trace(turn: TurnState) -> Steps:
+    """What was kept back while there was hope, now that there is none."""
+    if _outcome(turn) is Outcome.FAILED and turn.request is not None and turn.settings.dump_failed_requests:
+        saved: Saved = yield DumpRequest(turn.request)
+        turn.trace.append(f"the request was saved to {saved.path}" if saved.path else f"it could not be saved: {saved.error}")
+    for line in turn.trace[-TRACE:]:
+        yield Tell("status", (line,))
+
+
+def _outgrew_itself(turn: TurnState) -> bool:
+    """A bad request on a very large session would grow with every try, if each left its message behind (ERR-26)."""
+    refused = turn.exit is E.NON_RETRYABLE_ERROR and turn.failure is not None and turn.failure.status == 400
+    large = len(turn.history) > 80 or (turn.request is not None and turn.request.estimate > 50_000)
+    return refused and large and len(turn.rows) == 1
+
+
+def _without_request(turn: TurnState) -> tuple[Message, ...]:
+    """The user's message stays for people to see, and is not sent again."""
+    kept = replace(turn.rows[0], wire=False)
+    turn.history = [kept if row is turn.rows[0] else row for row in turn.history]
+    turn.rows[0] = kept
+    return tuple(turn.history)
 
 
 def _spoken(turn: TurnState) -> str:
@@ -67,7 +123,7 @@ def _final_text(turn: TurnState, spoken: str) -> str | None:
 
 def _closing_row(turn: TurnState, spoken: str) -> Message:
     """What the model said is stored as its own; a note of ours is stored for people and never sent."""
-    interrupted = turn.exit is not None and turn.exit.outcome is Outcome.INTERRUPTED
+    interrupted = _outcome(turn) is Outcome.INTERRUPTED
     if spoken.strip():
         finish = "interrupted" if interrupted else turn.reply.finish if turn.reply else None
         return Message("assistant", spoken, reasoning=turn.thoughts or None, finish_reason=finish, interrupted=interrupted)

@@ -36,8 +36,8 @@ def recover(turn: TurnState) -> Recovery:
             return event
     if turn.spent & {"nudges", "prefills", "empties", "continuations"}:
         turn.scaffold = scaffold_for(turn)
-    if turn.forced and turn.came is not None and turn.came.source == "Compress":
-        turn.forced = False
+    forced, turn.forced = turn.forced, False
+    if forced and turn.came is not None and turn.came.event == "compressed":
         return (yield from _wait(turn, Wait("overflow", 1, "after a compaction")))
     return None
 

@@ -90,7 +90,7 @@ class TurnState(Counters):
     history: list[Message] = field(default_factory=list)
     rows: list[Message] = field(default_factory=list)
     wire: WireCopy = field(default_factory=WireCopy)
-    tools_written: dict[bool, bytes] = field(default_factory=dict)
+    tools_written: dict[str, bytes] = field(default_factory=dict)
 
     # the call in hand
     request: ModelRequest | None = None
@@ -115,9 +115,7 @@ class TurnState(Counters):
     forced: bool = False
     meter_muted: bool = False
     fallback_activated: bool = False
-    fallback_notice: str = ""
     trace: list[str] = field(default_factory=list)
-    bad_calls: tuple[str, ...] = ()
 
     # text gathered on the way
     fragments: list[str] = field(default_factory=list)
@@ -137,6 +135,7 @@ class TurnState(Counters):
     # the end
     exit: ExitReason | None = None
     final_response: str | None = None
+    response_transformed: bool = False
     error: str = ""
     interrupt_message: str | None = None
     pending_steer: list[str] = field(default_factory=list)
@@ -166,7 +165,10 @@ class TurnState(Counters):
             self.exit = ExitReason(row.exit)
 
     def crash(self, error: BaseException) -> None:
-        """Note a bug of our own; the table's ``crashed`` rows end the turn."""
+        """Note a bug of our own; the table's ``crashed`` rows end the turn. At the very end it costs only a step of it."""
+        if self.exit is not None:
+            self.cleanup_errors.append(f"{type(error).__name__}: {error}")
+            return
         self.failure = Failure("local", str(error), exception=type(error).__name__)
         self.failure_class, self.error = "local_bug", f"{type(error).__name__}: {error}"
 
@@ -216,6 +218,12 @@ class TurnState(Counters):
     def after_tools(self) -> bool:
         """Is a tool result of this turn the last thing in the transcript?"""
         return bool(self.rows) and self.rows[-1].role == "tool"
+
+    def stale_after(self, request: ModelRequest) -> float:
+        """Seconds of silence after which this request counts as dead."""
+        return self.settings.stale.after(
+            request.estimate, streaming=request.stream, local=self.runtime.local, floor=self.runtime.stale_floor
+        )
 
     def append(self, *messages: Message) -> None:
         self.history.extend(messages)

@@ -12,7 +12,7 @@ import pytest
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.choose import choose
 from fsm_agent.providers.probe import is_loopback, is_nearby, local_models
-from fsm_agent.providers.profiles import PROFILES, Profile
+from fsm_agent.providers.profiles import PROFILES, Profile, stale_floor
 from fsm_agent.testing import ScriptedServer
 
 OPENAI = {"OPENAI_API_KEY": "sk-one"}
@@ -197,3 +197,18 @@ def test_choosing_loads_no_sdk() -> None:
     program = "import sys, fsm_agent.providers.choose; print({'openai', 'anthropic', 'httpx2'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    ("model", "seconds"),
+    [
+        ("gpt-5-mini", 300),
+        ("o3-deep-research", 600),
+        ("deepseek/deepseek-r1", 300),
+        ("gpt-4o", 0),
+        ("kimi-k2-thinking", 300),
+        ("turbo1", 0),
+    ],
+)
+def test_models_that_think_may_be_silent_for_longer(model: str, seconds: float) -> None:
+    assert stale_floor(model) == seconds

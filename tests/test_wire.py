@@ -15,7 +15,10 @@ from fsm_agent.wire import View, WireCopy
 TEXT = st.text(max_size=12) | st.sampled_from(["", "  ", "\ud800", "a\x00b", "<think>x</think>"])
 IDS = st.sampled_from(["call_0", "call_1", "call_2", ""])
 CALLS = st.builds(
-    ToolCall, id=IDS, name=st.sampled_from(["echo", "put", ""]), arguments=st.sampled_from(["{}", '{"b":1,"a":2}', "", "{broken", "[1]"])
+    ToolCall,
+    id=IDS,
+    name=st.sampled_from(["echo", "put", ""]),
+    arguments=st.sampled_from(["{}", '{"b":1,"a":2}', "", "{broken", "[1]"]),
 )
 PARTS = st.lists(st.builds(lambda text: {"type": "text", "text": text}, TEXT), min_size=1, max_size=2)
 MESSAGES = st.one_of(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import pairwise
 
 import pytest
 
-from fsm_agent.perform import SharedBudget
+from fsm_agent.budget import IterationBudget, tree_budget
 from fsm_agent.testing import blank, call, repeat, status, text, tools
 from tests.harness import play
 
@@ -53,7 +54,7 @@ def test_no_iterations_at_all() -> None:
 
 
 def test_a_shared_budget_is_used_and_ends_the_turn() -> None:
-    budget = SharedBudget(2)
+    budget = IterationBudget(2)
     played = play([*rounds(2), text("summary")], budget=budget)
     assert played.exit == "max_iterations_summary"
     assert played.server.completions == 3
@@ -61,7 +62,7 @@ def test_a_shared_budget_is_used_and_ends_the_turn() -> None:
 
 
 def test_recoveries_are_not_charged_to_a_shared_budget() -> None:
-    budget = SharedBudget(5)
+    budget = IterationBudget(5)
     play([status(500), status(500), text("ok")], budget=budget)
     assert budget.remaining == 4
 
@@ -78,3 +79,31 @@ def test_105_each_request_extends_the_one_before(iterations: int) -> None:
     for before, after in pairwise(bodies):
         messages_before = before[: before.rindex(b"]")]
         assert after.startswith(messages_before)
+
+
+def test_budgets_of_a_tree() -> None:
+    root = tree_budget("tree_cap", 2, 3)
+    child = root.child("tree_cap", 4)
+    assert [child.take() for _ in range(5)] == [True] * 4 + [False]
+    assert (root.used, root.remaining) == (4, 2)
+    second = root.child("tree_cap", 4)
+    assert [second.take() for _ in range(3)] == [True, True, False]
+    assert root.child("shared", 4) is root
+    assert root.child("independent", 4).take()
+    assert root.used == 6
+
+
+def test_a_budget_taken_from_many_threads_is_never_overdrawn() -> None:
+    root = IterationBudget(100)
+    children = [root.child("tree_cap", 40) for _ in range(4)]
+    taken: list[bool] = []
+
+    def work(child: IterationBudget) -> None:
+        taken.extend(child.take() for _ in range(60))
+
+    threads = [threading.Thread(target=work, args=(child,)) for child in children]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(taken) == root.used == 100

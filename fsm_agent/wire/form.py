@@ -1,0 +1,106 @@
+"""What an API mode must say of itself so that conversations can be written in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fsm_agent.messages import Message
+from fsm_agent.requests import ApiMode, Runtime, ToolSpec
+
+CHARS_PER_TOKEN = 4
+
+WireRow = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the shape of a row depends on besides the row itself. ``reasoning``: how earlier reasoning is replayed.
+    ``issuer``: who made the reasoning that this provider would accept. ``repairs``: wire modes that recoveries switched on.
+    ``marks``: whether the last rows carry cache marks."""
+
+    mode: ApiMode = "chat_completions"
+    reasoning: str = "none"
+    issuer: str = ""
+    vision: bool = True
+    repairs: frozenset[str] = frozenset()
+    marks: bool = False
+
+    @classmethod
+    def of(cls, runtime: Runtime, repairs: frozenset[str]) -> View:
+        return cls(
+            mode=runtime.api_mode,
+            reasoning=runtime.reasoning_replay,
+            issuer=f"{runtime.provider}:{runtime.base_url or ''}",
+            vision=runtime.vision and "vision" not in repairs,
+            repairs=repairs,
+            marks=runtime.cache_marks,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request besides its messages. ``tools`` is their wire form (``Format.tools``), ``None`` for a toolless request.
+    ``output_cap`` in tokens, ``None`` for the provider's default."""
+
+    runtime: Runtime
+    system: str = ""
+    tools: bytes | None = None
+    output_cap: int | None = None
+    temperature: float | None = None
+
+
+class Format(Protocol):
+    """One API mode. Pure; a *run* is the smallest piece of a history that can be made valid by itself, and only the last
+    run of a history can still grow."""
+
+    def opens_run(self, run: Sequence[Message], message: Message) -> bool:
+        """Does ``message`` start a run of its own after ``run``?"""
+
+    def rows(self, run: Sequence[Message], seen_ids: set[str], view: View) -> list[WireRow]:
+        """One run as valid rows. ``seen_ids`` are the call ids of the runs before; it is not changed."""
+
+    def ids(self, rows: Sequence[WireRow]) -> set[str]:
+        """The call ids in these rows."""
+
+    def system_row(self, prompt: str, view: View) -> WireRow | None:
+        """The row that the prompt is, or ``None`` where it is no row."""
+
+    def marked(self, row: WireRow) -> WireRow | None:
+        """The row with a cache mark; ``None`` when it cannot carry one. Its text keeps the same bytes."""
+
+    def tools(self, tools: Sequence[ToolSpec], repairs: frozenset[str]) -> bytes: ...
+
+    def body(self, ask: Ask, messages: bytes) -> bytes:
+        """The exact body. What varies from request to request comes behind the messages."""
+
+
+def dump(value: Any) -> bytes:
+    """Compact JSON as UTF-8."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def joined(head: dict[str, Any], named: Sequence[tuple[str, bytes | None]], tail: dict[str, Any]) -> bytes:
+    """One JSON object of a small head, ready-made values by name, and a small tail."""
+    parts = [dump(head)[1:-1]] if head else []
+    parts += [b'"' + name.encode() + b'":' + value for name, value in named if value is not None]
+    parts += [dump(tail)[1:-1]] if tail else []
+    return b"{" + b",".join(parts) + b"}"
+
+
+def tokens_of(body_bytes: int) -> int:
+    """A rough size in tokens: four characters each."""
+    return body_bytes // CHARS_PER_TOKEN
+
+
+def without_patterns(schema: Any) -> Any:
+    """A JSON schema without the keywords that some servers cannot turn into a grammar."""
+    if isinstance(schema, dict):
+        return {
+            key: without_patterns(value)
+            for key, value in schema.items()
+            if key not in ("pattern", "format") or not isinstance(value, str)
+        }
+    return [without_patterns(item) for item in schema] if isinstance(schema, list) else schema

@@ -1,0 +1,167 @@
+"""Defects of the loop that this engine replaces (catalogue section 13), each by its number, unless a scenario has it.
+
+Elsewhere: D-01, D-03 and D-05 in ``tests.harness.check`` (every scenario); D-04, D-11, D-14 and D-46 in
+``test_truncated_and_blank``; D-06, D-34 and D-35 in ``test_errors``; D-07, D-08, D-09 and D-40 in ``test_tool_calls``; D-33 and
+D-49 in ``test_fallback``; D-37 in ``test_interrupts``; D-41 and D-42 in ``test_running_tools``; D-44 in ``test_endings``; D-18 in
+``benchmarks/overhead.py``.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import states
+from fsm_agent import Agent
+from fsm_agent.settings import Settings
+from fsm_agent.testing import (
+    ScriptedModel,
+    blank,
+    call,
+    cut_tool_call,
+    length,
+    overflow,
+    reasoning,
+    repeat,
+    status,
+    text,
+    tools,
+)
+from fsm_agent.texts import split_reasoning
+from states import scaffolds
+from states.table import TURN
+from tests.harness import play, table
+
+SOURCES = sorted(Path(inspect.getfile(states)).parent.glob("*.py"))
+
+
+def test_d02_counters_live_in_two_dataclasses_and_only_the_machine_moves_them() -> None:
+    counters = {counter.name for counter in TURN.counters}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+            written = {target.attr for target in targets if isinstance(target, ast.Attribute)}
+            assert not written & counters, f"{path.name} line {getattr(node, 'lineno', 0)} moves a counter"
+
+
+def test_d10_the_prefill_sends_the_reasoning_and_keeps_alternation() -> None:
+    played = play([reasoning("first thought"), reasoning("second thought"), text("ok")])
+    for body, thought in zip(played.server.bodies[1:], ("first thought", "second thought"), strict=True):
+        assert body["messages"][-2] == {"role": "assistant", "content": thought}
+
+
+def test_d12_after_empty_replies_the_tool_round_stays_and_no_placeholder_is_stored() -> None:
+    played = play([tools(call("echo", {"text": "a"})), repeat(blank())])
+    assert [row["content"] for row in played.result.messages[:3]] == ["go", None, "a"]
+    assert "(empty)" not in played.result.model_dump_json()
+
+
+def test_d13_a_nudge_that_leads_to_tools_leaves_no_trace() -> None:
+    script = [tools(call("echo", {"text": "a"})), blank(), tools(call("echo", {"text": "b"})), text("ok")]
+    played = play(script)
+    assert played.roles == "u a t a t a"
+    assert scaffolds.PROCESS_RESULTS not in played.result.model_dump_json()
+    assert not any(row["content"] == scaffolds.PROCESS_RESULTS for row in played.server.bodies[3]["messages"])
+
+
+def test_d15_continuation_prompts_are_never_stored() -> None:
+    played = play([length("a "), length("b "), text("c")])
+    assert [row["content"] for row in played.result.messages] == ["go", "a b c"]
+
+
+def test_d16_what_steering_changed_is_in_the_store() -> None:
+    with table([tools(call("echo", {"text": "a"})), text("ok"), text("again")]) as (agent, server, _, _):
+        turn = agent.start("go")
+        agent.steer("in metres")
+        turn.run()
+        agent.chat("more")
+        assert "in metres" in server.bodies[2]["messages"][3]["content"]
+
+
+def test_d19_overflows_that_are_separated_by_successes_do_not_add_up() -> None:
+    rounds: list[Any] = []
+    for number in range(4):
+        rounds += [overflow(), text(f"summary {number}"), tools(call("echo", {"text": f"{number}" * 4000}))]
+    history = [{"role": role, "content": f"{n} " * 800} for n in range(20) for role in ("user", "assistant")]
+    played = play([*rounds, text("done")], history=history, context_window=128_000)
+    assert played.result.final_response == "done"
+    assert len(played.result.compressions) == 4
+
+
+def test_d36_a_bug_in_our_own_code_ends_the_turn_at_once() -> None:
+    def reply(body: dict[str, Any]) -> Any:
+        raise TypeError("a bug")
+
+    result = Agent(ScriptedModel([reply]), toolsets=[]).run_conversation("go")
+    assert (result.turn_exit_reason, result.attempts, result.completed) == ("local_processing_error", 1, False)
+
+
+def test_d39_the_last_word_is_streamed_counted_and_retried_like_any_other() -> None:
+    script = [tools(call("echo", {})), status(503), text("a short but good summary")]
+    played = play(script, settings={"max_iterations": 1})
+    assert played.exit == "max_iterations_summary"
+    assert played.result.final_response == "a short but good summary"
+    assert "".join(d for d in played.heard.of("stream_delta") if d).endswith("a short but good summary")
+    assert played.result.attempts == 3
+
+
+def test_d43_reasoning_tags_in_code_and_in_prose_are_text() -> None:
+    for words in ("use `<think>` tags", "```\n<think>\nx\n</think>\n```", "see <think> in the middle"):
+        assert split_reasoning(words) == (words, "", None)
+        assert play([text(words)]).result.final_response == words
+
+
+@pytest.mark.parametrize("script", [repeat(tools(call("nope", {}))), repeat(cut_tool_call()), repeat(tools(call("fail", {})))])
+def test_d45_every_exit_leaves_the_transcript_closed(script: Any) -> None:
+    played = play(script)
+    assert played.outcome == "partial"
+    assert played.result.messages[-1]["role"] == "assistant"
+
+
+def test_d47_the_grace_call_is_real_and_can_be_switched_off() -> None:
+    assert Settings().budget.grace_call
+    assert [row.rung for row in TURN.rows if row.id == "BuildMessages.built/4"] == ["summarise"]
+
+
+def test_d48_no_vendor_is_named_in_a_state() -> None:
+    vendors = ("openai", "openrouter", "deepseek", "ollama", "mistral", "moonshot", "gemini", "qwen", "groq", "lmstudio")
+    for path in SOURCES:
+        code = path.read_text().lower()
+        assert not [vendor for vendor in vendors if vendor in code], path.name
+
+
+def test_d50_history_is_never_edited_in_place() -> None:
+    history = [
+        {"role": "user", "content": "  spaces  "},
+        {"role": "user", "content": "twice"},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": "{bad"}}]},
+        {"role": "tool", "content": "r", "tool_call_id": "c"},
+    ]
+    played = play([text("ok")], history=history)
+    assert [row["content"] for row in played.result.messages[:2]] == ["  spaces  ", "twice"]
+    assert played.result.messages[2]["tool_calls"][0]["function"]["arguments"] == "{bad"
+    assert played.server.bodies[0]["messages"][1]["content"] == "spaces\n\ntwice"
+
+
+def test_d52_the_exit_reason_is_kept_with_the_session() -> None:
+    from fsm_agent.sessions import store_for
+
+    played = play([text("ok")])
+    assert store_for(str(played.agent.home)).session(played.agent.session_id).exits == ["text_response"]
+
+
+def test_d54_rekeying_is_bounded_by_the_keys() -> None:
+    played = play(repeat(status(401)), api_key=["k1", "k2", "k3"])
+    assert [r.headers["authorization"][-2:] for r in played.server.requests] == ["k1", "k2", "k3"]
+
+
+def test_d56_tools_follow_each_other_without_a_pause() -> None:
+    begun = time.monotonic()
+    play([tools(*(call("put", {"key": str(n)}) for n in range(5))), text("ok")])
+    assert time.monotonic() - begun < 0.9
+    assert Settings().tool.delay == 0

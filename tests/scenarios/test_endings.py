@@ -1,0 +1,113 @@
+"""How a turn ends, whatever it ends with: one Finalize, one result, nothing lost (catalogue section 9)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsm_agent import Agent, Settings
+from fsm_agent.testing import FakeClock, ScriptedServer, call, repeat, silence, slow, status, text, tools
+from tests.harness import Heard, play, table
+
+
+def test_fin_10_the_transform_callback_changes_what_is_delivered_and_nothing_else() -> None:
+    played = play([text("hello")], callbacks={"transform": lambda words: words.upper()})
+    assert played.result.final_response == "HELLO"
+    assert played.result.response_transformed
+    assert played.result.messages[-1]["content"] == "hello"
+    assert play([text("hello")], callbacks={"transform": lambda words: None}).result.final_response == "hello"
+
+
+@pytest.mark.parametrize("script", [[text("ok")], [status(400)], repeat(status(500))])
+def test_fin_14_the_end_is_told_on_every_exit(script: Any) -> None:
+    ends = [data for name, data in play(script).heard.of("event") if name == "turn:end"]
+    assert len(ends) == 1
+
+
+def test_err_24_a_request_that_failed_is_kept_for_a_look_with_keys_masked(tmp_path: Path) -> None:
+    played = play([status(400)], "my key is sk-proj-abcdefghijklmnop", home=tmp_path)
+    (dump,) = (tmp_path / "dumps").iterdir()
+    assert "abcdefghijklmnop" not in dump.read_text()
+    assert json.loads(dump.read_text())["messages"][0]["role"] == "system"
+    assert dump.stat().st_mode & 0o077 == 0
+    assert any(str(dump) in line for line in played.heard.of("status"))
+
+
+def test_a_dump_can_be_switched_off(tmp_path: Path) -> None:
+    play([status(400)], home=tmp_path, settings={"dump_failed_requests": False})
+    assert not (tmp_path / "dumps").exists()
+
+
+def test_err_26_a_refused_message_does_not_grow_a_large_session() -> None:
+    history = [{"role": role, "content": "x"} for _ in range(45) for role in ("user", "assistant")]
+    refused = status(400, {"error": {"message": "Invalid value for 'messages[90]': this content is not understood"}})
+    played = play([refused], history=history)
+    assert played.result.messages[-2]["wire"] is False
+    with table([refused, text("ok")]) as (agent, server, _, _):
+        agent.run_conversation("the bad one", conversation_history=history)
+        agent.run_conversation("the next")
+        assert not any(row["content"] == "the bad one" for row in server.bodies[1]["messages"])
+
+
+def test_d44_after_a_failure_the_next_turn_joins_the_messages() -> None:
+    with table([status(400), text("ok")]) as (agent, server, _, _):
+        agent.run_conversation("first")
+        agent.run_conversation("second")
+        assert [row["content"] for row in server.bodies[1]["messages"][1:]] == ["first\n\nsecond"]
+
+
+def test_a_credential_that_cannot_be_read_is_told_and_not_a_crash() -> None:
+    class Broken:
+        def get(self) -> str:
+            raise OSError("keyring is locked")
+
+        def refresh(self) -> bool:
+            return False
+
+    played = play([status(401)], api_key=Broken())
+    assert played.result.failure_class == "auth"
+    assert any("keyring is locked" in line for line in played.heard.of("status"))
+
+
+def test_never_a_silent_minute() -> None:
+    clock = FakeClock()
+    heard = Heard()
+    with ScriptedServer([silence("connect", hook=lambda: clock.advance(65))]) as server:
+        settings = Settings(poll={"control": 0.05}, stale={"stream": 100})  # type: ignore[arg-type]
+        agent = Agent(
+            "openai:m", base_url=server.url, api_key="k", toolsets=[], clock=clock, settings=settings,
+            callbacks=heard.functions(),
+        )  # fmt: skip
+
+        async def scenario() -> None:
+            running = asyncio.ensure_future(agent.arun("go"))
+            await asyncio.sleep(0.4)
+            agent.interrupt()
+            await running
+            await agent.aclose()
+
+        asyncio.run(scenario())
+    assert any("has not answered yet (65 s)" in line for line in heard.of("status"))
+
+
+def test_status_lines_are_one_a_change() -> None:
+    told = play([status(503), status(503), text("ok")]).heard.of("status")
+    assert len(told) == len(set(told)) == 2
+
+
+def test_a_state_is_left_exactly_once_for_each_visit_and_finalize_is_last() -> None:
+    played = play([tools(call("echo", {})), text("ok")])
+    assert played.states.count("Finalize") == 1
+    assert played.states[-1] == "Finalize"
+
+
+def test_thinking_goes_on_and_off() -> None:
+    assert play([slow("hi", 0.01)]).heard.of("thinking") == [True, False]
+    begun = time.monotonic()
+    assert play(repeat(status(429))).heard.of("thinking") == [True, False] * 3
+    assert time.monotonic() - begun < 2

@@ -27,8 +27,10 @@ check: .venv/developing ## style, types, import rules, and diagrams that must be
 diagrams: .venv/installed ## write diagrams/ anew from the table
 	@$(BIN)/python -m fsm_agent.diagram diagrams
 
-bench: .venv/developing ## what the engine costs beside a bare loop
+bench: .venv/developing ## what the engine costs beside a bare loop, and what a long history costs
 	@$(BIN)/python benchmarks/overhead.py
+	@echo
+	@$(BIN)/python benchmarks/long_history.py
 
 clean: ## remove what the targets made
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

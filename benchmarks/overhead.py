@@ -144,8 +144,10 @@ def main() -> None:
         )
     if len(rows) > 1:
         growth = rows[-1]["engine_cpu_ms"] / rows[0]["engine_cpu_ms"]
-        print(f"\nan engine iteration in a turn of {rows[-1]['iterations']:.0f} costs {growth:.2f} × one in a turn of "
-              f"{rows[0]['iterations']:.0f}")
+        print(
+            f"\nan engine iteration in a turn of {rows[-1]['iterations']:.0f} costs {growth:.2f} × one in a turn of "
+            f"{rows[0]['iterations']:.0f}"
+        )
 
 
 if __name__ == "__main__":

@@ -36,8 +36,12 @@ MESSAGES = st.one_of(
 HISTORIES = st.lists(MESSAGES, max_size=14)
 
 
+def written(wire: WireCopy, history: list[Message], scaffold: tuple[Message, ...] = ()) -> bytes:
+    return b"".join(wire.messages("prompt", history, scaffold, View()))
+
+
 def rows(wire: WireCopy, history: list[Message], scaffold: tuple[Message, ...] = ()) -> list[dict[str, Any]]:
-    decoded: list[dict[str, Any]] = json.loads(wire.messages("prompt", history, scaffold, View()))
+    decoded: list[dict[str, Any]] = json.loads(written(wire, history, scaffold))
     return decoded
 
 
@@ -59,17 +63,17 @@ def test_any_history_is_valid_with_scaffolding(history: list[Message]) -> None:
 def test_built_up_or_at_once_the_bytes_are_the_same(history: list[Message]) -> None:
     growing = WireCopy()
     for end in range(len(history) + 1):
-        step_by_step = growing.messages("prompt", history[:end], (), View())
-    assert step_by_step == WireCopy().messages("prompt", history, (), View())
+        step_by_step = written(growing, history[:end])
+    assert step_by_step == written(WireCopy(), history)
 
 
 @given(HISTORIES)
 @settings(max_examples=100, deadline=None)
 def test_scaffolding_leaves_no_trace(history: list[Message]) -> None:
     wire = WireCopy()
-    before = wire.messages("prompt", history, (), View())
-    wire.messages("prompt", history, (Message("assistant", "x"), Message("user", "y")), View())
-    assert wire.messages("prompt", history, (), View()) == before
+    before = written(wire, history)
+    rows(wire, history, (Message("assistant", "x"), Message("user", "y")))
+    assert written(wire, history) == before
 
 
 def test_arguments_are_sorted_and_compact_so_that_prefixes_stay_stable() -> None:
@@ -103,5 +107,5 @@ def test_a_call_whose_result_never_came_is_removed_not_invented() -> None:
 
 def test_images_become_words_for_a_model_without_eyes() -> None:
     history = [Message("user", [{"type": "image_url", "image_url": {"url": "data:,"}}, {"type": "text", "text": "what?"}])]
-    sent = json.loads(WireCopy().messages("", history, (), View(vision=False)))
+    sent = json.loads(b"".join(WireCopy().messages("", history, (), View(vision=False))))
     assert all(part["type"] == "text" for part in sent[0]["content"])

@@ -9,7 +9,7 @@ from fsm_agent.invariants import call_ids, opens_group, valid_rows
 from fsm_agent.messages import Message
 from fsm_agent.requests import ToolSpec
 from fsm_agent.texts import clean
-from fsm_agent.wire.form import Ask, View, WireRow, dump, joined, without_patterns
+from fsm_agent.wire.form import Ask, Pieces, View, WireRow, dump, joined, without_patterns
 
 IMAGE_PLACEHOLDER = "(an image was here; this model reads text only)"
 
@@ -53,7 +53,7 @@ class ChatFormat:
             ]
         )
 
-    def body(self, ask: Ask, messages: bytes) -> bytes:
+    def body(self, ask: Ask, messages: Pieces) -> bytes:
         runtime = ask.runtime
         head: dict[str, Any] = {"model": runtime.model, "stream": runtime.streaming}
         if runtime.streaming:

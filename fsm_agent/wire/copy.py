@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from fsm_agent.invariants import BRIDGE, awaited, sendable
 from fsm_agent.messages import Message
-from fsm_agent.wire.form import View, WireRow, dump
+from fsm_agent.wire.form import Pieces, View, WireRow, dump
 from fsm_agent.wire.modes import format_of
 
 MARKS = 3
@@ -35,14 +35,18 @@ class WireCopy:
         self._read = 0
         self._last: Message | None = None
 
-    def messages(self, system: str, history: Sequence[Message], scaffold: Sequence[Message], view: View) -> bytes:
-        """The bytes of the message list, brackets included."""
+    def messages(self, system: str, history: Sequence[Message], scaffold: Sequence[Message], view: View) -> Pieces:
+        """The bytes of the message list, brackets included, in pieces that are valid until the history grows."""
         self._catch_up(history, view)
         prompt = self._format.system_row(system, view) if system else None
         closed, tail = self._split(self._tail(scaffold))
-        parts = [dump(prompt)] if prompt is not None else []
-        parts += [closed] if closed else []
-        return b"[" + b",".join([*parts, *map(dump, tail)]) + b"]"
+        rows: list[bytes | bytearray] = [dump(prompt)] if prompt is not None else []
+        rows += [closed] if closed else []
+        rows += map(dump, tail)
+        pieces: list[bytes | bytearray] = [b"["]
+        for row in rows:
+            pieces += (row, b",")
+        return [*pieces[: max(1, len(pieces) - 1)], b"]"]
 
     def _catch_up(self, history: Sequence[Message], view: View) -> None:
         same = self._read <= len(history) and (not self._read or history[self._read - 1] is self._last)
@@ -84,14 +88,14 @@ class WireCopy:
                 runs[-1].append(message)
         return [row for run in runs for row in self._format.rows(run, self._ids, self._view)]
 
-    def _split(self, tail: list[WireRow]) -> tuple[bytes, list[WireRow]]:
+    def _split(self, tail: list[WireRow]) -> tuple[bytes | bytearray, list[WireRow]]:
         """The finished bytes that stay as they are, and the rows behind them, the last of which carry marks."""
         if not self._view.marks:
-            return bytes(self._closed), tail
+            return self._closed, tail
         behind = [*(row for _, row in self._recent), *tail]
         left = MARKS
         for index in range(len(behind) - 1, -1, -1):
             if left and (marked := self._format.marked(behind[index])) is not None:
                 behind[index], left = marked, left - 1
         offset = self._recent[0][0] if self._recent else len(self._closed)
-        return bytes(self._closed[:offset]), behind
+        return self._closed[:offset], behind

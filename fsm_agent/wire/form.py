@@ -13,6 +13,9 @@ from fsm_agent.requests import ApiMode, Runtime, ToolSpec
 CHARS_PER_TOKEN = 4
 
 WireRow = dict[str, Any]
+Pieces = Sequence[bytes | bytearray]
+"""Bytes that belong one behind the other. They are copied once, when the whole body is put together: a long conversation is
+megabytes, and every further copy would cost more than all that is new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class Format(Protocol):
 
     def tools(self, tools: Sequence[ToolSpec], repairs: frozenset[str]) -> bytes: ...
 
-    def body(self, ask: Ask, messages: bytes) -> bytes:
+    def body(self, ask: Ask, messages: Pieces) -> bytes:
         """The exact body. What varies from request to request comes behind the messages."""
 
 
@@ -82,12 +85,18 @@ def dump(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
 
 
-def joined(head: dict[str, Any], named: Sequence[tuple[str, bytes | None]], tail: dict[str, Any]) -> bytes:
+def joined(head: dict[str, Any], named: Sequence[tuple[str, bytes | Pieces | None]], tail: dict[str, Any]) -> bytes:
     """One JSON object of a small head, ready-made values by name, and a small tail."""
-    parts = [dump(head)[1:-1]] if head else []
-    parts += [b'"' + name.encode() + b'":' + value for name, value in named if value is not None]
-    parts += [dump(tail)[1:-1]] if tail else []
-    return b"{" + b",".join(parts) + b"}"
+    pieces: list[bytes | bytearray] = [b"{"]
+    if head:
+        pieces += [dump(head)[1:-1], b","]
+    for name, value in named:
+        if value is not None:
+            pieces += [b'"', name.encode(), b'":', *([value] if isinstance(value, bytes) else value), b","]
+    pieces += [dump(tail)[1:-1], b"}"] if tail else [b"}"]
+    if not tail and pieces[-2] == b",":
+        del pieces[-2]
+    return b"".join(pieces)
 
 
 def tokens_of(body_bytes: int) -> int:

@@ -1,0 +1,135 @@
+"""What a long history costs: making the next request, and sending it.
+
+    python benchmarks/long_history.py [--json]
+
+1. *Building*: the time to make request N+1 after request N (one tool round was added), for histories of 10 to 5,000 rows, beside
+   the time to make the first request over the same history.
+2. *Sending*: the client's processor time for one streamed call on histories of 10 and 1,000 rows, through the low-level door of
+   the SDK that the engine uses, and through its typed ``create()``. The server runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import statistics
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+from fsm_agent.messages import Message, ToolCall
+from fsm_agent.providers.openai_chat import OpenAIChat
+from fsm_agent.requests import ModelRequest, Runtime
+from fsm_agent.testing import ScriptedServer, repeat, text
+from fsm_agent.wire import Ask, View, WireCopy, format_of
+
+RUNTIME = Runtime("openai", "scripted")
+LINE = "a line of tool output with a little text in it\n" * 8
+
+
+class Silent:
+    """A sink that hears nothing."""
+
+    def alive(self) -> None: ...
+    def text(self, delta: str) -> None: ...
+    def reasoning(self, delta: str) -> None: ...
+    def tool(self, name: str) -> None: ...
+
+
+def rounds(rows: int) -> list[Message]:
+    history = [Message("user", "go")]
+    while len(history) < rows:
+        history += one_round(len(history))
+    return history[:rows]
+
+
+def one_round(number: int) -> list[Message]:
+    call = ToolCall(f"call_{number}", "look", json.dumps({"path": f"file_{number}.txt", "lines": 20}))
+    return [Message("assistant", None, tool_calls=(call,)), Message("tool", LINE, tool_call_id=call.id)]
+
+
+def body_of(wire: WireCopy, history: list[Message]) -> bytes:
+    messages = wire.messages("You look at things.", history, (), View.of(RUNTIME, frozenset()))
+    return format_of("chat_completions").body(Ask(RUNTIME), messages)
+
+
+def building(rows: int, runs: int) -> dict[str, float]:
+    history, wire = rounds(rows), WireCopy()
+    begun = time.perf_counter()
+    body_of(wire, history)
+    first, following = time.perf_counter() - begun, []
+    for number in range(runs):
+        history += one_round(rows + 2 * number)
+        begun = time.perf_counter()
+        body_of(wire, history)
+        following.append(time.perf_counter() - begun)
+    return {"rows": rows, "first_ms": 1000 * first, "next_ms": 1000 * statistics.median(following)}
+
+
+async def sending(url: str, rows: int, runs: int) -> dict[str, float]:
+    import openai
+
+    history, wire = rounds(rows + 1), WireCopy()
+    body = body_of(wire, history)
+    messages: Any = json.loads(body)["messages"]
+    port = OpenAIChat(url, "k")
+    door, create = [], []
+    async with openai.AsyncOpenAI(base_url=url, api_key="k", max_retries=0) as client:
+        for _ in range(runs + 2):
+            begun = time.process_time()
+            await port.call(ModelRequest(body), Silent())
+            door.append(time.process_time() - begun)
+            begun = time.process_time()
+            stream = await client.chat.completions.create(model="scripted", messages=messages, stream=True)
+            async for _chunk in stream:
+                pass
+            create.append(time.process_time() - begun)
+    await port.aclose()
+    return {"rows": rows, "door_ms": 1000 * statistics.median(door[2:]), "create_ms": 1000 * statistics.median(create[2:])}
+
+
+def serve(pipe: Connection) -> None:
+    with ScriptedServer(repeat(text("a short answer"))) as server:
+        pipe.send(server.url)
+        pipe.recv()
+
+
+async def measure(url: str, runs: int) -> dict[str, list[dict[str, float]]]:
+    await sending(url, 10, 3)
+    return {
+        "building": [building(rows, runs) for rows in (10, 100, 1_000, 5_000)],
+        "sending": [await sending(url, rows, runs) for rows in (10, 1_000)],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=int, default=30)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=serve, args=(theirs,), daemon=True)
+    process.start()
+    measured = asyncio.run(measure(ours.recv(), given.runs))
+    ours.send("stop")
+    process.join(10)
+    if given.json:
+        print(json.dumps(measured, indent=2))
+        return
+    print(f"{'rows':>6} {'first request ms':>17} {'next request ms':>16}")
+    for row in measured["building"]:
+        print(f"{row['rows']:>6.0f} {row['first_ms']:>17.3f} {row['next_ms']:>16.3f}")
+    print(f"\n{'rows':>6} {'low-level door, cpu ms':>23} {'create(), cpu ms':>17}")
+    for row in measured["sending"]:
+        print(f"{row['rows']:>6.0f} {row['door_ms']:>23.2f} {row['create_ms']:>17.2f}")
+    short, long = measured["sending"]
+    print(
+        f"\n1,000 rows cost {long['door_ms'] / short['door_ms']:.2f} × 10 rows through the door, "
+        f"{long['create_ms'] / short['create_ms']:.2f} × through create()"
+    )
+
+
+if __name__ == "__main__":
+    main()

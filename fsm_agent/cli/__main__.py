@@ -1,0 +1,7 @@
+"""``python -m fsm_agent.cli``: the same as ``fsm-agent``."""
+
+import sys
+
+from fsm_agent.cli.entry import main
+
+sys.exit(main())

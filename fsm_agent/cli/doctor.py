@@ -1,0 +1,160 @@
+"""``fsm-agent doctor``: what a turn needs, checked one by one, each with what to do about it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.text import Text
+
+from fsm_agent import __version__
+from fsm_agent.cli.screen import clean, console_of
+from fsm_agent.errors import ConfigError
+from fsm_agent.home import home_of
+from fsm_agent.masking import mask
+from fsm_agent.providers.choose import choose
+from fsm_agent.providers.probe import local_models
+from fsm_agent.providers.profiles import LOCAL_SERVERS, PROFILES
+from fsm_agent.settings import Settings
+from fsm_agent.verify import examine
+from states.table import TURN
+
+PACKAGES = (
+    "transitions",
+    "pydantic",
+    "pydantic-settings",
+    "openai",
+    "tenacity",
+    "platformdirs",
+    "typer",
+    "rich",
+    "prompt-toolkit",
+)
+OLDEST = (3, 11)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line: what was looked at, what was found, and what to do when it is a problem."""
+
+    what: str
+    found: str
+    todo: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.todo
+
+
+def doctor(home: str | None) -> int:
+    """Print all findings; 1 when one of them is a problem."""
+    console = console_of(sys.stdout)
+    problems = 0
+    for finding in _findings(home):
+        problems += not finding.ok
+        mark, colour = ("ok     ", "green") if finding.ok else ("problem", "red")
+        todo = f"; {finding.todo}" if finding.todo else ""
+        console.print(Text.assemble((mark, colour), f"  {finding.what:<14} {clean(finding.found + todo)}"))
+    console.print(Text("all is well" if not problems else f"problems: {problems}", "bold"))
+    return 1 if problems else 0
+
+
+def _findings(home: str | None) -> Iterator[Finding]:
+    yield _python()
+    yield _packages()
+    yield _table()
+    yield _settings()
+    yield _keys()
+    yield _servers()
+    yield _model()
+    yield _home(home)
+    yield _terminal()
+
+
+def _python() -> Finding:
+    old = sys.version_info < OLDEST
+    found = f"fsm-agent {__version__} on Python {platform.python_version()}, {platform.system()}"
+    return Finding("python", found, "install Python 3.11 or newer" if old else "")
+
+
+def _packages() -> Finding:
+    found, missing = [], []
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            missing.append(name)
+    todo = f"install what is missing: pip install {' '.join(missing)}" if missing else ""
+    return Finding("packages", ", ".join(found), todo)
+
+
+def _table() -> Finding:
+    began = time.perf_counter()
+    proof = examine(TURN)
+    spent = (time.perf_counter() - began) * 1000
+    if proof.faults:
+        return Finding("table", str(proof.faults[0]), "see fsm-agent verify; do not run turns")
+    return Finding("table", f"{len(TURN.rows)} rows proved in {spent:.0f} ms: one row is open, every turn ends")
+
+
+def _settings() -> Finding:
+    try:
+        given = Settings().model_fields_set
+    except ConfigError as error:
+        return Finding("settings", str(error), "correct the FSM_AGENT_… variable")
+    return Finding("settings", f"from the environment: {', '.join(sorted(given)) or 'none'}")
+
+
+def _keys() -> Finding:
+    names = sorted({profile.key_env for profile in PROFILES.values() if profile.key_env and os.environ.get(profile.key_env)})
+    if broken := [name for name in names if os.environ[name].strip() != os.environ[name]]:
+        return Finding("keys", f"{broken[0]} has blanks around it", "set it again without them")
+    found = ", ".join(f"{name}=***" for name in names)
+    return Finding("keys", found or "none set; fine for local servers and the offline demo")
+
+
+def _servers() -> Finding:
+    found = []
+    for profile in LOCAL_SERVERS:
+        address = os.environ.get(profile.base_url_env or "") or profile.base_url or ""
+        if models := local_models(address):
+            found.append(f"{profile.name} at {mask(address)} with {len(models)} models")
+    looked = ", ".join(profile.name for profile in LOCAL_SERVERS)
+    return Finding("local servers", ", ".join(found) or f"none found ({looked}); none is needed")
+
+
+def _model() -> Finding:
+    try:
+        choice = choose(env=os.environ, probe=local_models)
+    except ConfigError as error:
+        return Finding("model", mask(str(error)), "correct FSM_AGENT_MODEL or the provider's variables")
+    return Finding("model", f"{choice.profile.name}:{choice.model}, because {choice.why}")
+
+
+def _home(given: str | None) -> Finding:
+    try:
+        path = home_of(given, os.environ)
+        if path.exists():
+            home_of(path, os.environ)
+    except ConfigError as error:
+        return Finding("home", str(error), "give a writable --home, or set FSM_AGENT_HOME")
+    parent = next(place for place in (path, *path.parents, Path("/")) if place.exists())
+    if not os.access(parent, os.W_OK):
+        return Finding("home", f"{path} cannot be made", "give a writable --home, or set FSM_AGENT_HOME")
+    return Finding("home", f"{path}, writable" if path.exists() else f"{path}, made when it is first needed")
+
+
+def _terminal() -> Finding:
+    console = console_of(sys.stdout)
+    encoding = (getattr(sys.stdout, "encoding", None) or "unknown").lower()
+    size = (
+        f"{console.width} columns, {console.color_system or 'no'} colours" if console.is_terminal else "no terminal: plain lines"
+    )
+    todo = "" if encoding.replace("-", "") in ("utf8", "unknown") else "set PYTHONIOENCODING=utf-8"
+    return Finding("terminal", f"{size}, {encoding}", todo)

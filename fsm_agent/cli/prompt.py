@@ -1,0 +1,108 @@
+"""Reading what a person writes: with editing and history at a terminal, plain lines from a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from fsm_agent.cli.live import Live
+from fsm_agent.threads import in_daemon_thread
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.history import History
+    from prompt_toolkit.key_binding import KeyBindings
+
+Reader = Callable[[], Awaitable[str | None]]
+"""Gives the next message, or ``None`` at the end."""
+SIGN, CONTINUED = "› ", "· "
+HISTORY = "chat_history"
+"""Name of the file in the home directory that keeps what was written."""
+
+
+def piped(live: Live) -> Reader:
+    """Lines of standard input, each shown before it is answered; a trailing backslash joins the next line."""
+
+    async def read() -> str | None:
+        text = ""
+        while line := await in_daemon_thread(sys.stdin.readline):
+            text += line.rstrip("\n")
+            if not text.endswith("\\"):
+                break
+            text = text[:-1] + "\n"
+        if not (line or text):
+            return None
+        live.write(Text(f"\n{SIGN}{text}"))
+        return text
+
+    return read
+
+
+def typed(home: Path) -> Reader:
+    """Messages from the terminal. Ctrl-C clears the line, and leaves when the line is empty for the second time."""
+    session = _session(home)
+
+    async def read() -> str | None:
+        pressed = 0
+        while pressed < 2:
+            try:
+                return str(await session.prompt_async())
+            except EOFError:
+                return None
+            except KeyboardInterrupt:
+                pressed = 1 if session.default_buffer.text else pressed + 1
+                print("(Ctrl-C again, or Ctrl-D, leaves)" if pressed == 1 else "")
+        return None
+
+    return read
+
+
+def _session(home: Path) -> PromptSession[str]:
+    from prompt_toolkit import PromptSession
+
+    return PromptSession(
+        SIGN,
+        history=_history(home),
+        multiline=True,
+        key_bindings=_keys(),
+        prompt_continuation=CONTINUED,
+        enable_open_in_editor=False,
+    )
+
+
+def _history(home: Path) -> History:
+    """Kept in the home directory; only in memory when that cannot be written."""
+    from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        (home / HISTORY).open("ab").close()
+    except OSError:
+        return InMemoryHistory()
+    return FileHistory(home / HISTORY)
+
+
+def _keys() -> KeyBindings:
+    """Enter sends unless the line ends with a backslash; Alt-Enter begins a new line."""
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.document.text_before_cursor.endswith("\\"):
+            buffer.delete_before_cursor()
+            buffer.insert_text("\n")
+        else:
+            buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    return keys

@@ -1,0 +1,64 @@
+"""``fsm-agent run``: one turn."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+from rich.text import Text
+
+from fsm_agent.agent import Agent
+from fsm_agent.cli.approval import asker
+from fsm_agent.cli.given import Given, agent_of
+from fsm_agent.cli.interrupts import ctrl_c
+from fsm_agent.cli.live import Live
+from fsm_agent.cli.screen import console_of
+from fsm_agent.result import TurnResult
+from fsm_agent.turns import Turn
+
+
+def run(text: str, given: Given, as_json: bool) -> int:
+    """Run the turn and return the exit code of its outcome. With ``as_json`` standard output gets the result and nothing
+    else; progress goes to standard error then, if that is a terminal."""
+    stream = sys.stderr if as_json else sys.stdout
+    live = Live(console_of(stream), quiet=as_json and not stream.isatty())
+    live.approval = asker(live, given.yes)
+    agent, choice = agent_of(given, live)
+    message = sys.stdin.read() if text == "-" else text
+    turn = agent.start(message)
+    live.begin(f"{choice.profile.name}:{choice.model}", choice.why)
+    result = asyncio.run(_one(agent, turn, live))
+    if as_json:
+        print(json.dumps(result.model_dump(mode="json")))
+    return code_of(result)
+
+
+def code_of(result: TurnResult) -> int:
+    """0 completed, 1 failed, 3 partial, 130 interrupted."""
+    codes = {"completed": 0, "failed": 1, "partial": 3, "interrupted": 130}
+    return next(code for name, code in codes.items() if result[name])
+
+
+async def played(agent: Agent, turn: Turn, live: Live) -> TurnResult:
+    """Run a turn with the live view and with Ctrl-C."""
+
+    def interrupt() -> None:
+        live.write(Text("    · interrupted; press Ctrl-C again to leave", "yellow"))
+        agent.interrupt()
+
+    live.restart()
+    try:
+        with ctrl_c(interrupt):
+            result = await turn.arun()
+        live.end(result)
+    finally:
+        live.stop()
+    return result
+
+
+async def _one(agent: Agent, turn: Turn, live: Live) -> TurnResult:
+    try:
+        return await played(agent, turn, live)
+    finally:
+        await agent.aclose()

@@ -1,0 +1,51 @@
+"""Writing for a person: no control sequence of a model or a tool ever reaches the terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_SEQUENCE = re.compile(r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[PX^_][^\x1b]*\x1b\\|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -~]")
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""C0 (but tab and newline), C1, marks that change the direction of text, lone surrogates."""
+
+
+def clean(text: str) -> str:
+    """The text without terminal sequences and control characters; tabs and newlines stay."""
+    return _CONTROL.sub("", _SEQUENCE.sub("", text.replace("\r\n", "\n")))
+
+
+def preview(value: Any, most: int) -> str:
+    """A value on one line of at most ``most`` characters; a mapping as ``name=value`` pairs."""
+    if isinstance(value, Mapping):
+        line = "  ".join(f"{_on_one_line(name, most)}={_on_one_line(item, most)}" for name, item in value.items())
+    else:
+        line = _on_one_line(value, most)
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def _on_one_line(value: Any, most: int) -> str:
+    return " ".join(clean(str(value)[: most * 4]).split())
+
+
+def console_of(stream: IO[str]) -> Console:
+    """A console that draws only on a real terminal; anywhere else it writes plain text."""
+    from rich.console import Console
+
+    terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
+    return Console(
+        file=stream, force_terminal=terminal, highlight=False, markup=False, emoji=False, soft_wrap=True,
+        color_system="auto" if terminal else None,
+    )  # fmt: skip
+
+
+def seconds(value: float) -> str:
+    """A duration as people read it: ``0.04 s``, ``12.3 s``, ``3 min 20 s``."""
+    if value >= 120:
+        return f"{int(value // 60)} min {int(value % 60)} s"
+    return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"

@@ -1,0 +1,162 @@
+"""``fsm-agent simulate``: one real turn through the real SDK against a provider that fails on purpose.
+
+Only the provider and the clock are simulated: requests go over HTTP to a server on this machine, waits take no time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json as jsonlib
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table as Grid
+from rich.text import Text
+
+from fsm_agent.agent import Agent
+from fsm_agent.cli.run import code_of
+from fsm_agent.cli.screen import clean, console_of, preview, seconds
+from fsm_agent.errors import ConfigError
+from fsm_agent.result import TurnResult
+from fsm_agent.testing import (
+    FakeClock,
+    Received,
+    Reply,
+    ScriptedServer,
+    blank,
+    call,
+    cut_tool_call,
+    overflow,
+    repeat,
+    status,
+    text,
+    tools,
+)
+from fsm_agent.tools import tool
+
+WINDOW = 200_000
+FAULTS: Mapping[str, tuple[str, Callable[[], Reply]]] = {
+    "rate_limit": ("429, retry after 7 s", lambda: status(429, headers={"retry-after": "7"})),
+    "server_error": ("500", lambda: status(500)),
+    "empty": ("an empty reply", blank),
+    "truncated_call": ("a truncated tool call", lambda: cut_tool_call("lookup", '{"city": "Ber')),
+    "overflow": ("400, the context is too long", lambda: overflow(WINDOW // 2, WINDOW)),
+    "parallel_tools": ("three tool calls", lambda: tools(*(call("lookup", {"city": c}) for c in ("Bern", "Oslo", "Rome")))),
+}
+ANSWER = "It is sunny in Bern, Oslo and Rome."
+
+
+@tool(concurrency="parallel", effect="pure")
+def lookup(city: str) -> str:
+    """Weather for a city."""
+    return f"{city}: sunny, 21 degrees"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One move of the path. ``answers``: what the provider sent while the state ran; ``waited`` in simulated seconds."""
+
+    seq: int
+    source: str
+    answers: list[str]
+    waited: float
+    event: str
+    guards: list[tuple[str, bool]]
+    dest: str
+
+
+class Provider:
+    """Answers with one fault after the other, then with text. A request without tools asks for a summary."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        self.answers: list[str] = []
+        self._left = list(faults)
+
+    def __call__(self, request: Received) -> Reply:
+        if "tools" not in request.body:
+            return self._answer("a summary", text("The user asked for the weather in many cities; all were sunny."))
+        if not self._left:
+            return self._answer("text", text(ANSWER))
+        what, make = FAULTS[self._left.pop(0)]
+        return self._answer(what, make())
+
+    def _answer(self, what: str, reply: Reply) -> Reply:
+        self.answers.append(what)
+        return reply
+
+
+def simulate(faults: Sequence[str], seed: int, json: bool) -> int:
+    """Run the turn and print its path. ``faults``: names of ``FAULTS`` in the order in which they are met; all of them
+    when empty. ``seed``: of the random part of waits. Returns the exit code of the turn's outcome."""
+    for name in faults:
+        if name not in FAULTS:
+            raise ConfigError("unknown fault", name, ", ".join(FAULTS))
+    chosen = list(faults or FAULTS)
+    result, moves = asyncio.run(_play(chosen, seed))
+    if json:
+        path = [asdict(move) for move in moves]
+        print(jsonlib.dumps({"faults": chosen, "seed": seed, "path": path, "result": result.model_dump(mode="json")}))
+    else:
+        _show(chosen, result, moves)
+    return code_of(result)
+
+
+async def _play(faults: Sequence[str], seed: int) -> tuple[TurnResult, list[Move]]:
+    provider, clock, moves = Provider(faults), FakeClock(), list[Move]()
+    with tempfile.TemporaryDirectory() as home, ScriptedServer(repeat(provider)) as server:
+        agent = Agent(
+            "openai:scripted",
+            base_url=server.url,
+            api_key="simulated",
+            context_window=WINDOW,
+            tools=[lookup],
+            toolsets=[],
+            settings={"backoff": {"seed": seed}},
+            home=home,
+            clock=clock,
+        )
+        history = _long_talk() if "overflow" in faults else None
+        turn = agent.start("What is the weather in Bern, Oslo and Rome?", conversation_history=history)
+        answered = slept = 0
+        async for step in turn:
+            said, waits = provider.answers[answered:], clock.sleeps[slept:]
+            answered, slept = len(provider.answers), len(clock.sleeps)
+            moves.append(Move(step.seq, step.source, said, sum(waits), step.event, step.guards, step.dest))
+        await agent.aclose()
+    assert turn.result is not None, "a turn that was iterated to its end has a result"
+    return turn.result, moves
+
+
+def _long_talk() -> list[dict[str, Any]]:
+    """A conversation that is long enough to be compacted."""
+    rows = [
+        ({"role": "user", "content": f"And in city {n}?"}, {"role": "assistant", "content": f"Sunny in {n}. " * 200})
+        for n in range(30)
+    ]
+    return [row for pair in rows for row in pair]
+
+
+def _show(faults: Sequence[str], result: TurnResult, moves: Sequence[Move]) -> None:
+    console = console_of(sys.stdout)
+    if not console.is_terminal:
+        console.width = 140
+    grid = Grid(title=f"One turn that meets: {', '.join(faults)}", title_justify="left", expand=False)
+    for name in ("#", "state", "the provider sent", "waited", "event", "guards, in order", "next state"):
+        grid.add_column(name, justify="right" if name in ("#", "waited") else "left", overflow="fold")
+    for move in moves:
+        guards = Text("\n").join(_guard(label, value) for label, value in move.guards)
+        waited = seconds(move.waited) if move.waited else ""
+        grid.add_row(str(move.seq), move.source, "\n".join(move.answers), waited, move.event, guards, move.dest)
+    console.print(grid, soft_wrap=False)
+    waits = ", ".join(seconds(move.waited) for move in moves if move.waited) or "none"
+    outcome = next(name for name in ("completed", "failed", "partial", "interrupted") if result[name])
+    console.print(Text.assemble((outcome, "bold"), f" · {result.turn_exit_reason.value} · {result.attempts} requests"))
+    console.print(Text(f"waits (simulated): {waits}"))
+    console.print(Text(f"answer: {preview(clean(result.final_response or ''), 200)}"))
+
+
+def _guard(label: str, value: bool) -> Text:
+    return Text.assemble(label, ": ", ("yes", "green") if value else ("no", "red"))

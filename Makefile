@@ -33,7 +33,7 @@ bench: .venv/developing ## what the engine costs beside a bare loop, and what a 
 	@$(BIN)/python benchmarks/long_history.py
 
 clean: ## remove what the targets made
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .peers .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "fsm_agent needs Python 3.11 or newer; none was found. Install it, or: make PYTHON=/path/to/python3" >&2; exit 1; }

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent.approvals import Approvals
-from fsm_agent.backends import Backends, fallback_backends, make_backend
+from fsm_agent.backends import Backend, Backends, fallback_backends, make_backend
 from fsm_agent.backoff import Backoff
 from fsm_agent.budget import IterationBudget
 from fsm_agent.callbacks import Callbacks
@@ -19,15 +19,20 @@ from fsm_agent.credentials import ApiKey
 from fsm_agent.errors import ConfigError
 from fsm_agent.home import home_of
 from fsm_agent.journal import MemoryJournal, Step
+from fsm_agent.memory.external import ExternalMemory, checked
+from fsm_agent.memory.files import Notes
+from fsm_agent.memory.provider import MemoryProvider
+from fsm_agent.memory.snapshot import recalled
 from fsm_agent.messages import Message, messages_from
 from fsm_agent.perform import RESULTS, Performer, World
 from fsm_agent.ports import Clock, ModelPort
-from fsm_agent.prompt import system_prompt as default_prompt
+from fsm_agent.prompt import Sources, prompt_of
 from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.connect import connect
+from fsm_agent.requests import CloseTurn, OpenTurn
 from fsm_agent.result import TurnResult
 from fsm_agent.root import MACHINE, STATES, TurnState, result_of
-from fsm_agent.runner import Runner
+from fsm_agent.runner import Runner, drive
 from fsm_agent.sessions import Session, store_for
 from fsm_agent.settings import Settings
 from fsm_agent.signals import SignalBox
@@ -49,7 +54,9 @@ class Agent:
     an object with ``get()`` and ``refresh()``. ``tools``: decorated or plain functions. ``toolsets``: names of built-in
     groups, ``[]`` for none. ``fallbacks``: dicts with the keys model (or a port), base_url, api_key, api_mode, context_window.
     ``callbacks``: see ``fsm_agent.callbacks``. ``clock``: every wait and time limit goes through it. ``budget``: iterations
-    shared with other agents.
+    shared with other agents. ``auxiliary``: a smaller model for summaries, a dict like those of ``fallbacks``; the main model
+    is used when it fails. ``system_prompt``: who the agent is, instead of SOUL.md in the home directory. ``memory``: an
+    external memory besides the files in the home directory.
 
     Raises ``ConfigError`` for anything that cannot be used, in one line.
     """
@@ -63,7 +70,7 @@ class Agent:
         api_key: ApiKey = None,
         context_window: int | None = None,
         tools: Sequence[Tool | Callable[..., Any]] = (),
-        toolsets: Sequence[str] = ("core",),
+        toolsets: Sequence[str] = ("core", "memory", "skills"),
         system_prompt: str | None = None,
         fallbacks: Sequence[Mapping[str, Any]] | None = None,
         settings: Settings | Mapping[str, Any] | None = None,
@@ -72,6 +79,8 @@ class Agent:
         callbacks: object | Mapping[str, Callable[..., Any]] | None = None,
         clock: Clock | None = None,
         budget: IterationBudget | None = None,
+        auxiliary: Mapping[str, Any] | None = None,
+        memory: MemoryProvider | None = None,
         workdir: str | os.PathLike[str] | None = None,
     ) -> None:
         self.settings = Settings.of(settings)
@@ -79,10 +88,14 @@ class Agent:
         self.session_id = session_id or f"s-{uuid.uuid4().hex[:12]}"
         self.journal = MemoryJournal()
         self.signals = SignalBox()
+        self._store = store_for(str(self.home))
         self._system_prompt = system_prompt
         self._workdir = Path(workdir or Path.cwd())
+        self._notes = Notes.at(self.home, self.settings.memory)
         clock = clock or SystemClock()
         backends, notices = self._backends(model, fallbacks, base_url, api_key, api_mode, context_window, clock)
+        self._primary = backends.runtime()
+        external = self._external(memory, clock)
         told = Callbacks(callbacks)
         poll = self.settings.poll.control
         self._world = World(
@@ -90,7 +103,10 @@ class Agent:
             clock=clock,
             backends=backends,
             tools=ToolRunner(
-                self._tools(tools, toolsets), clock=clock, interrupt_grace=self.settings.tool.interrupt_grace, poll=poll
+                self._tools([*tools, *(external.tools() if external else ())], toolsets),
+                clock=clock,
+                interrupt_grace=self.settings.tool.interrupt_grace,
+                poll=poll,
             ),
             callbacks=told,
             approvals=Approvals(told, clock, self.settings.approval.timeout, poll),
@@ -98,6 +114,9 @@ class Agent:
             signals=self.signals,
             home=self.home,
             workdir=self._workdir,
+            store=self._store,
+            auxiliary=self._auxiliary(auxiliary, clock),
+            memory=external,
             budget=budget,
             notices=tuple(notices),
         )
@@ -139,22 +158,65 @@ class Agent:
 
         Raises ``ConfigError`` for a message that is empty, too long, or neither text nor a list of parts.
         """
-        session = store_for(str(self.home)).session(self.session_id)
-        prompt = self._prompt(session, system_message)
-        state = TurnState(
-            turn_id=f"{self.session_id}-{uuid.uuid4().hex[:8]}",
-            session_id=self.session_id,
-            task_id=task_id or str(uuid.uuid4()),
+        session = self._session()
+        state = self._state(session, _checked_message(user_message))
+        state.task_id = task_id or str(uuid.uuid4())
+        if conversation_history is not None:
+            state.supplied_history = tuple(messages_from(conversation_history))
+        performer = Performer(self._world, session, *self._prompt(session, system_message))
+        runner = Runner(state, MACHINE, STATES, performer, self.journal, self._moved(state))
+        return Turn(state, runner, session, lambda steps: self._ended(state, steps, session))
+
+    async def acompact(self, focus: str = "") -> dict[str, Any] | None:
+        """Make the session shorter now; ``focus`` is what its summary should be about. The figures of the compaction, or
+        ``None`` when nothing could be made shorter. What spoke against automatic compactions is forgotten."""
+        session = self._session()
+        state, performer = self._state(session, ""), Performer(self._world, session, "")
+        session.acquire(state.turn_id)
+        try:
+            opened = await performer(OpenTurn())
+            session.guard.forced()
+            state.runtime, state.auxiliary, state.history = opened.runtime, opened.auxiliary, list(session.rows)
+            state.forced, state.focus = True, focus
+            state.compacted_before = session.guard.done > 0
+            await drive(STATES["Compress"](state), performer)
+            await performer(CloseTurn())
+        finally:
+            session.release(state.turn_id)
+        self.session_id = state.session_id
+        return state.compressions[-1] if state.compressions else None
+
+    def compact(self, focus: str = "") -> dict[str, Any] | None:
+        """``acompact``, synchronously."""
+        return LOOP.run(self.acompact(focus))
+
+    @property
+    def context_used(self) -> float:
+        """How full the window of the model is with this session, from 0 on; 0 when the window is not known. A host that
+        keeps sessions open calls ``compact`` between turns from ``settings.compression.host_threshold`` on."""
+        window = self._world.backends.runtime().window
+        return self._session().meter.tokens / window if window else 0.0
+
+    def _session(self) -> Session:
+        return self._store.session(self.session_id).newest()
+
+    def _state(self, session: Session, content: Any) -> TurnState:
+        return TurnState(
+            turn_id=f"{session.id}-{uuid.uuid4().hex[:8]}",
+            session_id=session.id,
+            parent_session_id=session.parent,
             settings=self.settings,
-            user_content=_checked_message(user_message),
+            user_content=content,
             runtime=self._world.backends.runtime(),
             attended=self._world.callbacks.has("approval"),
-            supplied_history=None if conversation_history is None else tuple(messages_from(conversation_history)),
+            recalls=self._world.memory is not None,
             wire=session.wire,
+            meter=session.meter,
         )
-        performer = Performer(self._world, session, prompt)
-        runner = Runner(state, MACHINE, STATES, performer, self.journal, self._moved(state))
-        return Turn(state, runner, session, lambda steps: result_of(state, steps, session))
+
+    def _ended(self, state: TurnState, steps: list[Step], session: Session) -> TurnResult:
+        self.session_id = state.session_id
+        return result_of(state, steps, session.newest())
 
     def interrupt(self, message: str | None = None) -> None:
         """Stop the running turn, or the next one before its first request. From any thread; idempotent."""
@@ -165,8 +227,11 @@ class Agent:
         self.signals.steer(text)
 
     async def aclose(self) -> None:
-        """Close the connections of this agent."""
-        for port in self._world.backends.ports():
+        """Store what an external memory was not told yet, and close the connections of this agent."""
+        if self._world.memory is not None:
+            await self._world.memory.aclose()
+        side = [self._world.auxiliary.port] if self._world.auxiliary is not None else []
+        for port in (*self._world.backends.ports(), *side):
             await port.aclose()
 
     def close(self) -> None:
@@ -201,22 +266,43 @@ class Agent:
         chain, notices = fallback_backends(fallbacks, os.environ, self.settings, port)
         return Backends(primary, chain, self.settings, clock), notices
 
+    def _auxiliary(self, spec: Mapping[str, Any] | None, clock: Clock) -> Backend | None:
+        """The model for side tasks; an entry like those of ``fallbacks``."""
+        chain, _ = fallback_backends(
+            [spec] if spec is not None else [], os.environ, self.settings, lambda choice: connect(choice, self.settings, clock)
+        )
+        return chain[0] if chain else None
+
     def _tools(self, tools: Sequence[Tool | Callable[..., Any]], toolsets: Sequence[str]) -> list[Tool]:
         if isinstance(toolsets, str):
             raise ConfigError("toolsets has the wrong type", toolsets, "a list of names")
         own = [as_tool(one) for one in tools]
         names = {one.spec.name for one in own}
-        results = self.home / RESULTS
-        offered = [one for name in dict.fromkeys(toolsets) for one in toolset(name, self._workdir, results)]
+        place = (self._workdir, self.home / RESULTS, self.home, self._notes)
+        offered = [one for name in dict.fromkeys(toolsets) for one in toolset(name, *place)]
         built_in = [one for one in offered if one.spec.name not in names]
         return [*built_in, *own]
 
-    def _prompt(self, session: Session, system_message: str | None) -> str:
-        """Built once for a session and caller's message, then the same bytes for ever."""
-        key = system_message or ""
-        if key not in session.prompts:
-            session.prompts[key] = default_prompt(self._system_prompt, system_message, self._workdir, self._world.clock.now())
-        return session.prompts[key]
+    def _external(self, provider: MemoryProvider | None, clock: Clock) -> ExternalMemory | None:
+        if provider is None:
+            return None
+        checked(provider)
+        return ExternalMemory(provider, clock, self.settings)
+
+    def _prompt(self, session: Session, system_message: str | None) -> tuple[str, tuple[str, ...]]:
+        """Of the primary model, whichever answers: a fallback must not change the bytes."""
+        sources = Sources(
+            home=self.home,
+            workdir=self._workdir,
+            settings=self.settings.prompt,
+            identity=self._system_prompt,
+            tools=tuple(spec.name for spec in self._world.tools.specs),
+            provider=self._primary.provider,
+            model=self._primary.model,
+            window=self._primary.window,
+            recall=lambda: recalled(self._notes),
+        )
+        return prompt_of(session.prompts, sources, system_message, self._world.clock.now())
 
     def _moved(self, state: TurnState) -> Callable[[Step], None]:
         def tell(step: Step) -> None:

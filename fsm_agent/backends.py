@@ -126,8 +126,13 @@ class Backends:
         return ""
 
     def _usable_after(self) -> list[Backend]:
-        here = self.current.identity
-        return [backend for backend in self._chain[self._index + 1 :] if backend.identity != here]
+        """What can still be switched to, each entry once."""
+        seen, rest = [self.current.identity], []
+        for backend in self._chain[self._index + 1 :]:
+            if backend.identity not in seen:
+                seen.append(backend.identity)
+                rest.append(backend)
+        return rest
 
     @staticmethod
     def _name(backend: Backend) -> str:

@@ -1,13 +1,50 @@
-"""How much of a model's window a conversation may fill: thresholds in tokens, from the figures of the catalogue 6.2."""
+"""How full a model's window is: one meter, and the thresholds of the catalogue 6.2. Tokens, unless it says characters."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from fsm_agent.settings import Compression
-from fsm_agent.wire import tokens_of
+from fsm_agent.wire import CHARS_PER_TOKEN
 
 SMALL_WINDOW, TINY_WINDOW = 512_000, 64_000
 LEAST_REPLY = 256
 """Tokens that must be left for an answer in the smallest of windows."""
+LEAST_RATIO, MOST_RATIO = 0.5, 2.5
+PLAUSIBLE = (0.2, 5.0)
+"""Real tokens for each estimated one; a count outside of this is a server's mistake, and is not believed."""
+
+
+@dataclass(slots=True)
+class ContextMeter:
+    """The one source for every question about size: the last real count plus an estimate of what was added since.
+
+    ``ratio`` is real tokens for each estimated one, learned from readings: code and Chinese cost more than four characters a
+    token say. ``muted`` after a compaction that gained nothing, until the next reading.
+    """
+
+    tokens: int = 0
+    chars: int = 0
+    ratio: float = 1.0
+    muted: bool = False
+
+    def estimate(self, chars: int) -> int:
+        """Tokens of a request of this many characters (images counted flat)."""
+        if not self.tokens:
+            return int(chars / CHARS_PER_TOKEN * self.ratio)
+        return max(0, self.tokens + int((chars - self.chars) / CHARS_PER_TOKEN * self.ratio))
+
+    def read(self, tokens: int, chars: int) -> None:
+        """A provider counted ``tokens`` for a request of ``chars`` characters."""
+        self.muted = False
+        measured = tokens * CHARS_PER_TOKEN / chars if chars > 0 else 0.0
+        if PLAUSIBLE[0] <= measured <= PLAUSIBLE[1]:
+            self.tokens, self.chars = tokens, chars
+            self.ratio = min(MOST_RATIO, max(LEAST_RATIO, (self.ratio + measured) / 2))
+
+    def forget(self) -> None:
+        """The history was replaced, or another model counts from here on: estimate afresh."""
+        self.tokens = self.chars = 0
 
 
 def threshold(window: int, settings: Compression) -> int:
@@ -22,4 +59,4 @@ def threshold(window: int, settings: Compression) -> int:
 
 def fits_at_all(fixed_chars: int, window: int) -> bool:
     """Could a compaction down to prompt, tools and the newest user row (``fixed_chars``) ever make the request fit?"""
-    return tokens_of(fixed_chars) + LEAST_REPLY <= window
+    return fixed_chars // CHARS_PER_TOKEN + LEAST_REPLY <= window

@@ -37,7 +37,7 @@ class Message:
     ``reasoning``, ``name`` and ``finish_reason`` are bookkeeping and not sent. ``sent`` is what goes out instead of
     ``content``: the preview of a long result, the user's text with injected context. ``interrupted`` marks text that was cut by
     the user. ``wire`` is false for a row that tells people why a turn failed and is never sent to a model.
-    ``blocks`` keeps a provider's own reasoning items verbatim.
+    ``summary`` marks a row that stands for rows before it. ``blocks`` keeps a provider's own reasoning items verbatim.
     """
 
     role: Role
@@ -50,6 +50,7 @@ class Message:
     sent: str | None = None
     interrupted: bool = False
     wire: bool = True
+    summary: bool = False
     blocks: tuple[Mapping[str, Any], ...] = ()
 
     @property
@@ -73,6 +74,8 @@ class Message:
             row["interrupted"] = True
         if not self.wire:
             row["wire"] = False
+        if self.summary:
+            row["summary"] = True
         return row
 
     @classmethod
@@ -94,6 +97,7 @@ class Message:
             sent=row.get("sent"),
             interrupted=bool(row.get("interrupted", False)),
             wire=bool(row.get("wire", True)),
+            summary=bool(row.get("summary", False)),
             blocks=tuple(row.get("blocks") or ()),
         )
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import re
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fsm_agent.approvals import Approvals
-from fsm_agent.backends import Backends
+from fsm_agent.backends import Backend, Backends
 from fsm_agent.backoff import Backoff
 from fsm_agent.budget import IterationBudget
 from fsm_agent.callbacks import Callbacks
 from fsm_agent.live import LiveReply
 from fsm_agent.masking import mask
+from fsm_agent.memory.external import ExternalMemory
 from fsm_agent.messages import ModelReply
 from fsm_agent.ports import Clock
 from fsm_agent.requests import (
@@ -26,14 +27,20 @@ from fsm_agent.requests import (
     Cancelled,
     CheckSignals,
     CloseTurn,
+    Compacted,
     Done,
     DumpRequest,
     Failure,
+    NoteCompaction,
     Opened,
     OpenTurn,
     Persist,
+    Prefetch,
+    Prefetched,
+    Preserve,
     RebuildClient,
     Rekey,
+    Replaced,
     ReplaceHistory,
     RunTool,
     Saved,
@@ -42,6 +49,7 @@ from fsm_agent.requests import (
     Switched,
     SwitchProvider,
     SwitchStreaming,
+    SyncMemory,
     Tell,
     ToolOutcome,
     Transform,
@@ -49,7 +57,7 @@ from fsm_agent.requests import (
     Wait,
     Waited,
 )
-from fsm_agent.sessions import Session
+from fsm_agent.sessions import MemoryStore, Session
 from fsm_agent.settings import Settings
 from fsm_agent.signals import SignalBox
 from fsm_agent.texts import one_line
@@ -90,6 +98,9 @@ class World:
     signals: SignalBox
     home: Path
     workdir: Path
+    store: MemoryStore
+    auxiliary: Backend | None = None
+    memory: ExternalMemory | None = None
     budget: IterationBudget | None = None
     stale_streak: int = 0
     notices: tuple[str, ...] = ()
@@ -98,10 +109,13 @@ class World:
 class Performer:
     """One turn's requests. Call it with a request, await its reply; see ``fsm_agent.requests`` for what each one means."""
 
-    def __init__(self, world: World, session: Session, system_prompt: str) -> None:
-        self._world, self._session, self._prompt = world, session, system_prompt
+    def __init__(self, world: World, session: Session, system_prompt: str, notices: Sequence[str] = ()) -> None:
+        self._world, self._session, self._prompt, self._notices = world, session, system_prompt, notices
         self._performers: dict[type, Callable[[Any], Awaitable[Any]]] = {
             OpenTurn: self._open,
+            Prefetch: self._prefetch,
+            Preserve: self._preserve,
+            SyncMemory: self._sync_memory,
             CheckSignals: self._signals,
             CallModel: self._call_model,
             RunTool: self._run_tool,
@@ -113,6 +127,7 @@ class Performer:
             SwitchStreaming: self._stop_streaming,
             Persist: self._persist,
             ReplaceHistory: self._replace,
+            NoteCompaction: self._note,
             Spill: self._spill,
             DumpRequest: self._dump,
             Transform: self._transform,
@@ -127,10 +142,44 @@ class Performer:
 
     async def _open(self, request: OpenTurn) -> Opened:
         runtime, notice = await self._world.backends.new_turn()
-        notices = (*self._world.notices, *((notice,) if notice else ()))
+        notices = (*self._world.notices, *self._notices, *((notice,) if notice else ()))
         self._world.notices = ()
         rows, workdir = tuple(self._session.rows), str(self._world.workdir)
-        return Opened(runtime, self._world.tools.specs, rows, self._prompt, workdir, notices)
+        guard, auxiliary = self._session.guard, self._world.auxiliary
+        if auxiliary is not None:
+            auxiliary.port.use_key(await auxiliary.keys.key())
+        return Opened(
+            runtime,
+            self._world.tools.specs,
+            rows,
+            self._prompt,
+            workdir,
+            notices,
+            auxiliary=auxiliary.choice.runtime(primary=False) if auxiliary is not None else None,
+            compacted=Compacted(guard.done, guard.blocked(self._world.clock.now())),
+            review_due=self._review_due(),
+        )
+
+    def _review_due(self) -> bool:
+        """Every so many turns of a session in which notes can be written."""
+        every, turn_number = self._world.settings.memory.review_every, len(self._session.exits) + 1
+        return every > 0 and turn_number % every == 0 and any(tool.name == "memory" for tool in self._world.tools.specs)
+
+    async def _prefetch(self, request: Prefetch) -> Prefetched:
+        if self._world.memory is None:
+            return Prefetched()
+        found = await self._world.memory.prefetch(self._session.id, request.text, self._world.signals.event())
+        return Prefetched(*found)
+
+    async def _preserve(self, request: Preserve) -> Prefetched:
+        if self._world.memory is None:
+            return Prefetched()
+        return Prefetched(*await self._world.memory.pre_compress(request.rows, self._world.signals.event()))
+
+    async def _sync_memory(self, request: SyncMemory) -> Done:
+        if self._world.memory is not None:
+            self._world.memory.sync(request.user, request.answer)
+        return Done()
 
     async def _signals(self, request: CheckSignals) -> Signals:
         box, budget = self._world.signals, self._world.budget
@@ -139,6 +188,7 @@ class Performer:
             message=box.message,
             steer=box.take_steer() if request.take_steer else (),
             starved=request.charge and budget is not None and not budget.take(),
+            at=self._world.clock.now(),
         )
 
     async def _close(self, request: CloseTurn) -> Done:
@@ -170,7 +220,8 @@ class Performer:
     async def _attempt(self, request: CallModel, sink: LiveReply, interrupted: asyncio.Event) -> ModelReply | Failure | Cancelled:
         world, total = self._world, Stopwatch(self._world.clock)
         heartbeat = Heartbeat(world, "the model has not answered yet")
-        work = asyncio.ensure_future(world.backends.current.port.call(request.request, sink))
+        backend = world.auxiliary if request.auxiliary and world.auxiliary is not None else world.backends.current
+        work = asyncio.ensure_future(backend.port.call(request.request, sink))
         finish = await race(
             work,
             late=lambda: sink.since_chunk.elapsed() >= request.stale_after or total.elapsed() >= request.total,
@@ -253,9 +304,27 @@ class Performer:
         self._session.append(request.rows)
         return Done()
 
-    async def _replace(self, request: ReplaceHistory) -> Done:
-        self._session.replace(request.rows)
-        return Done()
+    async def _replace(self, request: ReplaceHistory) -> Replaced:
+        if request.rotate:
+            child = self._world.store.session(f"s-{uuid.uuid4().hex[:12]}")
+            self._session.child(child, request.rows)
+            self._session = child
+        else:
+            self._session.replace(request.rows)
+        return Replaced(self._session.id, self._session.parent, self._world.clock.now())
+
+    async def _note(self, request: NoteCompaction) -> Compacted:
+        guard, now = self._session.guard, self._world.clock.now()
+        match request.what:
+            case "succeeded":
+                guard.succeeded(with_model=request.with_model)
+            case "nothing_gained":
+                guard.nothing_gained()
+            case "summary_failed":
+                guard.summary_failed(request.fault, now)
+            case "read":
+                guard.read(over=request.over)
+        return Compacted(guard.done, guard.blocked(now))
 
     async def _spill(self, request: Spill) -> Saved:
         return save(self._world.home / RESULTS, f"{self._session.id}-{request.call_id}.txt", request.text)

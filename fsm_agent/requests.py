@@ -16,6 +16,8 @@ from fsm_agent.messages import Message, ModelReply, Usage
 Concurrency = Literal["parallel", "serial", "interactive"]
 Effect = Literal["pure", "idempotent", "unsafe"]
 ApiMode = Literal["chat_completions", "codex_responses", "anthropic_messages"]
+Effort = Literal["low", "medium", "high"]
+CacheTtl = Literal["5m", "1h"]
 
 # Shared values
 
@@ -38,9 +40,21 @@ class ToolSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class ErrorRow:
+    """A provider's own sign of an error class: every part that is named must match. ``codes`` and ``words`` in lower case; one
+    of each is enough."""
+
+    name: str
+    statuses: tuple[int, ...] = ()
+    codes: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Runtime:
     """The provider in use, and what could still be switched to. ``window`` in tokens, ``None`` when unknown.
     ``stale_floor``: seconds that a model which thinks before it speaks may be silent at least.
+    ``effort_key``: how chat completions ask for reasoning, empty where they cannot.
     ``next_window`` is the window of the next usable fallback. Flags come from the provider's profile."""
 
     provider: str
@@ -57,20 +71,24 @@ class Runtime:
     output_key: Literal["max_tokens", "max_completion_tokens"] = "max_completion_tokens"
     stale_floor: float = 0.0
     cache_marks: bool = False
+    effort_key: Literal["", "reasoning_effort", "reasoning"] = ""
     usable_fallbacks: int = 0
     possible_rekeys: int = 0
     next_window: int | None = None
+    error_rows: tuple[ErrorRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One request as it goes out. ``body`` is the exact JSON text of the wire; ``estimate`` its size in tokens."""
+    """One request as it goes out. ``body`` is the exact JSON text of the wire; ``estimate`` its size in tokens; ``chars`` its
+    size in characters with images counted flat."""
 
     body: bytes
     stream: bool = True
     toolless: bool = False
     purpose: Literal["turn", "summary"] = "turn"
     estimate: int = 0
+    chars: int = 0
 
 
 # Requests
@@ -79,6 +97,28 @@ class ModelRequest:
 @dataclass(frozen=True, slots=True)
 class OpenTurn:
     """Restore the primary provider if it is not cooling down, load the session, read the tools."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Ask the external memory what is worth knowing for this text of the user."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preserve:
+    """Ask the external memory what a summary of these rows must keep."""
+
+    rows: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncMemory:
+    """Tell the external memory of a completed turn; it is stored in the background."""
+
+    user: str
+    answer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +133,13 @@ class CheckSignals:
 @dataclass(frozen=True, slots=True)
 class CallModel:
     """One attempt at the model. ``stale_after`` and ``total`` in seconds. ``paragraph`` puts a blank line before the first
-    text that is shown."""
+    text that is shown. ``auxiliary``: of the model for side tasks, not of the one in use."""
 
     request: ModelRequest
     stale_after: float
     total: float
     paragraph: bool = False
+    auxiliary: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +209,21 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceHistory:
-    """These rows are the session from here on; the store keeps the old ones, inactive."""
+    """These rows are the session from here on; the store keeps the old ones, inactive. ``rotate``: they begin a child
+    session instead."""
 
     rows: tuple[Message, ...]
+    rotate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NoteCompaction:
+    """Remember with the session how a compaction, or a summary call, went. ``read`` tells a real count of tokens."""
+
+    what: Literal["succeeded", "nothing_gained", "summary_failed", "read"]
+    with_model: bool = True
+    fault: Literal["no_provider", "passing", "broken", "timeout"] = "passing"
+    over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +268,17 @@ class CloseTurn:
 
 
 @dataclass(frozen=True, slots=True)
+class Compacted:
+    """``done``: compactions of this session. ``blocked``: why none should be made automatically for now, or empty."""
+
+    done: int = 0
+    blocked: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
-    """What a turn starts with. ``session_rows`` are the rows stored so far; ``workdir`` is where relative paths begin."""
+    """What a turn starts with. ``session_rows`` are the rows stored so far; ``workdir`` is where relative paths begin.
+    ``review_due``: it is time that the notes are looked over."""
 
     runtime: Runtime
     tools: tuple[ToolSpec, ...]
@@ -224,16 +286,28 @@ class Opened:
     system_prompt: str = ""
     workdir: str = "/"
     notices: tuple[str, ...] = ()
+    auxiliary: Runtime | None = None
+    compacted: Compacted = Compacted()
+    review_due: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetched:
+    """What was recalled, empty for nothing. ``problem``: why there is less than there could be."""
+
+    text: str = ""
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """``starved``: the budget shared with other turns has nothing left."""
+    """``starved``: the budget shared with other turns has nothing left. ``at``: when that was, in seconds."""
 
     interrupted: bool = False
     message: str | None = None
     steer: tuple[str, ...] = ()
     starved: bool = False
+    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +376,15 @@ class Waited:
 
 
 @dataclass(frozen=True, slots=True)
+class Replaced:
+    """The session that the rows are in now, and when that was."""
+
+    session_id: str
+    parent_session_id: str | None = None
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Switched:
     """The runtime after a switch, refresh, rotation or rebuild. ``ok`` is false when it could not be done; then ``detail``
     says why and the runtime is as before."""
@@ -335,6 +418,9 @@ class Done:
 
 Request = (
     OpenTurn
+    | Prefetch
+    | Preserve
+    | SyncMemory
     | CheckSignals
     | CallModel
     | RunTool
@@ -346,6 +432,7 @@ Request = (
     | SwitchStreaming
     | Persist
     | ReplaceHistory
+    | NoteCompaction
     | Spill
     | DumpRequest
     | Transform
@@ -353,5 +440,19 @@ Request = (
     | CloseTurn
 )
 Reply = (
-    Opened | Signals | ModelReply | Failure | Cancelled | ToolOutcome | Approval | Waited | Switched | Saved | Transformed | Done
+    Opened
+    | Prefetched
+    | Signals
+    | ModelReply
+    | Failure
+    | Cancelled
+    | ToolOutcome
+    | Approval
+    | Waited
+    | Switched
+    | Replaced
+    | Compacted
+    | Saved
+    | Transformed
+    | Done
 )

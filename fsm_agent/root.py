@@ -77,7 +77,7 @@ def result_of(turn: TurnState, steps: Sequence[Step], session: Session) -> TurnR
         base_url=turn.runtime.base_url,
         fallback_activated=turn.fallback_activated,
         session_id=turn.session_id,
-        parent_session_id=None,
+        parent_session_id=turn.parent_session_id,
         turn_id=turn.turn_id,
         task_id=turn.task_id,
         response_previewed=reason is ExitReason.PRIOR_CONTENT_USED,

@@ -128,5 +128,16 @@ class Runner:
         return step
 
 
+async def drive(visit: Generator[Any, Any, str | None], perform: Perform) -> str | None:
+    """Run one state outside of a turn; the event that it reports."""
+    reply: Any = None
+    while True:
+        try:
+            asked = visit.send(reply)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        reply = [await perform(one) for one in asked] if isinstance(asked, list) else await perform(asked)
+
+
 async def _as_coroutine(awaitable: Awaitable[Any]) -> Any:
     return await awaitable

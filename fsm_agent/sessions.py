@@ -10,8 +10,11 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from fsm_agent.compaction.guard import CompactionGuard
+from fsm_agent.context import ContextMeter
 from fsm_agent.errors import SessionBusy
 from fsm_agent.messages import NO_USAGE, Message, Usage
+from fsm_agent.prompt import StoredPrompt
 from fsm_agent.wire import WireCopy
 
 
@@ -22,10 +25,16 @@ class Session:
     id: str
     rows: list[Message] = field(default_factory=list)
     archived: list[Message] = field(default_factory=list)
-    prompts: dict[str, str] = field(default_factory=dict)
+    prompts: dict[str, StoredPrompt] = field(default_factory=dict)
     usage: Usage = NO_USAGE
     exits: list[str] = field(default_factory=list)
     wire: WireCopy = field(default_factory=WireCopy)
+    meter: ContextMeter = field(default_factory=ContextMeter)
+    guard: CompactionGuard = field(default_factory=CompactionGuard)
+    parent: str | None = None
+    title: str = ""
+    end_reason: str = ""
+    successor: Session | None = None
     holder: str | None = None
     _known: set[Message] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -41,6 +50,12 @@ class Session:
         with self._lock:
             if self.holder == turn_id:
                 self.holder = None
+        if self.successor is not None:
+            self.successor.release(turn_id)
+
+    def newest(self) -> Session:
+        """The session that goes on after compactions: itself, or the last of its descendants."""
+        return self if self.successor is None else self.successor.newest()
 
     def append(self, rows: Iterable[Message]) -> None:
         for row in rows:
@@ -54,6 +69,21 @@ class Session:
         staying = set(kept)
         self.archived += [row for row in self.rows if row not in staying]
         self.rows, self._known = kept, self._known | staying
+        self.wire = WireCopy()
+
+    def child(self, child: Session, rows: Iterable[Message]) -> None:
+        """End this session by compaction: ``child`` goes on with these rows, under the same turn."""
+        child.parent, child.prompts, child.guard, child.meter = self.id, dict(self.prompts), self.guard, self.meter
+        child.title = next_title(self.title or self.id)
+        child.holder, child.usage = self.holder, self.usage
+        self.successor, self.end_reason = child, "compression"
+        child.replace(rows)
+
+
+def next_title(title: str) -> str:
+    """``name`` becomes ``name #2``, ``name #2`` becomes ``name #3``."""
+    name, _, number = title.rpartition(" #")
+    return f"{name} #{int(number) + 1}" if name and number.isdigit() else f"{title} #2"
 
 
 class MemoryStore:

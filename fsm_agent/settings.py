@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.requests import CacheTtl, Effort
 
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
@@ -147,6 +148,7 @@ class Compression(Group):
     ``tiny_window`` up to 64,000. ``min_progress``: what counts as smaller."""
 
     enabled: bool = True
+    mode: Literal["in_place", "rotate"] = "in_place"
     threshold: Ratio = 0.5
     small_window_floor: Ratio = 0.75
     tiny_window: Ratio = 0.85
@@ -199,12 +201,46 @@ class Delegation(Group):
     tree_cap_factor: Annotated[float, Field(ge=1, le=100)] = 3
 
 
+class Cache(Group):
+    """How long a provider keeps a marked prompt."""
+
+    ttl: CacheTtl = "5m"
+
+
 class Interrupt(Group):
     keep_partial: bool = True
 
 
+class Prompt(Group):
+    """``enforce_tool_use``: tell the model to act instead of announcing: ``auto`` for families that need it, true, false, or
+    parts of model names. ``context_files``: read AGENTS.md and its like; ``context_file_chars``: characters that one may
+    take, default 6 % of the window, 20,000 to 500,000. ``platform``: how answers are shown; ``platform_hint``: your words
+    on it, added or, with ``replace_platform_hint``, instead. ``model_line``: name the model and its provider."""
+
+    enforce_tool_use: Literal["auto"] | bool | tuple[str, ...] = "auto"
+    context_files: bool = True
+    context_file_chars: Annotated[int, Field(ge=1_000, le=10_000_000)] | None = None
+    platform: Literal["terminal", "chat", "plain"] | None = None
+    platform_hint: str = ""
+    replace_platform_hint: bool = False
+    model_line: bool = False
+
+
+class Memory(Group):
+    """``memory_chars`` and ``user_chars``: limits of MEMORY.md and USER.md in characters. ``review_every``: turns of a session
+    after which a ``memory:review`` event says that the notes are due for a review, 0 for never. Seconds for an external memory
+    provider: ``prefetch_timeout`` before a turn, ``drain_timeout`` for what it still has to store."""
+
+    memory_chars: Annotated[int, Field(ge=100, le=100_000)] = 2_200
+    user_chars: Annotated[int, Field(ge=100, le=100_000)] = 1_375
+    review_every: Count = 10
+    prefetch_timeout: Seconds = 8
+    drain_timeout: Seconds = 5
+
+
 class Settings(BaseSettings):
-    """All settings: what is given here, over the environment, over the defaults.
+    """All settings: what is given here, over the environment, over the defaults. ``reasoning_effort``: how much a model that
+    can think should think before it speaks; ``None`` leaves it to the model.
 
     Raises ``ConfigError`` (one line: what, given, allowed) for an unknown name or a value out of range.
     """
@@ -219,6 +255,7 @@ class Settings(BaseSettings):
     max_attempts_per_call_block: Annotated[int, Field(ge=1)] | None = None
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    reasoning_effort: Effort | None = None
     retry_after_cap: Seconds = 600
     invalid_tool_strikes: Annotated[int, Field(ge=1)] = 3
     invalid_json_retries: Count = 3
@@ -240,7 +277,10 @@ class Settings(BaseSettings):
     guardrail: Guardrail = Guardrail()
     approval: Approvals = Approvals()
     interrupt: Interrupt = Interrupt()
+    cache: Cache = Cache()
     delegation: Delegation = Delegation()
+    prompt: Prompt = Prompt()
+    memory: Memory = Memory()
 
     def __init__(self, **given: Any) -> None:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fsm_agent.context import fits_at_all, threshold
 from fsm_agent.requests import CheckSignals, ModelRequest, Signals, Tell
-from fsm_agent.wire import Ask, View, format_of, tokens_of
+from fsm_agent.wire import Ask, View, format_of
 from states.protocol import Yields
 from states.recover import recover
 from states.scaffolds import last_word
@@ -13,7 +13,9 @@ from states.turn import TurnState
 
 def build_messages(turn: TurnState) -> Yields:
     """Reports ``built`` or ``oversized``; or why no request can go out."""
-    signals: Signals = yield CheckSignals(charge=_opens_iteration(turn))
+    opens = _opens_iteration(turn)
+    signals: Signals = yield CheckSignals(charge=opens)
+    turn.prepaid = turn.prepaid or (opens and not signals.starved)
     if signals.interrupted:
         turn.interrupt_message = signals.message
         return "cancelled_waiting" if turn.spent & {"retries", "rebuilds"} else "cancelled"
@@ -23,7 +25,6 @@ def build_messages(turn: TurnState) -> Yields:
         return "spoken"
     if signals.starved and not turn.toolless:
         return "starved"
-    turn.prepaid = turn.prepaid or not turn.block.opened
     if turn.stepped == turn.iterations and not turn.block.opened and not turn.toolless:
         turn.stepped += 1
         yield Tell("step", (turn.iterations + 1, tuple(turn.last_round)))
@@ -40,16 +41,21 @@ def compose(turn: TurnState) -> ModelRequest:
     """The request as a pure function of history, runtime and scaffolding."""
     scaffold = (*turn.scaffold, last_word(turn)) if turn.toolless else turn.scaffold
     prompt = "\n\n".join(text.strip() for text in (turn.system_prompt, turn.ephemeral_prompt) if text.strip())
-    messages = turn.wire.messages(prompt, turn.history, scaffold, View.of(turn.runtime, turn.repairs_done))
+    view = View.of(turn.runtime, turn.repairs_done, turn.settings.cache.ttl)
+    messages = turn.wire.messages(prompt, turn.history, scaffold, view)
     ask = Ask(
         turn.runtime,
         prompt,
         tools=_tools(turn) if turn.tools and not turn.toolless else None,
         output_cap=output_cap(turn),
+        raised=turn.output_cap is None and turn.settings.max_output_tokens is None,
         temperature=turn.settings.temperature,
+        effort=None if "thinking_signature" in turn.repairs_done else turn.settings.reasoning_effort,
+        ttl=turn.settings.cache.ttl,
     )
     body = format_of(turn.runtime.api_mode).body(ask, messages)
-    return ModelRequest(body, turn.runtime.streaming, turn.toolless, estimate=_estimate(turn, len(body)))
+    chars = len(body) - turn.wire.image_bytes
+    return ModelRequest(body, turn.runtime.streaming, turn.toolless, estimate=turn.meter.estimate(chars), chars=chars)
 
 
 def _tools(turn: TurnState) -> bytes:
@@ -72,13 +78,6 @@ def output_cap(turn: TurnState) -> int | None:
     return min(doubled, max(length.cap_max, base))
 
 
-def _estimate(turn: TurnState, body_bytes: int) -> int:
-    """The last real prompt plus what was appended since; a rough count before the first reading."""
-    if not turn.last_prompt_tokens:
-        return tokens_of(body_bytes)
-    return max(0, turn.last_prompt_tokens + tokens_of(body_bytes - turn.last_body_bytes))
-
-
 def _size_event(turn: TurnState, request: ModelRequest) -> str:
     window, compression = turn.runtime.window, turn.settings.compression
     if window is None:
@@ -86,6 +85,6 @@ def _size_event(turn: TurnState, request: ModelRequest) -> str:
     fixed = len(turn.system_prompt) + len(turn.rows[0].text) + max(map(len, turn.tools_written.values()), default=0)
     if turn.runtime.local and not fits_at_all(fixed, window):
         return "window_too_small"
-    if not compression.enabled or turn.meter_muted or len(turn.history) < 2:
+    if not compression.enabled or turn.compaction_blocked or turn.meter.muted or len(turn.history) < 2:
         return "built"
     return "oversized" if request.estimate >= threshold(window, compression) else "built"

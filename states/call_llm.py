@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from fsm_agent.context import threshold
 from fsm_agent.messages import ModelReply
-from fsm_agent.requests import CallModel, Cancelled, Failure
-from states.protocol import Yields
+from fsm_agent.requests import CallModel, Cancelled, Compacted, Failure, ModelRequest, NoteCompaction
+from states.protocol import Steps, Yields
 from states.triage import triage
 from states.turn import TurnState
 
@@ -25,24 +26,31 @@ def call_llm(turn: TurnState) -> Yields:
     turn.account(reply.usage)
     match reply:
         case Cancelled():
-            turn.partial = "".join(turn.fragments) + reply.text
+            turn.partial, turn.thoughts = "".join(turn.fragments) + reply.text, reply.reasoning
             turn.last_reasoning = reply.reasoning or turn.last_reasoning
             return "cancelled"
         case Failure():
             turn.failure = reply
             return "error"
-    _note_reading(turn, reply, len(request.body))
+    yield from _read(turn, reply, request)
     turn.reply, turn.failure_class, turn.error = reply, "", ""
     event = triage(turn, reply)
     _gather(turn, event)
     return event
 
 
-def _note_reading(turn: TurnState, reply: ModelReply, body_bytes: int) -> None:
-    """A real count of prompt tokens replaces the estimate from here on."""
-    turn.needs_break, turn.meter_muted = False, False
-    if reply.usage is not None and reply.usage.prompt:
-        turn.last_prompt_tokens, turn.last_body_bytes = reply.usage.prompt, body_bytes
+def _read(turn: TurnState, reply: ModelReply, request: ModelRequest) -> Steps:
+    """A real count of prompt tokens replaces the estimate from here on, and says whether the last compaction helped."""
+    turn.needs_break, turn.meter.muted = False, False
+    if reply.usage is None or not reply.usage.prompt:
+        return
+    turn.last_prompt_tokens = reply.usage.prompt
+    turn.meter.read(reply.usage.prompt, request.chars)
+    window = turn.runtime.window
+    if window is not None and turn.compacted_before:
+        over = reply.usage.prompt >= threshold(window, turn.settings.compression)
+        noted: Compacted = yield NoteCompaction("read", over=over)
+        turn.compaction_blocked = noted.blocked
 
 
 def _gather(turn: TurnState, event: str) -> None:
@@ -52,5 +60,6 @@ def _gather(turn: TurnState, event: str) -> None:
     elif event in ("text", "summary"):
         turn.answer = "".join(turn.fragments) + turn.visible
     elif event in ("announced", "unverified"):
-        turn.held = "".join(turn.fragments) + turn.visible
-        turn.answer = turn.held
+        turn.held, turn.fragments = "".join(turn.fragments) + turn.visible, []
+    elif event == "incomplete" and turn.visible.strip():
+        turn.partial, turn.needs_break = turn.visible, True

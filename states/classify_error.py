@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fsm_agent.context import LEAST_REPLY
 from fsm_agent.requests import CheckSignals, Failure, Signals
 from fsm_agent.texts import one_line
-from states.detect import Size, detect
+from states.detect import Size, detect, status_of
 from states.limits import output_cap_from
 from states.protocol import Yields
 from states.turn import TurnState
@@ -49,13 +50,18 @@ def classify_error(turn: TurnState) -> Yields:
     if signals.interrupted:
         turn.interrupt_message = signals.message
         return "cancelled"
-    found = detect(failure, Size(turn.request.estimate if turn.request else 0, len(turn.history), turn.runtime.window))
+    found = detect(failure, _size(turn), turn.runtime.error_rows)
     turn.failure_class = found.name
     turn.error = one_line(failure.message)
     turn.trace.append(f"{found.name}: {turn.error}")
     if turn.toolless and found.name != "local_bug":
         return "summary_failed"
     return family(turn, failure, found.name)
+
+
+def _size(turn: TurnState) -> Size:
+    tokens = turn.request.estimate if turn.request else 0
+    return Size(tokens, len(turn.history), turn.runtime.window, thinks=turn.runtime.stale_floor > 0)
 
 
 def family(turn: TurnState, failure: Failure, name: str) -> str:
@@ -88,7 +94,7 @@ def _repairable(turn: TurnState, repair: str) -> str:
 
 def _bad_key(failure: Failure, name: str) -> str:
     """A 403 means no entitlement: neither a refresh nor another token of the same account helps."""
-    if failure.status == 403 and name == "auth":
+    if status_of(failure) == 403 and name == "auth":
         return "rejected"
     refreshable = failure.refreshable and name == "auth"
     return "bad_key" if refreshable or failure.other_keys else "rejected"
@@ -109,6 +115,9 @@ def _output_cap(turn: TurnState, failure: Failure) -> str:
     cap = output_cap_from(failure.detail, turn.runtime.window, estimate)
     if cap is None:
         return "cap_unknown"
+    if cap < LEAST_REPLY:  # the prompt fills the window: no cap leaves room for an answer
+        turn.failure_class = "context_overflow"
+        return _overflow(turn, turn.failure_class)
     if turn.output_cap is not None and cap >= turn.output_cap:
         return "rejected"
     turn.output_cap = cap

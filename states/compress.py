@@ -2,39 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from dataclasses import replace
+from collections.abc import Generator
 from typing import Any
 
-from fsm_agent.compaction import (
-    Plan,
-    assembled,
-    plan,
-    pruned,
-    size_of,
-    summary_prompt,
-    summary_without_model,
-)
+from fsm_agent.compaction import Division, assembled, divide, pruned
+from fsm_agent.compaction.divide import size_of
+from fsm_agent.compaction.prune import without_images
 from fsm_agent.context import threshold
-from fsm_agent.messages import Message, ModelReply
-from fsm_agent.requests import (
-    CallModel,
-    Cancelled,
-    CheckSignals,
-    Failure,
-    ModelRequest,
-    ReplaceHistory,
-    Request,
-    Signals,
-    Tell,
-)
-from fsm_agent.texts import split_reasoning
-from fsm_agent.wire import CHARS_PER_TOKEN, Ask, View, WireCopy, format_of, tokens_of
-from states.limits import window_from
+from fsm_agent.messages import Message
+from fsm_agent.requests import CheckSignals, Compacted, NoteCompaction, Replaced, ReplaceHistory, Request, Signals, Tell
+from fsm_agent.wire import CHARS_PER_TOKEN, WireCopy
+from states.limits import believe_window
 from states.protocol import Yields
+from states.summarise import Summary, preserved, summarise
 from states.turn import TurnState
 
 DEFAULT_WINDOW = 128_000
+SUMMARY_CHARS = 8_000
+"""What a summary is expected to take, when it is reckoned beforehand whether compaction can succeed at all."""
 
 
 def compress(turn: TurnState) -> Yields:
@@ -43,82 +28,88 @@ def compress(turn: TurnState) -> Yields:
     if signals.interrupted:
         turn.interrupt_message = signals.message
         return "cancelled"
-    _lower_window(turn)
-    before, target = size_of(turn.history), _target(turn)
-    shorter = pruned(turn.history, turn.settings.compression.tail_floor)
-    divided = plan(shorter, turn.rows[0] if turn.rows else None, _tail_chars(turn), turn.settings.compression.tail_floor)
-    if size_of(shorter) > target and divided.middle:
-        yield Tell("status", (f"compacting {len(divided.middle)} messages",))
-        summary = yield from _summary(turn, divided)
-        if summary is None:
-            return "cancelled"
-        shorter = assembled(divided, summary)
-    after = size_of(shorter)
-    if after > before * (1 - turn.settings.compression.min_progress):
-        return _no_progress(turn)
-    yield from _take(turn, shorter, before, after)
+    if turn.forced:
+        believe_window(turn)
+    before, goal = size_of(turn.history), _goal(turn)
+    compression = turn.settings.compression
+    shorter, summary = pruned(turn.history, compression.tail_floor), Summary()
+    if size_of(shorter) > goal:
+        division = _divided(turn, shorter, goal)
+        if division.middle and _can_help(turn, division, before):
+            yield Tell("status", (f"compacting {len(division.middle)} messages",))
+            kept = yield from preserved(turn, division.middle)
+            summary = yield from summarise(turn, division.middle)
+            if summary.interrupted:
+                return "cancelled"
+            if summary.text:
+                shorter = assembled(division, summary.text + kept)
+    if turn.forced and size_of(shorter) > _enough(turn, before):
+        shorter = without_images(shorter)
+    if size_of(shorter) > _enough(turn, before):
+        return (yield from _no_progress(turn))
+    yield from _take(turn, shorter, before, signals.at, summary)
     return "compressed"
 
 
-def _no_progress(turn: TurnState) -> str:
-    if not turn.forced:
-        turn.meter_muted = True
-        return "unchanged"
-    wider = turn.runtime.next_window and turn.runtime.window and turn.runtime.next_window > turn.runtime.window
-    return "outgrown" if wider else "stuck"
+def _enough(turn: TurnState, before: int) -> float:
+    return before * (1 - turn.settings.compression.min_progress)
 
 
-def _lower_window(turn: TurnState) -> None:
-    """Believe an overflow that names a smaller window than we knew of; it is never guessed."""
-    named = window_from(turn.failure.detail) if turn.forced and turn.failure else None
-    if named is not None and (turn.runtime.window is None or named < turn.runtime.window):
-        turn.runtime = replace(turn.runtime, window=named)
-
-
-def _target(turn: TurnState) -> int:
+def _goal(turn: TurnState) -> int:
     """Characters to get below: half of the threshold, so that the next rounds fit too; half of now when forced."""
     wanted = threshold(turn.runtime.window or DEFAULT_WINDOW, turn.settings.compression) * CHARS_PER_TOKEN // 2
     return min(wanted, size_of(turn.history) // 2) if turn.forced else wanted
 
 
-def _tail_chars(turn: TurnState) -> int:
+def _divided(turn: TurnState, history: list[Message], goal: int) -> Division:
     compression, window = turn.settings.compression, turn.runtime.window or DEFAULT_WINDOW
     budget = int(threshold(window, compression) * compression.tail_ratio) * CHARS_PER_TOKEN
-    return min(budget, size_of(turn.history) // 3)
+    return divide(
+        history,
+        front=0 if turn.compacted_before else compression.protect_first,
+        tail_chars=min(budget, goal),
+        tail_rows=min(compression.tail_floor, max(3, len(history) // 2)),
+        soft_factor=compression.soft_factor,
+    )
 
 
-def _summary(turn: TurnState, divided: Plan) -> Generator[Request | list[Any], Any, str | None]:
-    """The model's summary; ours when it gives none; ``None`` when the user interrupted."""
-    request = _summary_request(turn, divided.middle)
-    reply: ModelReply | Failure | Cancelled = yield CallModel(request, turn.stale_after(request), turn.settings.timeout.total)
-    if isinstance(reply, ModelReply) or reply.sent:
-        turn.sent += 1
-    turn.account(reply.usage)
-    if isinstance(reply, Cancelled):
-        return None
-    text = split_reasoning(reply.text)[0].strip() if isinstance(reply, ModelReply) else ""
-    if not text:
-        yield Tell("status", ("the summary call failed; the summary was made without a model",))
-    return text or summary_without_model(divided.middle)
+def _can_help(turn: TurnState, division: Division, before: int) -> bool:
+    """Is a summary worth its price? What stays must leave room for it; found out before a model is paid."""
+    kept = size_of([*division.front, *([division.request] if division.request else []), *division.tail])
+    return kept + min(SUMMARY_CHARS, size_of(division.middle) // 2) <= _enough(turn, before)
 
 
-def _summary_request(turn: TurnState, middle: Sequence[Message]) -> ModelRequest:
-    rows = [Message("user", summary_prompt(middle))]
-    messages = WireCopy().messages("", rows, (), View(turn.runtime.api_mode))
-    body = format_of(turn.runtime.api_mode).body(Ask(turn.runtime, temperature=turn.settings.temperature), messages)
-    return ModelRequest(body, turn.runtime.streaming, toolless=True, purpose="summary", estimate=tokens_of(len(body)))
+def _no_progress(turn: TurnState) -> Generator[Request | list[Any], Any, str]:
+    noted: Compacted = yield NoteCompaction("nothing_gained")
+    turn.compaction_blocked = noted.blocked
+    if not turn.forced:
+        turn.meter.muted = True
+        return "unchanged"
+    wider = turn.runtime.next_window and turn.runtime.window and turn.runtime.next_window > turn.runtime.window
+    return "outgrown" if wider else "stuck"
 
 
-def _take(turn: TurnState, shorter: list[Message], before: int, after: int) -> Generator[Request | list[Any], Any, None]:
+def _take(
+    turn: TurnState, shorter: list[Message], before: int, begun: float, summary: Summary
+) -> Generator[Request | list[Any], Any, None]:
+    rows_before, turn.history, turn.wire = len(turn.history), shorter, WireCopy()
+    turn.meter.forget()
+    turn.meter.muted = not turn.forced
+    replaced: Replaced = yield ReplaceHistory(tuple(shorter), rotate=turn.settings.compression.mode == "rotate")
+    turn.session_id, turn.parent_session_id = replaced.session_id, replaced.parent_session_id
     metrics = {
-        "messages_before": len(turn.history),
+        "messages_before": rows_before,
         "messages_after": len(shorter),
         "tokens_before": before // CHARS_PER_TOKEN,
-        "tokens_after": after // CHARS_PER_TOKEN,
+        "tokens_after": size_of(shorter) // CHARS_PER_TOKEN,
+        "seconds": max(0.0, replaced.at - begun),
+        "model": summary.model,
         "trigger": "overflow" if turn.forced else "threshold",
+        "fallback_used": bool(summary.text) and not summary.model,
     }
-    turn.history, turn.last_prompt_tokens, turn.meter_muted = shorter, 0, True
-    turn.wire = WireCopy()
     turn.compressions.append(metrics)
-    yield ReplaceHistory(tuple(shorter))
+    noted: Compacted = yield NoteCompaction("succeeded", with_model=bool(summary.model) or not summary.text)
+    turn.compacted_before = noted.done > 0
     yield Tell("event", ("session:compress", metrics))
+    if noted.done >= 2:
+        yield Tell("status", (f"compacted {noted.done} times in this session: details may have been lost",))

@@ -16,6 +16,7 @@ from fsm_agent.requests import (
     ReplaceHistory,
     Saved,
     Signals,
+    SyncMemory,
     Tell,
     Transform,
     Transformed,
@@ -48,6 +49,7 @@ def finalize(turn: TurnState) -> Steps:
     yield Tell("stream_delta", (None,))
     if _outcome(turn) is Outcome.COMPLETED:
         yield from _transform(turn)
+        yield from _remember(turn, spoken)
     elif _outcome(turn) is not Outcome.INTERRUPTED:
         yield from _show_trace(turn)
     yield Tell("event", ("turn:end", {"turn_id": turn.turn_id, "exit": turn.exit and turn.exit.value}))
@@ -72,6 +74,15 @@ def _transform(turn: TurnState) -> Steps:
     changed: Transformed = yield Transform(turn.final_response or "")
     if changed.text is not None:
         turn.final_response, turn.response_transformed = changed.text, True
+
+
+def _remember(turn: TurnState, spoken: str) -> Steps:
+    """Only what was said to the end: an interrupted or failed turn is not remembered (INT-13)."""
+    asked = next((row.text for row in turn.rows if row.role == "user"), "")
+    if turn.recalls and asked.strip():
+        yield SyncMemory(asked, spoken)
+    if turn.review_due:
+        yield Tell("event", ("memory:review", {"session_id": turn.session_id, "turn_id": turn.turn_id}))
 
 
 def _show_trace(turn: TurnState) -> Steps:
@@ -106,7 +117,9 @@ def _spoken(turn: TurnState) -> str:
         case E.PRIOR_CONTENT_USED:
             return turn.prior_content
         case E.INTERRUPTED_IN_CALL | E.INTERRUPTED_BEFORE_CALL | E.INTERRUPTED_IN_BACKOFF | E.INTERRUPTED_IN_TOOLS:
-            return (turn.partial or "".join(turn.fragments)) if turn.settings.interrupt.keep_partial else ""
+            return (turn.partial or "".join(turn.fragments) or turn.held) if turn.settings.interrupt.keep_partial else ""
+        case E.RESPONSES_INCOMPLETE:
+            return "".join(turn.fragments) + turn.partial
     return "".join(turn.fragments) or turn.held
 
 
@@ -126,6 +139,13 @@ def _closing_row(turn: TurnState, spoken: str) -> Message:
     interrupted = _outcome(turn) is Outcome.INTERRUPTED
     if spoken.strip():
         finish = "interrupted" if interrupted else turn.reply.finish if turn.reply else None
-        return Message("assistant", spoken, reasoning=turn.thoughts or None, finish_reason=finish, interrupted=interrupted)
+        return Message(
+            "assistant",
+            spoken,
+            reasoning=turn.thoughts or None,
+            finish_reason=finish,
+            interrupted=interrupted,
+            blocks=turn.reply.blocks if turn.reply and turn.answer is not None else (),
+        )
     note = turn.final_response or ("(interrupted)" if interrupted else "(no answer)")
     return Message("assistant", note, finish_reason="note", interrupted=interrupted, wire=False)

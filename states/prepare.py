@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 from fsm_agent.messages import Message
-from fsm_agent.requests import CheckSignals, Opened, OpenTurn, Persist, ReplaceHistory, Signals, Tell
-from fsm_agent.texts import clean, without_memory_block
+from fsm_agent.requests import (
+    CheckSignals,
+    Opened,
+    OpenTurn,
+    Persist,
+    Prefetch,
+    Prefetched,
+    ReplaceHistory,
+    Request,
+    Signals,
+    Tell,
+)
+from fsm_agent.texts import clean, with_memory_block, without_memory_block
 from states.protocol import Yields
 from states.turn import TurnState, limits_of
 
@@ -16,12 +28,15 @@ def prepare(turn: TurnState) -> Yields:
     opened: Opened = yield OpenTurn()
     turn.runtime, turn.tools = opened.runtime, opened.tools
     turn.system_prompt, turn.workdir = opened.system_prompt, opened.workdir
+    turn.review_due = opened.review_due
+    turn.auxiliary, turn.compaction_blocked = opened.auxiliary, opened.compacted.blocked
+    turn.compacted_before = opened.compacted.done > 0
     turn.limits = dict(limits_of(turn.settings, opened.runtime))
     stored = turn.supplied_history if turn.supplied_history is not None else opened.session_rows
     turn.history = list(stored)
     if turn.supplied_history is not None:
         yield ReplaceHistory(turn.supplied_history)
-    turn.append(Message("user", clean_content(turn.user_content)))
+    turn.append((yield from _user_row(turn)))
     yield Persist(tuple(turn.rows))
     for notice in opened.notices:
         yield Tell("status", (notice,))
@@ -30,6 +45,17 @@ def prepare(turn: TurnState) -> Yields:
         turn.interrupt_message = signals.message
         return "cancelled"
     return "ready"
+
+
+def _user_row(turn: TurnState) -> Generator[Request | list[Any], Any, Message]:
+    """The clean text is stored; what was recalled for it is only sent, in the same bytes on every later turn."""
+    content = clean_content(turn.user_content)
+    if not turn.recalls or not isinstance(content, str):
+        return Message("user", content)
+    found: Prefetched = yield Prefetch(content)
+    if found.problem:
+        yield Tell("status", (found.problem,))
+    return Message("user", content, sent=with_memory_block(content, found.text) if found.text.strip() else None)
 
 
 def clean_content(content: Any) -> Any:

@@ -59,6 +59,11 @@ def _again(turn: TurnState) -> Recovery:
     return (yield from _wait(turn, Wait("empty", turn.empties, "the model gave an empty reply")))
 
 
+def _adopt(turn: TurnState, switched: Switched) -> None:
+    """The same provider and model in another way: what an overflow taught of its window stays known."""
+    turn.runtime = replace(switched.runtime, window=turn.runtime.window)
+
+
 def _rekey(turn: TurnState) -> Recovery:
     failure = turn.failure
     switched: Switched = yield Rekey(
@@ -66,7 +71,7 @@ def _rekey(turn: TurnState) -> Recovery:
     )
     turn.trace.append(switched.detail)
     if switched.ok:
-        turn.runtime = switched.runtime
+        _adopt(turn, switched)
         return None
     if failure is not None:
         turn.failure = replace(failure, refreshable=False, other_keys=0)
@@ -76,7 +81,7 @@ def _rekey(turn: TurnState) -> Recovery:
 def _rebuild(turn: TurnState) -> Recovery:
     yield Tell("status", ("the connection is being rebuilt",))
     switched: Switched = yield RebuildClient()
-    turn.runtime = switched.runtime
+    _adopt(turn, switched)
     return (yield from _wait(turn, Wait("rebuild", turn.settings.api_max_retries, "connection rebuilt")))
 
 
@@ -93,7 +98,10 @@ def _fallback(turn: TurnState) -> Recovery:
         turn.trace.append(switched.detail)
         return "failed"
     turn.runtime, turn.fallback_activated = switched.runtime, True
-    turn.repairs_done, turn.pending_repair, turn.output_cap, turn.scaffold = frozenset(), "", None, ()
+    turn.meter.forget()
+    turn.repairs_done, turn.pending_repair, turn.output_cap = frozenset(), "", None
+    turn.scaffold = turn.scaffold if turn.fragments else ()  # an answer that was begun is still to be continued
+    turn.forced = False  # the overflow was the other model's
     notice = f"switched from {before.provider}:{before.model} to {switched.runtime.provider}:{switched.runtime.model}"
     yield Tell("status", (notice,))
     return None
@@ -104,7 +112,7 @@ def _repair(turn: TurnState) -> Recovery:
     turn.repairs_done |= {repair}
     if repair == "no_streaming":
         switched: Switched = yield SwitchStreaming()
-        turn.runtime = switched.runtime
+        _adopt(turn, switched)
     yield Tell("status", (f"request repaired ({repair.replace('_', ' ')}), sending again",))
     return None
 

@@ -46,9 +46,9 @@ def _continuation(turn: TurnState, event: str) -> tuple[Message, ...]:
     texts = {
         "cut_text": ("".join(turn.fragments), GO_ON),
         "dropped_call": ("".join(turn.fragments) or turn.visible, SMALLER),
-        "incomplete": (turn.visible, ANSWER_NOW),
+        "incomplete": ("".join(turn.fragments) + turn.partial, ANSWER_NOW),
         "open_scratchpad": ("", ""),
-        "announced": (turn.visible, ACT_NOW),
+        "announced": (turn.held, ACT_NOW),
         "unverified": (turn.held, VERIFY),
     }
     said, prompt = texts[event]

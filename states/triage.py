@@ -61,13 +61,13 @@ def _whole(call: ToolCall, tools: Sequence[ToolSpec]) -> bool:
     if parsed.kind != "ok" or parsed.repaired:
         return False
     required = next((tool.parameters.get("required") for tool in tools if tool.name == call.name), None)
-    return bool(parsed.value) or not required
+    return bool(parsed.value) or (bool(call.arguments.strip()) and not required)
 
 
 def _cut_event(turn: TurnState, reply: ModelReply, visible: str) -> str:
     if visible.strip():
         return "cut_text"
-    if turn.thoughts and reply.finish == "length":
+    if (turn.thoughts or reply.blocks) and reply.finish == "length":
         return "all_thinking"
     if reply.finish == "length":
         return "blank"

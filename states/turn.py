@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from fsm_agent.context import ContextMeter
 from fsm_agent.messages import NO_USAGE, Message, ModelReply, Usage
 from fsm_agent.outcome import ExitReason
 from fsm_agent.requests import Failure, ModelRequest, Runtime, ToolSpec
@@ -86,6 +87,9 @@ class TurnState(Counters):
     system_prompt: str = ""
     workdir: str = "/"
     ephemeral_prompt: str = ""
+    recalls: bool = False
+    review_due: bool = False
+    parent_session_id: str | None = None
     supplied_history: tuple[Message, ...] | None = None
     history: list[Message] = field(default_factory=list)
     rows: list[Message] = field(default_factory=list)
@@ -103,7 +107,7 @@ class TurnState(Counters):
     usage: Usage = NO_USAGE
     usage_known: bool = False
     last_prompt_tokens: int = 0
-    last_body_bytes: int = 0
+    meter: ContextMeter = field(default_factory=ContextMeter)
     prepaid: bool = False
     stepped: int = 0
 
@@ -113,7 +117,10 @@ class TurnState(Counters):
     output_cap: int | None = None
     scaffold: tuple[Message, ...] = ()
     forced: bool = False
-    meter_muted: bool = False
+    focus: str = ""
+    auxiliary: Runtime | None = None
+    compacted_before: bool = False
+    compaction_blocked: str = ""
     fallback_activated: bool = False
     trace: list[str] = field(default_factory=list)
 

@@ -41,10 +41,11 @@ def test_the_environment_names_the_model() -> None:
 @pytest.mark.parametrize(
     ("env", "provider"),
     [
-        ({"OPENAI_API_KEY": "a", "OPENROUTER_API_KEY": "b", "ANTHROPIC_API_KEY": "c"}, "openai"),
-        ({"OPENROUTER_API_KEY": "b", "ANTHROPIC_API_KEY": "c"}, "openrouter"),
+        ({"OPENAI_API_KEY": "a", "OPENROUTER_API_KEY": "b", "ANTHROPIC_API_KEY": "c"}, "anthropic"),
+        ({"OPENAI_API_KEY": "a", "OPENROUTER_API_KEY": "b"}, "openai"),
+        ({"OPENROUTER_API_KEY": "b", "ANTHROPIC_API_KEY": " "}, "openrouter"),
         ({"OPENAI_API_KEY": "  ", "OPENROUTER_API_KEY": "b"}, "openrouter"),
-        ({"ANTHROPIC_API_KEY": "c"}, "offline"),
+        ({"ANTHROPIC_API_KEY": "c"}, "anthropic"),
         ({}, "offline"),
     ],
 )
@@ -147,11 +148,7 @@ def test_a_vendor_is_a_row() -> None:
         ({"model": "local:m"}, {}, ["needs an address", "LOCAL_BASE_URL"]),
         ({"base_url": "http://127.0.0.1:1/v1"}, {}, ["without a model", "FSM_AGENT_MODEL"]),
         ({"model": "openai:gpt-5", "api_mode": "chat"}, OPENAI, ["unknown api_mode", "chat", "chat_completions"]),
-        ({"model": "openai:gpt-5", "api_mode": "codex_responses"}, OPENAI, ["codex_responses", "not available yet"]),
-        ({"model": "openai-responses:gpt-5"}, OPENAI, ["codex_responses", "not available yet"]),
-        ({"model": "anthropic:claude", "api_key": "k"}, {}, ["anthropic_messages", "not available yet"]),
-        ({"model": "anthropic:claude", "api_key": "k", "api_mode": "chat_completions"}, {}, ["not available yet"]),
-        ({"model": "m", "base_url": "https://gate.example.com/anthropic"}, {}, ["anthropic_messages"]),
+        ({"model": "anthropic:claude"}, {}, ["no key", "ANTHROPIC_API_KEY"]),
         ({"model": "openai:gpt-5", "context_window": 0}, OPENAI, ["context_window", "0", "positive"]),
         ({"model": "openai:gpt-5", "context_window": "128k"}, OPENAI, ["context_window", "128k"]),
         ({"model": "openai:gpt-5", "context_window": True}, OPENAI, ["context_window", "True"]),
@@ -212,3 +209,59 @@ def test_choosing_loads_no_sdk() -> None:
 )
 def test_models_that_think_may_be_silent_for_longer(model: str, seconds: float) -> None:
     assert stale_floor(model) == seconds
+
+
+@pytest.mark.parametrize(
+    ("model", "url", "given", "mode"),
+    [
+        ("openai:gpt-5", None, None, "chat_completions"),
+        ("openai-responses:gpt-5", None, None, "codex_responses"),
+        ("openai:gpt-5", None, "codex_responses", "codex_responses"),
+        ("anthropic:claude", None, None, "anthropic_messages"),
+        ("anthropic:claude", "https://proxy.example.com", None, "anthropic_messages"),
+        ("anthropic:claude", None, "chat_completions", "chat_completions"),
+        ("m", "https://gate.example.com/anthropic", None, "anthropic_messages"),
+        ("m", "https://gate.example.com/anthropic/v1/", None, "anthropic_messages"),
+        ("m", "https://api.anthropic.com/v1", None, "anthropic_messages"),
+        ("m", "https://gate.example.com/anthropic", "chat_completions", "chat_completions"),
+        ("m", "https://anthropic.example.com/v1", None, "chat_completions"),
+    ],
+)
+def test_the_wire_as_given_else_the_providers_own_else_by_the_address(
+    model: str, url: str | None, given: str | None, mode: str
+) -> None:
+    choice = choose(model, base_url=url, api_key="k", api_mode=given)
+    assert choice.api_mode == choice.runtime().api_mode == mode
+
+
+@pytest.mark.parametrize(
+    ("model", "mode", "marks", "replay"),
+    [
+        ("anthropic:claude-sonnet-4-5", None, True, "details"),
+        ("anthropic:next", None, True, "details"),
+        ("anthropic:claude-sonnet-4-5", "chat_completions", False, "details"),
+        ("openrouter:anthropic/claude-sonnet-4.5", None, True, "details"),
+        ("openrouter:openai/gpt-5", None, False, "details"),
+        ("openai:claude-behind-a-gate", "anthropic_messages", True, "details"),
+        ("moonshot:kimi-k2", "anthropic_messages", False, "reasoning_content"),
+        ("openai:gpt-5", None, False, "none"),
+    ],
+)
+def test_who_caches_by_marks_and_takes_thoughts_back(model: str, mode: str | None, marks: bool, replay: str) -> None:
+    runtime = choose(model, api_key="k", api_mode=mode).runtime()
+    assert (runtime.cache_marks, runtime.reasoning_replay) == (marks, replay)
+
+
+@pytest.mark.parametrize(
+    ("model", "key"),
+    [
+        ("openai:gpt-5-mini", "reasoning_effort"),
+        ("openai:o3", "reasoning_effort"),
+        ("openai:gpt-4o", ""),
+        ("openai:gpt-5-chat-latest", ""),
+        ("openrouter:anthropic/claude-sonnet-4.5", "reasoning"),
+        ("mistral:magistral", ""),
+    ],
+)
+def test_how_much_to_think_is_asked_only_where_it_is_understood(model: str, key: str) -> None:
+    assert choose(model, api_key="k").runtime().effort_key == key

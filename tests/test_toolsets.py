@@ -17,7 +17,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.requests import RunTool, ToolOutcome
 from fsm_agent.testing.clock import FakeClock
 from fsm_agent.tools import ToolFailure, ToolRunner
-from fsm_agent.toolsets import TOOLSETS, toolset
+from fsm_agent.toolsets import toolset
 from fsm_agent.toolsets.files import resolve
 from fsm_agent.toolsets.policy import hard_line
 from fsm_agent.toolsets.process import HEAD, TAIL
@@ -58,7 +58,7 @@ def error(outcome: ToolOutcome) -> str:
 
 
 def test_the_core_tools_and_their_contracts(tmp_path: Path) -> None:
-    specs = {tool.spec.name: tool.spec for tool in TOOLSETS["core"](tmp_path)}
+    specs = {tool.spec.name: tool.spec for tool in toolset("core", tmp_path)}
     contracts = {name: (spec.concurrency, spec.effect, spec.approval) for name, spec in specs.items()}
     reader = ("parallel", "pure", "never")
     assert contracts == {

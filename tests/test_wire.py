@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsm_agent.invariants import violations
 from fsm_agent.messages import Message, ToolCall
-from fsm_agent.wire import View, WireCopy
+from fsm_agent.requests import Runtime
+from fsm_agent.wire import Ask, View, WireCopy, format_of
 
 TEXT = st.text(max_size=12) | st.sampled_from(["", "  ", "\ud800", "a\x00b", "<think>x</think>"])
 IDS = st.sampled_from(["call_0", "call_1", "call_2", ""])
@@ -109,3 +111,29 @@ def test_images_become_words_for_a_model_without_eyes() -> None:
     history = [Message("user", [{"type": "image_url", "image_url": {"url": "data:,"}}, {"type": "text", "text": "what?"}])]
     sent = json.loads(b"".join(WireCopy().messages("", history, (), View(vision=False))))
     assert all(part["type"] == "text" for part in sent[0]["content"])
+
+
+def test_thoughts_of_other_wires_are_no_details() -> None:
+    detail = {"type": "reasoning.text", "text": "hm", "signature": "s"}
+    foreign = ({"type": "thinking", "thinking": "x", "signature": "y", "issuer": "z"}, {"type": "reasoning", "id": "rs_1"})
+    view = View(reasoning="details")
+    for blocks, sent in (((*foreign, detail), [detail]), (foreign, None)):
+        history = [Message("user", "q"), Message("assistant", "a", blocks=blocks)]
+        assert json.loads(b"".join(WireCopy().messages("", history, (), view)))[1].get("reasoning_details") == sent
+
+
+@pytest.mark.parametrize(
+    ("key", "sent"),
+    [("reasoning_effort", {"reasoning_effort": "low"}), ("reasoning", {"reasoning": {"effort": "low"}}), ("", {})],
+)
+def test_how_much_to_think_is_asked_as_the_provider_wants_it(key: Any, sent: dict[str, Any]) -> None:
+    body = format_of("chat_completions").body(Ask(Runtime("p", "m", effort_key=key), effort="low"), [b"[]"])
+    assert {name: value for name, value in json.loads(body).items() if name.startswith("reasoning")} == sent
+
+
+def test_marks_live_as_long_as_was_asked() -> None:
+    history = [Message("user", "q")]
+    five, hour = View(marks=True), View(marks=True, ttl="1h")
+    for view, mark in ((five, {"type": "ephemeral"}), (hour, {"type": "ephemeral", "ttl": "1h"})):
+        sent = json.loads(b"".join(WireCopy().messages("prompt", history, (), view)))
+        assert [row["content"][0]["cache_control"] for row in sent] == [mark, mark]

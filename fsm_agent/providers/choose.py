@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.probe import is_loopback, is_nearby
-from fsm_agent.providers.profiles import AVAILABLE_MODES, BY_KEY, LOCAL_SERVERS, PROFILES, Profile
+from fsm_agent.providers.profiles import BY_KEY, LOCAL_SERVERS, PROFILES, Profile, stale_floor, takes_effort
 from fsm_agent.requests import ApiMode, Runtime
 
-MODES: tuple[str, ...] = get_args(ApiMode)
+MODES: tuple[ApiMode, ...] = get_args(ApiMode)
 MODEL_ENV = "FSM_AGENT_MODEL"
 OFFLINE = "no usable key is set and no local server answers, so the offline demo replies"
 Probe = Callable[[str], Sequence[str]]
@@ -39,6 +39,8 @@ class Choice:
 
     def runtime(self, primary: bool = True) -> Runtime:
         """What a turn knows of this provider."""
+        profile, name = self.profile, self.model.lower()
+        claude = self.api_mode == "anthropic_messages" and (profile.name == "anthropic" or "claude" in name)
         return Runtime(
             provider=self.profile.name,
             model=self.model,
@@ -48,8 +50,12 @@ class Choice:
             primary=primary,
             local=self.local,
             aggregator=self.profile.aggregator,
-            reasoning_replay=self.profile.reasoning_replay,
+            reasoning_replay="details" if claude else profile.reasoning_replay,
             output_key=self.profile.output_key,
+            stale_floor=stale_floor(self.model),
+            cache_marks=claude or (self.api_mode == "chat_completions" and any(part in name for part in profile.marked_models)),
+            effort_key=profile.effort_key if profile.effort_key != "reasoning_effort" or takes_effort(name) else "",
+            error_rows=self.profile.error_rows,
         )
 
 
@@ -110,7 +116,7 @@ def _pick(
 
 def _by_key(env: Mapping[str, str]) -> tuple[Profile, str, str] | None:
     for profile in BY_KEY:
-        if profile.api_mode in AVAILABLE_MODES and profile.default_model and _from_env(profile.key_env, env):
+        if profile.default_model and _from_env(profile.key_env, env):
             return (
                 profile,
                 profile.default_model,
@@ -177,15 +183,11 @@ def _keys(profile: Profile, url: str | None, api_key: Any, given: tuple[str, ...
 
 
 def _mode(profile: Profile, url: str | None, api_mode: str | None) -> ApiMode:
-    """The wire: as given, else the provider's, else by the address. Raises for one that is not available yet."""
+    """The wire: as given, else the provider's own, else by the address."""
     parts = urlsplit(url or "")
-    by_url = parts.path.rstrip("/").endswith("/anthropic") or (parts.hostname or "") == "api.anthropic.com"
-    mode = api_mode or ("anthropic_messages" if by_url else profile.api_mode)
-    for unavailable in (profile.api_mode, mode):
-        if unavailable not in AVAILABLE_MODES:
-            allowed = "providers and addresses that speak " + ", ".join(sorted(AVAILABLE_MODES))
-            raise ConfigError(f"the API mode {unavailable!r} is not available yet", profile.name, allowed)
-    return "chat_completions"
+    by_url = parts.path.rstrip("/").removesuffix("/v1").endswith("/anthropic") or (parts.hostname or "") == "api.anthropic.com"
+    given = next((mode for mode in MODES if mode == api_mode), None)
+    return given or ("anthropic_messages" if by_url and profile.api_mode == "chat_completions" else profile.api_mode)
 
 
 def _check_mode(api_mode: str | None) -> None:

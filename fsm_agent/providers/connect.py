@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypedDict
+
 from fsm_agent.ports import Clock, ModelPort
 from fsm_agent.providers.choose import Choice
 from fsm_agent.settings import Settings
+from fsm_agent.wire import View
+
+LINGER = 5.0
+"""Seconds that a stream may stay open after its finish reason. The reply is whole by then: a shorter stale limit must not
+come first, or the watchdog would take it for a cut one and have it continued."""
+
+
+class Limits(TypedDict):
+    """What every port is given of the settings, in seconds, and wall time."""
+
+    connect: float
+    read: float
+    total: float
+    linger: float
+    now: Callable[[], float]
 
 
 def connect(choice: Choice, settings: Settings, clock: Clock) -> ModelPort:
@@ -18,15 +36,22 @@ def connect(choice: Choice, settings: Settings, clock: Clock) -> ModelPort:
         from fsm_agent.testing.scriptfile import script_from
 
         return ScriptedModel(script_from(choice.model), clock)
+    from fsm_agent.providers.anthropic_messages import AnthropicMessages
     from fsm_agent.providers.openai_chat import OpenAIChat
+    from fsm_agent.providers.openai_responses import OpenAIResponses
 
     timeout, stale = settings.timeout, settings.stale
-    longest = max(stale.local, stale.stream.above_100k, stale.whole.above_100k, timeout.read)
-    return OpenAIChat(
-        choice.base_url or "",
-        choice.keys[0] if choice.keys else "",
-        connect=timeout.connect,
-        read=longest,
-        total=timeout.total,
-        now=clock.now,
-    )
+    url, key = choice.base_url or "", choice.keys[0] if choice.keys else ""
+    limits: Limits = {
+        "connect": timeout.connect,
+        "read": max(stale.local, stale.stream.above_100k, stale.whole.above_100k, timeout.read),
+        "total": timeout.total,
+        "linger": min(LINGER, stale.stream.base / 2),
+        "now": clock.now,
+    }
+    issuer = View.of(choice.runtime(), frozenset()).issuer
+    if choice.api_mode == "anthropic_messages":
+        return AnthropicMessages(url, key, auth=choice.profile.auth, issuer=issuer, **limits)
+    if choice.api_mode == "codex_responses":
+        return OpenAIResponses(url, key, issuer=issuer, **limits)
+    return OpenAIChat(url, key, **limits)

@@ -50,8 +50,9 @@ def codes(body: Any) -> list[str]:
     """Every structured code, best first: names before types before numbers, the outer error before nested ones."""
     found: list[tuple[int, str]] = []
     for depth, error in enumerate(_errors(body)):
-        for rank, key in enumerate(("code", "type", "status")):
-            value = error.get(key)
+        details = error.get("details")
+        named = details.get("error_code") if isinstance(details, Mapping) else None
+        for rank, value in enumerate((error.get("code") or named, error.get("type"), error.get("status"))):
             if isinstance(value, (str, int)) and not isinstance(value, bool) and str(value):
                 number = str(value).isdigit()
                 found.append(((100 if number else 0) + rank * 10 + depth, str(value)))

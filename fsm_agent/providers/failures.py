@@ -24,6 +24,20 @@ _LOCAL = frozenset({"LocalProtocolError", "InvalidURL", "UnsupportedProtocol"})
 _UNSENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError"})
 """The connection was never made, so the provider cannot have seen the request."""
 
+_STATUS_OF_TYPE = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""The status that Anthropic documents for each type of error; an error inside a stream comes without one."""
+
 
 def failure_from(exc: BaseException, now: float, secrets: Iterable[str] = ()) -> Failure:
     """Say what an exception of an SDK, of its transport or of the machine means. ``now`` is wall time in seconds.
@@ -34,7 +48,9 @@ def failure_from(exc: BaseException, now: float, secrets: Iterable[str] = ()) ->
     secrets = tuple(secrets)
     chain = list(_causes(exc))
     for link in chain:
-        if (status := _status(link)) is not None:
+        if (status := _status(link)) is not None and 200 <= status < 300:
+            return event_failure(_body(link), now, secrets, str(link))
+        if status is not None:
             return http_failure(status, _body(link), _headers(link), now, secrets, type(link).__name__, str(link))
     if any(isinstance(link, UnicodeEncodeError) for link in chain):
         return _plain("encode", exc, chain, secrets, sent=False)
@@ -68,6 +84,16 @@ def http_failure(
 def body_failure(body: Any, now: float = 0.0, secrets: Iterable[str] = (), text: str = "") -> Failure:
     """A 200 that carries an error instead of a reply; its code and message are kept."""
     return _build("shape", body, {}, now, secrets, text, None, "ErrorInBody")
+
+
+def event_failure(body: Any, now: float = 0.0, secrets: Iterable[str] = (), text: str = "") -> Failure:
+    """An error that arrived inside a stream whose status said 200. Where its type has a status of its own, that counts."""
+    error = error_body.error_of(body)
+    kind = error.get("type") if isinstance(error, Mapping) else None
+    status = _STATUS_OF_TYPE.get(kind) if isinstance(kind, str) else None
+    if status is None:
+        return body_failure(body, now, secrets, text)
+    return http_failure(status, body, {}, now, secrets, "ErrorInStream", text)
 
 
 def shape_failure(what: str, body: Any = None, secrets: Iterable[str] = ()) -> Failure:

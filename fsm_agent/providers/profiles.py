@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fsm_agent.requests import ApiMode
+from fsm_agent.requests import ApiMode, ErrorRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,10 @@ class Profile:
     ``key_env`` and ``base_url_env`` name environment variables. ``default_model`` is used when a key in the environment
     chose this provider. ``model_windows`` are (prefix of a model's name, tokens); the longest prefix wins. ``local``:
     no key and slow answers are normal. ``aggregator``: it stands before other providers. ``in_process``: it has no
-    address. ``reasoning_replay``: which reasoning must be sent back. ``output_key``: its name for the cap on output.
+    address. ``error_rows``: its own signs of error classes, which come before the general ones. ``reasoning_replay``: which
+    reasoning must be sent back. ``output_key``: its name for the cap on output. ``effort_key``: how chat completions ask its
+    thinking models for reasoning. ``marked_models``: names whose prompts it caches by marks, on chat completions. ``auth``:
+    the header that carries the key on the Messages wire.
     """
 
     name: str
@@ -33,9 +36,13 @@ class Profile:
     needs_key: bool = True
     reasoning_replay: Literal["none", "reasoning_content", "details"] = "none"
     output_key: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    effort_key: Literal["", "reasoning_effort", "reasoning"] = ""
+    marked_models: tuple[str, ...] = ()
+    auth: Literal["x-api-key", "bearer"] = "x-api-key"
     default_model: str | None = None
     default_window: int | None = None
     model_windows: tuple[tuple[str, int], ...] = ()
+    error_rows: tuple[ErrorRow, ...] = ()
 
     def window(self, model: str) -> int | None:
         """Context window of a model in tokens; ``None`` when nothing is known of it."""
@@ -59,20 +66,21 @@ _OPENAI_WINDOWS = (
 ROWS: tuple[Profile, ...] = (
     Profile(
         "openai", "https://api.openai.com/v1", "OPENAI_API_KEY", "OPENAI_BASE_URL",
-        output_key="max_completion_tokens", default_model="gpt-5-mini", default_window=128_000,
-        model_windows=_OPENAI_WINDOWS,
+        output_key="max_completion_tokens", effort_key="reasoning_effort", default_model="gpt-5-mini",
+        default_window=128_000, model_windows=_OPENAI_WINDOWS,
     ),
     Profile(
         "openai-responses", "https://api.openai.com/v1", "OPENAI_API_KEY", "OPENAI_BASE_URL",
         api_mode="codex_responses", default_model="gpt-5-mini", default_window=128_000, model_windows=_OPENAI_WINDOWS,
     ),
     Profile(
-        "anthropic", "https://api.anthropic.com", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL",
-        api_mode="anthropic_messages", default_model="claude-sonnet-4-5", default_window=200_000,
+        "anthropic", "https://api.anthropic.com/v1", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL",
+        api_mode="anthropic_messages", reasoning_replay="details", default_model="claude-sonnet-5-5", default_window=200_000,
     ),
     Profile(
         "openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "OPENROUTER_BASE_URL",
-        aggregator=True, reasoning_replay="details", default_model="openrouter/auto", default_window=128_000,
+        aggregator=True, reasoning_replay="details", effort_key="reasoning", marked_models=("claude",), auth="bearer",
+        default_model="openrouter/auto", default_window=128_000,
         model_windows=(
             ("anthropic/", 200_000), ("openai/gpt-4.1", 1_047_576), ("openai/gpt-5", 400_000),
             ("google/gemini", 1_048_576),
@@ -84,7 +92,7 @@ ROWS: tuple[Profile, ...] = (
     ),
     Profile(
         "moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", "MOONSHOT_BASE_URL",
-        reasoning_replay="reasoning_content", default_model="kimi-latest", default_window=131_072,
+        reasoning_replay="reasoning_content", auth="bearer", default_model="kimi-latest", default_window=131_072,
         model_windows=(("kimi-k2", 262_144), ("moonshot-v1-8k", 8_192), ("moonshot-v1-32k", 32_768)),
     ),
     Profile(
@@ -102,10 +110,19 @@ ROWS: tuple[Profile, ...] = (
     Profile(
         "qwen", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY", "DASHSCOPE_BASE_URL",
         default_model="qwen-plus", default_window=131_072, model_windows=(("qwen-max", 32_768), ("qwen3-max", 262_144)),
+        error_rows=(
+            ErrorRow("billing", codes=("allocationquota.freetieronly",)),
+            ErrorRow("rate_limit", codes=("throttling.ratequota", "throttling.allocationquota", "limit_requests")),
+        ),
     ),
     Profile(
         "zai", "https://api.z.ai/api/paas/v4", "ZAI_API_KEY", "ZAI_BASE_URL",
-        default_model="glm-4.5", default_window=131_072, model_windows=(("glm-4.6", 200_000),),
+        auth="bearer", default_model="glm-4.5", default_window=131_072, model_windows=(("glm-4.6", 200_000),),
+        error_rows=(
+            ErrorRow("billing", codes=("1113",)), ErrorRow("content_policy", codes=("1301",)),
+            ErrorRow("context_overflow", codes=("1261",)), ErrorRow("model_not_found", codes=("1211",)),
+            ErrorRow("overloaded", codes=("1305",)),
+        ),
     ),
     Profile("ollama", "http://127.0.0.1:11434/v1", None, "OLLAMA_BASE_URL", local=True, needs_key=False),
     Profile("lmstudio", "http://127.0.0.1:1234/v1", None, "LMSTUDIO_BASE_URL", local=True, needs_key=False),
@@ -116,9 +133,35 @@ ROWS: tuple[Profile, ...] = (
 )  # fmt: skip
 
 PROFILES: dict[str, Profile] = {row.name: row for row in ROWS}
-BY_KEY: tuple[Profile, ...] = tuple(PROFILES[name] for name in ("openai", "openrouter", "anthropic"))
+BY_KEY: tuple[Profile, ...] = tuple(PROFILES[name] for name in ("anthropic", "openai", "openrouter"))
 """In this order a key in the environment chooses a provider."""
 LOCAL_SERVERS: tuple[Profile, ...] = tuple(PROFILES[name] for name in ("ollama", "lmstudio", "llamacpp"))
 """In this order a running server on loopback is looked for."""
-AVAILABLE_MODES: frozenset[ApiMode] = frozenset({"chat_completions"})
-"""Wires that this version speaks."""
+
+_THINKERS: tuple[tuple[str, float], ...] = (
+    ("deep-research", 600.0),
+    ("o1", 300.0),
+    ("o3", 300.0),
+    ("o4", 300.0),
+    ("gpt-5", 300.0),
+    ("reasoner", 300.0),
+    ("thinking", 300.0),
+    ("r1", 300.0),
+    ("qwq", 300.0),
+    ("magistral", 240.0),
+    ("glm-4.5", 240.0),
+    ("grok-4", 240.0),
+)
+"""Families of models that think before they speak, and the seconds they may be silent (STR-02: 180 to 600)."""
+
+
+def stale_floor(model: str) -> float:
+    """Seconds that this model may be silent at least; 0 for one that speaks at once."""
+    name = "-" + model.lower().rsplit("/", 1)[-1]
+    return max((seconds for family, seconds in _THINKERS if f"-{family}" in name), default=0.0)
+
+
+def takes_effort(model: str) -> bool:
+    """Does this model of OpenAI's let a request say how much it should think?"""
+    name = model.lower().rsplit("/", 1)[-1]
+    return name.startswith(("o1", "o3", "o4", "gpt-5")) and not name.startswith(("o1-mini", "o1-preview", "gpt-5-chat"))

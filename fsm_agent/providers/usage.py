@@ -1,4 +1,4 @@
-"""Token counts of the chat-completions wire in canonical buckets."""
+"""Token counts in canonical buckets, from each wire's own way of counting."""
 
 from __future__ import annotations
 
@@ -37,6 +37,34 @@ def usage_from(wire: Any) -> Usage | None:
         cache_write=write,
         reasoning=min(_first(output_parts.get("reasoning_tokens"), wire.get("reasoning_tokens")), output),
     )
+
+
+def messages_usage(wire: Any) -> Usage | None:
+    """Read a ``usage`` object of the Messages API, whose input excludes what was read from and written to the cache.
+    ``None`` when it says nothing."""
+    if not isinstance(wire, Mapping) or not {"input_tokens", "output_tokens"} & wire.keys():
+        return None
+    output, parts = _first(wire.get("output_tokens")), _mapping(wire.get("output_tokens_details"))
+    return Usage(
+        input=_first(wire.get("input_tokens")),
+        output=output,
+        cache_read=_first(wire.get("cache_read_input_tokens")),
+        cache_write=_first(wire.get("cache_creation_input_tokens")),
+        reasoning=min(_first(parts.get("thinking_tokens")), output),
+    )
+
+
+def responses_usage(wire: Any) -> Usage | None:
+    """Read a ``usage`` object of the Responses API, whose input includes what was read from and written to the cache.
+    ``None`` when it says nothing."""
+    if not isinstance(wire, Mapping) or not {"input_tokens", "output_tokens"} & wire.keys():
+        return None
+    prompt, output = _first(wire.get("input_tokens")), _first(wire.get("output_tokens"))
+    parts = _mapping(wire.get("input_tokens_details"))
+    read = min(_first(parts.get("cached_tokens")), prompt)
+    write = min(_first(parts.get("cache_write_tokens")), prompt - read)
+    reasoning = _first(_mapping(wire.get("output_tokens_details")).get("reasoning_tokens"))
+    return Usage(prompt - read - write, output, read, write, min(reasoning, output))
 
 
 def _first(*values: Any) -> int:

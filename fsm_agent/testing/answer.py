@@ -8,13 +8,14 @@ from collections.abc import Callable
 
 from fsm_agent.messages import NO_USAGE, Usage
 from fsm_agent.testing import http, wire
+from fsm_agent.testing.dialects import Dialect
 from fsm_agent.testing.replies import Reply
 
 Served = Callable[[Usage], object]
 """Told of the tokens just before they are sent: a client that has read them must find them counted."""
 
 
-async def answer(reply: Reply, stream: bool, number: int, writer: asyncio.StreamWriter, served: Served) -> bool:
+async def answer(reply: Reply, dialect: Dialect, stream: bool, number: int, writer: asyncio.StreamWriter, served: Served) -> bool:
     """Write a reply as a stream or as one object. May the connection be used again?
 
     Raises ``ConnectionError`` when the client is gone.
@@ -24,22 +25,23 @@ async def answer(reply: Reply, stream: bool, number: int, writer: asyncio.Stream
     if reply.shape == "mute":
         await _hold(reply)
     if reply.shape in ("status", "verbatim"):
-        await _send(writer, http.whole(reply.status, reply.body, reply.headers))
+        body = dialect.error(reply) if reply.shape == "status" else reply.body
+        await _send(writer, http.whole(reply.status, body, reply.headers))
         return True
     if stream and not reply.whole:
-        return await _as_stream(reply, number, writer, served)
-    return await _as_object(reply, number, writer, served)
+        return await _as_stream(reply, dialect, number, writer, served)
+    return await _as_object(reply, dialect, number, writer, served)
 
 
-async def _as_stream(reply: Reply, number: int, writer: asyncio.StreamWriter, served: Served) -> bool:
+async def _as_stream(reply: Reply, dialect: Dialect, number: int, writer: asyncio.StreamWriter, served: Served) -> bool:
     await _send(writer, http.STREAM_HEAD)
     if reply.shape == "message":
-        for chunk in wire.chunks(reply, number):
-            if reply.delay and any(choice["delta"] for choice in chunk["choices"]):
+        for event in dialect.events(reply, number):
+            if reply.delay and event.delta:
                 await asyncio.sleep(reply.delay)
-            if "usage" in chunk:
+            if event.counted:
                 served(reply.usage or NO_USAGE)
-            await _send(writer, http.event(json.dumps(chunk)))
+            await _send(writer, http.event(json.dumps(event.data), event.name))
     for line in reply.raw:
         await _send(writer, http.event(line))
     if reply.end == "hold":
@@ -47,17 +49,17 @@ async def _as_stream(reply: Reply, number: int, writer: asyncio.StreamWriter, se
     if reply.end == "cut":
         await _send(writer, b"400\r\ndata: {")
         return False
-    done = http.event("[DONE]") if reply.end == "done" else b""
+    done = http.event(dialect.done) if dialect.done and reply.end == "done" else b""
     await _send(writer, done + http.LAST_CHUNK)
     return True
 
 
-async def _as_object(reply: Reply, number: int, writer: asyncio.StreamWriter, served: Served) -> bool:
+async def _as_object(reply: Reply, dialect: Dialect, number: int, writer: asyncio.StreamWriter, served: Served) -> bool:
     await asyncio.sleep(reply.delay)
     if reply.shape == "empty":
         await _send(writer, http.whole(200, ""))
         return True
-    response = http.whole(200, "".join(reply.raw) or wire.completion(reply, number))
+    response = http.whole(200, "".join(reply.raw) or dialect.whole(reply, number))
     if reply.end in ("cut", "hold"):
         await _send(writer, response[: response.index(b"\r\n\r\n") + 5])
         if reply.end == "hold":

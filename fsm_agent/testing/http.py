@@ -68,6 +68,7 @@ def framed(data: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
-def event(data: str) -> bytes:
+def event(data: str, name: str = "") -> bytes:
     """One server-sent event as a chunk."""
-    return framed(f"data: {data}\n\n".encode())
+    named = f"event: {name}\n" if name else ""
+    return framed(f"{named}data: {data}\n\n".encode())

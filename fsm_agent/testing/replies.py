@@ -66,7 +66,8 @@ class Reply:
     ``shape``: a message, an HTTP status, a drop before the headers, silence before the headers, a stream without
     chunks, or a verbatim JSON ``body``. ``end``: how a message ends: whole, at the end of the stream without a finish
     reason, broken in mid-chunk, or held open. ``whole``: one JSON object even when a stream was asked for. ``raw``:
-    data lines that follow the message as they are. ``on_hold`` is called when the reply falls silent.
+    data lines that follow the message as they are. ``overflowed``: the tokens that fit and those that were sent, of a prompt
+    that is too long. ``on_hold`` is called when the reply falls silent.
     """
 
     shape: Shape = "message"
@@ -81,6 +82,7 @@ class Reply:
     status: int = 200
     body: Any = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    overflowed: tuple[int, int] | None = None
     usage: Usage | None = SERVED
     model: str = "scripted"
     delay: float = 0.0
@@ -146,12 +148,13 @@ def status(code: int, body: Any = None, headers: Mapping[str, str] | None = None
 
 def overflow(limit: int = 8192, used: int | None = None, **options: Unpack[Options]) -> Reply:
     """The 400 of a prompt of ``used`` tokens that does not fit into ``limit``."""
+    used = limit * 2 if used is None else used
     message = (
         f"This model's maximum context length is {limit} tokens. However, your messages resulted in "
-        f"{limit * 2 if used is None else used} tokens. Please reduce the length of the messages."
+        f"{used} tokens. Please reduce the length of the messages."
     )
     error = {"message": message, "type": "invalid_request_error", "code": "context_length_exceeded"}
-    return status(400, {"error": {**error, "param": "messages"}}, **options)
+    return replace(status(400, {"error": {**error, "param": "messages"}}, **options), overflowed=(limit, used))
 
 
 def drop(**options: Unpack[Options]) -> Reply:

@@ -20,15 +20,28 @@ from typing import Any, Self
 from fsm_agent.messages import NO_USAGE, Usage
 from fsm_agent.testing import http
 from fsm_agent.testing.answer import answer
+from fsm_agent.testing.dialects import Dialect
 from fsm_agent.testing.http import Received
+from fsm_agent.testing.messages_wire import MessagesDialect
 from fsm_agent.testing.replies import Repeat, Reply, status
+from fsm_agent.testing.responses_wire import ResponsesDialect
 from fsm_agent.testing.script import Script, entries_of
+from fsm_agent.testing.wire import ChatDialect
 
 EXHAUSTED = "the script of this server is used up: the client sent more requests than the test foresaw"
 
+CHAT = ChatDialect()
+DIALECTS: dict[str, Dialect] = {
+    "/v1/chat/completions": CHAT,
+    "/v1/responses": ResponsesDialect(),
+    "/v1/messages": MessagesDialect(),
+}
+"""What is spoken at which path."""
+
 
 class ScriptedServer:
-    """Chat completions at ``<url>/chat/completions``: a stream when the body asks for one, else a JSON object.
+    """The same script on every wire: chat completions at ``<url>/chat/completions``, responses at ``<url>/responses``,
+    Anthropic's messages at ``<url>/messages``; a stream when the body asks for one, else a JSON object.
 
     The script is used up in order; once it is, the server answers 500 and notes the request in ``overrun``. The list of
     models at ``<url>/models`` is not counted. The server runs in a thread of its own and never prints.
@@ -138,7 +151,7 @@ class ScriptedServer:
         if request.method == "GET" and request.path == "/v1/models":
             listed = [{"id": name, "object": "model"} for name in self._models]
             return Reply(shape="verbatim", body={"object": "list", "data": listed})
-        if request.method != "POST" or request.path != "/v1/chat/completions":
+        if request.method != "POST" or request.path not in DIALECTS:
             return status(404, {"error": {"message": f"no such path: {request.path}", "type": "scripted"}})
         self.requests.append(request)
         try:
@@ -159,8 +172,8 @@ class ScriptedServer:
         self, reply: Reply, request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[bool, bytes]:
         """Answer, and watch for a client that goes away meanwhile. Returns (connection over, bytes read too many)."""
-        stream = bool(request.body.get("stream"))
-        talk = asyncio.ensure_future(answer(reply, stream, len(self.requests), writer, self._count))
+        dialect, stream = DIALECTS.get(request.path, CHAT), bool(request.body.get("stream"))
+        talk = asyncio.ensure_future(answer(reply, dialect, stream, len(self.requests), writer, self._count))
         watch = asyncio.ensure_future(reader.read(1))
         try:
             await asyncio.wait({talk, watch}, return_when=asyncio.FIRST_COMPLETED)

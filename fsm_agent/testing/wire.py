@@ -6,10 +6,27 @@ from collections.abc import Iterator
 from typing import Any
 
 from fsm_agent.messages import Usage
+from fsm_agent.testing.dialects import Event
 from fsm_agent.testing.replies import Call, Reply
 
 PIECES = 3
 """Into how many deltas a text is split."""
+
+
+class ChatDialect:
+    """The ``Dialect`` of chat completions."""
+
+    done = "[DONE]"
+
+    def events(self, reply: Reply, number: int) -> Iterator[Event]:
+        for chunk in chunks(reply, number):
+            yield Event(chunk, delta=any(choice["delta"] for choice in chunk["choices"]), counted="usage" in chunk)
+
+    def whole(self, reply: Reply, number: int) -> dict[str, Any]:
+        return completion(reply, number)
+
+    def error(self, reply: Reply) -> Any:
+        return reply.body
 
 
 def pieces(content: str, count: int = PIECES) -> list[str]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-import os
-import secrets
 from pathlib import Path
 
+from fsm_agent.atomic import replace_file
 from fsm_agent.texts import shorten
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.files import plain_errors, regular_file, resolve
@@ -15,22 +13,6 @@ from fsm_agent.toolsets.files import plain_errors, regular_file, resolve
 MAX_PATCHED = 5_000_000
 """Bytes of a file that can be patched; longer ones are data, and a diff of them helps nobody."""
 MAX_DIFF = 10_000
-
-
-def replace_file(real: Path, content: bytes) -> None:
-    """Put ``content`` in place of the file at once, keeping its permissions. Raises ``OSError``."""
-    draft = real.with_name(f".{real.name[:100]}.{secrets.token_hex(4)}.tmp")
-    try:
-        with draft.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileNotFoundError):
-            draft.chmod(real.stat().st_mode & 0o7777)
-        draft.replace(real)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
 
 
 class Edits:

@@ -7,9 +7,9 @@ from typing import Any
 
 from fsm_agent.invariants import call_ids, opens_group, valid_rows
 from fsm_agent.messages import Message
-from fsm_agent.requests import ToolSpec
+from fsm_agent.requests import CacheTtl, ToolSpec
 from fsm_agent.texts import clean
-from fsm_agent.wire.form import Ask, Pieces, View, WireRow, dump, joined, without_patterns
+from fsm_agent.wire.form import Ask, Pieces, View, WireRow, cache_mark, dump, joined, without_patterns
 
 IMAGE_PLACEHOLDER = "(an image was here; this model reads text only)"
 
@@ -28,15 +28,15 @@ class ChatFormat:
 
     def system_row(self, prompt: str, view: View) -> WireRow | None:
         row = {"role": "system", "content": clean(prompt).strip()}
-        return self.marked(row) if view.marks else row
+        return self.marked(row, view.ttl) if view.marks else row
 
-    def marked(self, row: WireRow) -> WireRow | None:
+    def marked(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
         """Strings become one text part; a list carries the mark on its last part."""
         content = row.get("content")
         if not content or row["role"] == "tool":
             return None
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
-        return {**row, "content": [*parts[:-1], {**parts[-1], "cache_control": {"type": "ephemeral"}}]}
+        return {**row, "content": [*parts[:-1], {**parts[-1], "cache_control": cache_mark(ttl)}]}
 
     def tools(self, tools: Sequence[ToolSpec], repairs: frozenset[str]) -> bytes:
         return dump(
@@ -60,6 +60,9 @@ class ChatFormat:
             head["stream_options"] = {"include_usage": True}
         if ask.temperature is not None:
             head["temperature"] = ask.temperature
+        if ask.effort is not None and runtime.effort_key:
+            flat = runtime.effort_key == "reasoning_effort"
+            head[runtime.effort_key] = ask.effort if flat else {"effort": ask.effort}
         tail: dict[str, Any] = {} if ask.output_cap is None else {runtime.output_key: ask.output_cap}
         return joined(head, [("tools", ask.tools), ("messages", messages)], tail)
 
@@ -93,6 +96,11 @@ def _part(part: Mapping[str, Any], view: View) -> dict[str, Any]:
 def _replayed_reasoning(message: Message, how: str) -> dict[str, Any]:
     if how == "reasoning_content":
         return {"reasoning_content": clean(message.reasoning or " ")}
-    if how == "details" and message.blocks:
-        return {"reasoning_details": [dict(block) for block in message.blocks]}
+    if how == "details" and (details := [dict(block) for block in message.blocks if _is_detail(block)]):
+        return {"reasoning_details": details}
     return {}
+
+
+def _is_detail(block: Mapping[str, Any]) -> bool:
+    """Blocks of other wires, kept in the same history, are none."""
+    return str(block.get("type", "")).startswith("reasoning.")

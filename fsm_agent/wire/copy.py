@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from fsm_agent.invariants import BRIDGE, awaited, sendable
 from fsm_agent.messages import Message
-from fsm_agent.wire.form import Pieces, View, WireRow, dump
-from fsm_agent.wire.modes import format_of
+from fsm_agent.wire.form import Pieces, View, WireRow, dump, image_excess
+from fsm_agent.wire.modes import aging_of, format_of
 
 MARKS = 3
 """Rows that carry a cache mark besides the system prompt (CACHE-01: four in all)."""
@@ -21,25 +21,32 @@ RECENT = 8
 
 
 class WireCopy:
-    """One history as one API mode writes it. Safe to use again after the history was replaced or the view has changed."""
+    """One history as one API mode writes it. Safe to use again after the history was replaced or the view has changed.
+
+    ``image_bytes``: how much of the bytes written last is images beyond what they count (``form.IMAGE_CHARS``).
+    """
 
     def __init__(self) -> None:
         self._reset(View())
 
     def _reset(self, view: View) -> None:
-        self._view, self._format = view, format_of(view.mode)
+        self._view, self._format, self._aging = view, format_of(view.mode), aging_of(view.mode)
         self._closed = bytearray()
         self._recent: deque[tuple[int, WireRow]] = deque(maxlen=RECENT)
         self._run: list[Message] = []
         self._ids: set[str] = set()
         self._read = 0
         self._last: Message | None = None
+        self._closed_excess = 0
+        self.image_bytes = 0
 
     def messages(self, system: str, history: Sequence[Message], scaffold: Sequence[Message], view: View) -> Pieces:
         """The bytes of the message list, brackets included, in pieces that are valid until the history grows."""
         self._catch_up(history, view)
         prompt = self._format.system_row(system, view) if system else None
-        closed, tail = self._split(self._tail(scaffold))
+        tail = self._tail(scaffold)
+        self.image_bytes = self._closed_excess + sum(map(image_excess, tail))
+        closed, tail = self._split(tail)
         rows: list[bytes | bytearray] = [dump(prompt)] if prompt is not None else []
         rows += [closed] if closed else []
         rows += map(dump, tail)
@@ -50,10 +57,10 @@ class WireCopy:
 
     def _catch_up(self, history: Sequence[Message], view: View) -> None:
         same = self._read <= len(history) and (not self._read or history[self._read - 1] is self._last)
-        if view != self._view or not same:
+        if view != self._view or not same or (self._read and self._aging.outdates(history, self._read)):
             self._reset(view)
-        for index in range(self._read, len(history)):
-            self._add(history[index])
+        for message in self._aging.aged(history, self._read):
+            self._add(message)
         if history:
             self._read, self._last = len(history), history[-1]
 
@@ -76,6 +83,7 @@ class WireCopy:
         self._ids |= self._format.ids(rows)
         for row in rows:
             self._recent.append((len(self._closed), row))
+            self._closed_excess += image_excess(row)
             self._closed += (b"," if self._closed else b"") + dump(row)
 
     def _tail(self, scaffold: Sequence[Message]) -> list[WireRow]:
@@ -95,7 +103,7 @@ class WireCopy:
         behind = [*(row for _, row in self._recent), *tail]
         left = MARKS
         for index in range(len(behind) - 1, -1, -1):
-            if left and (marked := self._format.marked(behind[index])) is not None:
+            if left and (marked := self._format.marked(behind[index], self._view.ttl)) is not None:
                 behind[index], left = marked, left - 1
         offset = self._recent[0][0] if self._recent else len(self._closed)
         return self._closed[:offset], behind

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fsm_agent.messages import Message
-from fsm_agent.requests import ApiMode, Runtime, ToolSpec
+from fsm_agent.requests import ApiMode, CacheTtl, Effort, Runtime, ToolSpec
 
 CHARS_PER_TOKEN = 4
 
@@ -22,7 +22,7 @@ megabytes, and every further copy would cost more than all that is new."""
 class View:
     """What the shape of a row depends on besides the row itself. ``reasoning``: how earlier reasoning is replayed.
     ``issuer``: who made the reasoning that this provider would accept. ``repairs``: wire modes that recoveries switched on.
-    ``marks``: whether the last rows carry cache marks."""
+    ``marks``: whether the last rows carry cache marks; ``ttl``: how long what they mark is kept."""
 
     mode: ApiMode = "chat_completions"
     reasoning: str = "none"
@@ -30,9 +30,10 @@ class View:
     vision: bool = True
     repairs: frozenset[str] = frozenset()
     marks: bool = False
+    ttl: CacheTtl = "5m"
 
     @classmethod
-    def of(cls, runtime: Runtime, repairs: frozenset[str]) -> View:
+    def of(cls, runtime: Runtime, repairs: frozenset[str], ttl: CacheTtl = "5m") -> View:
         return cls(
             mode=runtime.api_mode,
             reasoning=runtime.reasoning_replay,
@@ -40,19 +41,25 @@ class View:
             vision=runtime.vision and "vision" not in repairs,
             repairs=repairs,
             marks=runtime.cache_marks,
+            ttl=ttl,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One request besides its messages. ``tools`` is their wire form (``Format.tools``), ``None`` for a toolless request.
-    ``output_cap`` in tokens, ``None`` for the provider's default."""
+    ``output_cap`` in tokens, ``None`` for the provider's default; ``raised``: it is a wish for a longer reply than
+    the last and no limit that anybody set. ``effort``: how much a model that can think should think,
+    ``None`` when nobody asked. ``ttl``: see ``View``."""
 
     runtime: Runtime
     system: str = ""
     tools: bytes | None = None
     output_cap: int | None = None
+    raised: bool = False
     temperature: float | None = None
+    effort: Effort | None = None
+    ttl: CacheTtl = "5m"
 
 
 class Format(Protocol):
@@ -71,13 +78,18 @@ class Format(Protocol):
     def system_row(self, prompt: str, view: View) -> WireRow | None:
         """The row that the prompt is, or ``None`` where it is no row."""
 
-    def marked(self, row: WireRow) -> WireRow | None:
+    def marked(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
         """The row with a cache mark; ``None`` when it cannot carry one. Its text keeps the same bytes."""
 
     def tools(self, tools: Sequence[ToolSpec], repairs: frozenset[str]) -> bytes: ...
 
     def body(self, ask: Ask, messages: Pieces) -> bytes:
         """The exact body. What varies from request to request comes behind the messages."""
+
+
+def cache_mark(ttl: CacheTtl) -> dict[str, str]:
+    """The value of a mark; five minutes are the default of every provider that reads marks."""
+    return {"type": "ephemeral"} if ttl == "5m" else {"type": "ephemeral", "ttl": ttl}
 
 
 def dump(value: Any) -> bytes:
@@ -102,6 +114,22 @@ def joined(head: dict[str, Any], named: Sequence[tuple[str, bytes | Pieces | Non
 def tokens_of(body_bytes: int) -> int:
     """A rough size in tokens: four characters each."""
     return body_bytes // CHARS_PER_TOKEN
+
+
+IMAGE_CHARS = 6_000
+"""What an image counts in characters, whatever its bytes: 1,500 tokens."""
+IMAGES = ("image_url", "image", "input_image")
+
+
+def image_excess(value: Any) -> int:
+    """Bytes of the images in a row's content beyond what they count."""
+    if isinstance(value, list):
+        return sum(image_excess(item) for item in value)
+    if not isinstance(value, dict):
+        return 0
+    if value.get("type") in IMAGES:
+        return len(dump(value)) - IMAGE_CHARS
+    return image_excess(value.get("content")) + image_excess(value.get("output"))
 
 
 def without_patterns(schema: Any) -> Any:

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from fsm_agent.requests import ApiMode
+from fsm_agent.wire.aging import AGELESS, CURRENT_LOOP, Aging
+from fsm_agent.wire.anthropic import AnthropicFormat
 from fsm_agent.wire.chat import ChatFormat
 from fsm_agent.wire.form import Format
+from fsm_agent.wire.responses import ResponsesFormat
 
-FORMATS: dict[ApiMode, Format] = {"chat_completions": ChatFormat()}
+FORMATS: dict[ApiMode, Format] = {
+    "chat_completions": ChatFormat(),
+    "codex_responses": ResponsesFormat(),
+    "anthropic_messages": AnthropicFormat(),
+}
+AGING: dict[ApiMode, Aging] = {"anthropic_messages": CURRENT_LOOP}
 
 
 def format_of(mode: ApiMode) -> Format:
     return FORMATS[mode]
+
+
+def aging_of(mode: ApiMode) -> Aging:
+    return AGING.get(mode, AGELESS)

@@ -84,13 +84,17 @@ def test_d16_what_steering_changed_is_in_the_store() -> None:
 
 
 def test_d19_overflows_that_are_separated_by_successes_do_not_add_up() -> None:
-    rounds: list[Any] = []
-    for number in range(4):
-        rounds += [overflow(), text(f"summary {number}"), tools(call("echo", {"text": f"{number}" * 4000}))]
+    rounds = [(overflow(), tools(call("echo", {"text": f"{number}" * 4000}))) for number in range(4)]
+    script = [reply for pair in rounds for reply in pair] + [text("done")]
+
+    def reply(request: Any) -> Any:
+        asks_for_summary = "<conversation>" in str(request.body["messages"][0]["content"])
+        return text("a summary") if asks_for_summary else script.pop(0)
+
     history = [{"role": role, "content": f"{n} " * 800} for n in range(20) for role in ("user", "assistant")]
-    played = play([*rounds, text("done")], history=history, context_window=128_000)
+    played = play(repeat(reply), history=history, context_window=128_000)
     assert played.result.final_response == "done"
-    assert len(played.result.compressions) == 4
+    assert [metrics["trigger"] for metrics in played.result.compressions].count("overflow") == 4
 
 
 def test_d36_a_bug_in_our_own_code_ends_the_turn_at_once() -> None:

@@ -143,6 +143,20 @@ def test_a_stream_that_ends_after_a_whole_call_runs_it() -> None:
     assert tool_rows(played) == ["stored a"]
 
 
+def test_a_call_cut_before_its_arguments_does_not_run_with_its_defaults() -> None:
+    wiped: list[str] = []
+
+    @tool
+    def wipe(folder: str = ".") -> str:
+        """Wipe a folder."""
+        wiped.append(folder)
+        return "wiped"
+
+    played = play([no_finish("", call("wipe", "")), text("ok")], tools=[wipe])
+    assert not wiped
+    assert played.result.final_response == "ok"
+
+
 def test_d40_the_same_call_twice_runs_twice_unless_it_only_reads() -> None:
     twice = [call("put", {"key": "a"})] * 2
     assert tool_rows(play([tools(*twice), text("ok")])) == ["stored a", "stored a"]

@@ -1,0 +1,49 @@
+"""What was remembered, as the prompt of a new session shows it: frozen there, whatever is written later (MEM-02)."""
+
+from __future__ import annotations
+
+from fsm_agent.memory.entries import SEPARATOR, Refused, text_of
+from fsm_agent.memory.files import Held, MemoryFile, Notes
+from fsm_agent.prompt.book import Recalled
+from fsm_agent.prompt.scan import scan
+
+
+def recalled(notes: Notes) -> Recalled:
+    """Both files for the prompt. One that cannot be used is left out with a notice."""
+    notices: list[str] = []
+    return Recalled(
+        _layer("# Memory: what you noted in earlier sessions", notes.memory, notices),
+        _layer("# The user: what you noted about them in earlier sessions", notes.user, notices),
+        tuple(notices),
+    )
+
+
+def _layer(title: str, file: MemoryFile, notices: list[str]) -> str:
+    try:
+        held = file.read()
+    except (OSError, Refused) as error:
+        notices.append(f"{file.path.name} could not be used: {error}")
+        return ""
+    shown = _shown(held, file.path.name, notices)
+    return f"{title} ({held.usage})\n\n{text_of(shown)}" if shown else ""
+
+
+def _shown(held: Held, name: str, notices: list[str]) -> list[str]:
+    """Entries up to the limit; one that would take the agent over is replaced, in the snapshot only (MEM-04)."""
+    shown: list[str] = []
+    left = held.limit
+    for entry in held.entries:
+        left -= len(entry) + (len(SEPARATOR) + 2 if shown else 0)
+        if left < 0:
+            notices.append(f"{name} is over its limit ({held.usage}): the prompt holds the first {len(shown)} entries")
+            break
+        shown.append(_safe(entry, name, notices))
+    return shown
+
+
+def _safe(entry: str, name: str, notices: list[str]) -> str:
+    if not (reasons := scan(entry, strict=True)):
+        return entry
+    why = "; ".join(reason.rpartition(" (line")[0] for reason in reasons)
+    notices.append(f"an entry of {name} was left out of the prompt: {why}")
+    return f"[an entry was left out: it holds {why}]"

@@ -1,0 +1,139 @@
+"""The system prompt of a session: built once from its layers, then the same bytes until one of its inputs changes.
+
+Layers come in three tiers, the most lasting first, so that a cache keeps as much as it can: stable (identity, guidance,
+skills, place), context (the caller's message, the project's files), volatile (memory, user profile, date). Of the last only the
+model line counts as an input: what is remembered, and the day, are frozen when the prompt is built.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fsm_agent.prompt import guidance
+from fsm_agent.prompt.project import project
+from fsm_agent.prompt.readers import Reading, cap_of, read
+from fsm_agent.prompt.skills import find_skills
+from fsm_agent.settings import Prompt as PromptSettings
+
+log = logging.getLogger(__name__)
+
+SOUL = "SOUL.md"
+"""The agent's identity, in the home directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What is remembered, ready for the prompt."""
+
+    memory: str = ""
+    user: str = ""
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What a prompt is made from. ``recall`` is asked only when one is built. ``window`` in tokens."""
+
+    home: Path
+    workdir: Path
+    settings: PromptSettings
+    identity: str | None = None
+    tools: tuple[str, ...] = ()
+    provider: str = ""
+    model: str = ""
+    window: int | None = None
+    recall: Callable[[], Recalled] = Recalled
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPrompt:
+    """The bytes that are sent, and a digest of every input they were made from, by the layer's name."""
+
+    text: str
+    inputs: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class _Read:
+    """The layers that count as inputs, in order, and lines for people about them."""
+
+    layers: dict[str, str] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
+
+
+def prompt_of(
+    kept: dict[str, StoredPrompt], sources: Sources, system_message: str | None, now: float
+) -> tuple[str, tuple[str, ...]]:
+    """The prompt to send, and lines for people when it was just built. ``kept`` holds a session's prompts, one for each
+    message of the caller; ``now`` in seconds since the epoch."""
+    key = system_message or ""
+    read_now = _inputs(sources, key)
+    inputs = {name: hashlib.sha256(text.encode("utf-8", "replace")).hexdigest() for name, text in read_now.layers.items()}
+    if (stored := kept.get(key)) is not None and stored.inputs == inputs:
+        return stored.text, ()
+    if stored is not None:
+        changed = sorted(name for name in inputs if inputs[name] != stored.inputs.get(name))
+        log.info("the system prompt was built again; changed: %s", ", ".join(changed))
+    recalled = sources.recall()
+    kept[key] = StoredPrompt(_joined(read_now.layers, recalled, now), inputs)
+    return kept[key].text, (*read_now.notices, *recalled.notices)
+
+
+def _inputs(sources: Sources, system_message: str) -> _Read:
+    settings, tools, found = sources.settings, sources.tools, _Read()
+    cap = cap_of(sources.window, settings.context_file_chars)
+    skills = find_skills(sources.home, sources.workdir)
+    enforce = guidance.enforcement(settings.enforce_tool_use, sources.model, tools)
+    found.layers = {
+        "identity": _identity(sources, cap, found.notices),
+        "working": "\n".join((guidance.FINISHING, guidance.TOGETHER) if tools else (guidance.FINISHING,)),
+        "tools": guidance.tool_notes(tools),
+        "steer": guidance.STEER if tools else "",
+        "enforcement": enforce,
+        "skills": guidance.skills_index(skills.found, tools),
+        "environment": guidance.environment(_system(), str(sources.workdir), platform.python_version()),
+        "platform": guidance.platform_hint(settings.platform, settings.platform_hint, replace=settings.replace_platform_hint),
+        "system message": system_message,
+        "project": _project(sources, cap, found.notices),
+        "model": f"Model: {sources.model} ({sources.provider})" if settings.model_line else "",
+    }
+    found.notices += skills.notices if "skill_view" in tools else ()
+    return found
+
+
+def _identity(sources: Sources, cap: int, notices: list[str]) -> str:
+    """The caller's own words, else SOUL.md, else the default."""
+    if sources.identity is not None:
+        return sources.identity
+    soul: Reading = read(sources.home / SOUL, SOUL, cap)
+    notices += [soul.notice] if soul.notice else []
+    return soul.text if soul.text and soul.usable else guidance.IDENTITY
+
+
+def _project(sources: Sources, cap: int, notices: list[str]) -> str:
+    if not sources.settings.context_files:
+        return ""
+    found = project(sources.workdir, cap)
+    notices += found.notices
+    return f"# Instructions of this project\n\n{found.text}" if found.text else ""
+
+
+def _joined(layers: Mapping[str, str], recalled: Recalled, now: float) -> str:
+    return "\n\n".join(text for part in _ordered(layers, recalled, now) if (text := part.strip()))
+
+
+def _ordered(layers: Mapping[str, str], recalled: Recalled, now: float) -> Iterator[str]:
+    yield from (text for name, text in layers.items() if name != "model")
+    yield recalled.memory
+    yield recalled.user
+    yield f"Date: {time.strftime('%A, %Y-%m-%d', time.localtime(now))}\n{layers['model']}"
+
+
+def _system() -> str:
+    return " ".join(part for part in (platform.system(), platform.machine()) if part)

@@ -1,0 +1,247 @@
+"""Putting a reply of Anthropic's Messages API together, from events or from one object. No SDK, no network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fsm_agent.messages import Finish, ModelReply, ToolCall, Usage
+from fsm_agent.ports import StreamSink
+from fsm_agent.providers.chat_reply import EMPTY
+from fsm_agent.providers.failures import event_failure, shape_failure
+from fsm_agent.providers.tool_calls import stable_id
+from fsm_agent.providers.usage import messages_usage
+from fsm_agent.requests import Failure
+
+_FINISH: dict[str, Finish] = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "content_filter",
+    "pause_turn": "incomplete",
+}
+_KIND_OF_DELTA = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "thinking"}
+THOUGHTS = ("thinking", "redacted_thinking")
+
+
+@dataclass(slots=True)
+class Block:
+    """A content block that is arriving. ``first`` is what it began with; ``pieces`` is what its deltas added."""
+
+    first: Mapping[str, Any]
+    pieces: list[str] = field(default_factory=list)
+    signature: str = ""
+    closed: bool = False
+
+    @property
+    def kind(self) -> str:
+        return str(self.first.get("type"))
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    @property
+    def arguments(self) -> str:
+        """The input of a tool call as JSON text; servers that send it whole put it into the first event. A call without any
+        has none only once it is complete: before, its arguments may still have been on their way."""
+        given = self.first.get("input")
+        if self.pieces or not given:
+            return self.text or ("{}" if self.closed else "")
+        return given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+
+
+class MessagesReply:
+    """A reply as it grows. ``feed`` takes events in order and reports deltas to the sink; ``end`` judges what came.
+
+    ``issuer`` is noted in its thinking blocks: only whoever signed them takes them back. ``now`` (wall time in seconds) and
+    ``secrets`` serve the failure of an error event.
+    """
+
+    def __init__(self, sink: StreamSink, issuer: str = "", now: float = 0.0, secrets: Iterable[str] = ()) -> None:
+        self._sink = sink
+        self._now, self._secrets = now, secrets
+        self._failure: Failure | None = None
+        self._issuer = issuer
+        self._blocks: dict[Any, Block] = {}
+        self._stop: str | None = None
+        self._refusal: str | None = None
+        self._model: str | None = None
+        self._counts: dict[str, Any] = {}
+        self._torn = False
+
+    @property
+    def usage(self) -> Usage | None:
+        return messages_usage(self._counts)
+
+    @property
+    def finished(self) -> bool:
+        """A stop reason or an error has come; nothing that matters follows."""
+        return self._stop is not None or self._failure is not None
+
+    def feed(self, event: Any) -> None:
+        """Take one decoded event. A ping, or anything that is no event, is passed over."""
+        if not isinstance(event, Mapping) or event.get("type") in ("ping", None):
+            return
+        self._sink.alive()
+        match event["type"]:
+            case "message_start":
+                self._begin(_mapping(event.get("message")))
+            case "content_block_start":
+                self._open(event.get("index"), _mapping(event.get("content_block")))
+            case "content_block_delta":
+                self._grow(event.get("index"), _mapping(event.get("delta")))
+            case "content_block_stop":
+                self._close(event.get("index"))
+            case "message_delta":
+                self._note_stop(_mapping(event.get("delta")))
+                self._count(event.get("usage"))
+            case "error":
+                self._failure = event_failure(event, self._now, self._secrets)
+
+    def _begin(self, message: Mapping[str, Any]) -> None:
+        self._model = str(message.get("model") or "") or None
+        self._count(message.get("usage"))
+
+    def _open(self, index: Any, first: Mapping[str, Any]) -> None:
+        block = self._blocks[index] = Block(first)
+        block.signature = str(first.get("signature") or "")
+        self._add(block, first.get("text") if block.kind == "text" else first.get("thinking"))
+        if block.kind == "tool_use":
+            self._sink.tool(str(first.get("name") or ""))
+
+    def _grow(self, index: Any, delta: Mapping[str, Any]) -> None:
+        block = self._blocks.get(index)
+        if block is None:  # its beginning was lost on the way: what is left of it is shown, but the reply is not whole
+            self._torn = True
+            block = self._blocks[index] = Block({"type": _KIND_OF_DELTA.get(str(delta.get("type")), "lost")})
+        if isinstance(signature := delta.get("signature"), str):
+            block.signature += signature
+        if isinstance(part := delta.get("partial_json"), str):
+            block.pieces.append(part)
+        self._add(block, delta.get("text") or delta.get("thinking"))
+
+    def _add(self, block: Block, text: Any) -> None:
+        if isinstance(text, str) and text and block.kind in ("text", "thinking"):
+            block.pieces.append(text)
+            (self._sink.text if block.kind == "text" else self._sink.reasoning)(text)
+
+    def _close(self, index: Any) -> None:
+        if index in self._blocks:
+            self._blocks[index].closed = True
+
+    def _note_stop(self, delta: Mapping[str, Any]) -> None:
+        if isinstance(reason := delta.get("stop_reason"), str) and reason:
+            self._stop = reason
+        details = _mapping(delta.get("stop_details"))
+        if isinstance(words := details.get("explanation"), str) and words:
+            self._refusal = words
+
+    def _count(self, usage: Any) -> None:
+        """Counts are totals so far. A zero never replaces a figure: some gateways know the input only at the start."""
+        for name, value in _mapping(usage).items():
+            if value or name not in self._counts:
+                self._counts[name] = value
+
+    def whole(self, message: Mapping[str, Any]) -> None:
+        """Take a complete message."""
+        self._sink.alive()
+        self._begin(message)
+        for index, block in enumerate(message.get("content") or ()):
+            self._open(index, _mapping(block))
+            self._close(index)
+        self._note_stop({"stop_reason": "end_turn", **{k: v for k, v in message.items() if k.startswith("stop_") and v}})
+
+    def end(self, failure: Failure | None = None) -> ModelReply | Failure:
+        """What the request brought, once nothing more comes; ``failure`` is what broke it off, if anything did.
+
+        A stop reason makes a reply whole only when every block was closed: a lost event would go unnoticed otherwise.
+        Without one, text is a cut reply: asking again would show it twice. Nothing delivered, or a tool call in flight
+        when the connection broke, is a failure.
+        """
+        failure = self._failure or failure
+        whole = self._stop is not None and not self._torn and all(block.closed for block in self._blocks.values())
+        said = any(block.kind == "text" and block.pieces for block in self._blocks.values())
+        called = any(block.kind == "tool_use" for block in self._blocks.values())
+        if whole or (said and not called) or (failure is None and called):
+            return self._reply(whole)
+        if failure is None:
+            failure = Failure("transport", EMPTY, exception="EmptyStream", detail=EMPTY)
+        return replace(failure, usage=self.usage)
+
+    def _reply(self, whole: bool) -> ModelReply:
+        finish: Finish | None = _FINISH.get(self._stop or "", "stop") if whole else None
+        calls = self._calls()
+        if finish in ("stop", "tool_calls"):
+            finish = "tool_calls" if calls else "stop"
+        return ModelReply(
+            text=self._said("text"),
+            reasoning=self._said("thinking"),
+            tool_calls=tuple(calls.values()),
+            finish=finish,
+            cut=finish is None,
+            refusal=self._refusal,
+            usage=self.usage,
+            model=self._model,
+            blocks=tuple(self._thoughts(calls)),
+        )
+
+    def _said(self, kind: str) -> str:
+        return "".join(block.text for block in self._blocks.values() if block.kind == kind)
+
+    def _calls(self) -> dict[Any, ToolCall]:
+        """The tool calls by block, each with an id that is unique among them."""
+        calls: dict[Any, ToolCall] = {}
+        taken: set[str] = set()
+        for index, block in self._blocks.items():
+            if block.kind != "tool_use":
+                continue
+            name, call_id = str(block.first.get("name") or ""), str(block.first.get("id") or "")
+            if not call_id or call_id in taken:
+                call_id = stable_id(name, block.arguments, len(calls))
+            taken.add(call_id)
+            calls[index] = ToolCall(call_id, name, block.arguments)
+        return calls
+
+    def _thoughts(self, calls: Mapping[Any, ToolCall]) -> Iterable[Mapping[str, Any]]:
+        """The thinking blocks in order. One that does not lead the reply names the call it stands before, ``before`` is
+        empty when none follows."""
+        indices = list(self._blocks)
+        for place, index in enumerate(indices):
+            block = self._blocks[index]
+            if block.kind not in THOUGHTS or not (block.closed or block.signature):
+                continue
+            kept: dict[str, Any] = {"type": block.kind, "issuer": self._issuer}
+            if block.kind == "thinking":
+                kept |= {"thinking": block.text, "signature": block.signature}
+            else:
+                kept["data"] = block.first.get("data", "")
+            if any(self._blocks[earlier].kind not in THOUGHTS for earlier in indices[:place]):
+                kept["before"] = next((calls[later].id for later in indices[place:] if later in calls), "")
+            yield kept
+
+
+def whole_message(
+    body: Any, sink: StreamSink, issuer: str = "", now: float = 0.0, secrets: Iterable[str] = ()
+) -> ModelReply | Failure:
+    """Read one complete object. Its text is reported to the sink once; a stop reason that is missing counts as end of turn.
+
+    ``now`` (wall time in seconds) and ``secrets`` serve the failure: a body without content.
+    """
+    if not isinstance(body, Mapping):
+        return shape_failure("the response is no JSON object", body, secrets)
+    reply = MessagesReply(sink, issuer, now, secrets)
+    if isinstance(body.get("content"), list):
+        reply.whole(body)
+        return reply.end()
+    if body.get("error"):
+        return replace(event_failure(body, now, secrets), usage=messages_usage(body.get("usage")))
+    return replace(shape_failure("the response has no content", body, secrets), usage=messages_usage(body.get("usage")))
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,45 @@
+"""The two wires of the OpenAI SDK, through its low-level door: they differ in their path and in how a reply is read."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from fsm_agent.providers.sdk_port import NO_KEY, SdkPort, headers_of, tls
+from fsm_agent.requests import ModelRequest
+
+
+class OpenAIPort(SdkPort):
+    """A port over ``openai.AsyncOpenAI``. Organisation and project of the environment are told to OpenAI only."""
+
+    sdk = "openai"
+    limit_headers = "x-ratelimit-"
+    path: ClassVar[str]
+
+    async def _send(self, client: Any, request: ModelRequest) -> Any:
+        import openai
+
+        return await client.post(
+            self.path,
+            content=request.body,
+            cast_to=object,
+            stream=True,
+            stream_cls=openai.AsyncStream[object],
+            options={
+                "headers": {"Authorization": f"Bearer {self._key or NO_KEY}", **headers_of(request)},
+                "max_retries": 0,
+            },
+        )
+
+    def _make(self, sdk: Any) -> Any:
+        connect, read = self._timeouts
+        client = sdk.AsyncOpenAI(
+            api_key=self._key or NO_KEY,
+            base_url=self.base_url,
+            max_retries=0,
+            timeout=sdk.Timeout(read, connect=connect, pool=connect),
+            http_client=sdk.DefaultAsyncHttpxClient(verify=tls()),
+        )
+        if "api.openai.com" not in self.base_url:
+            client.organization = client.project = None
+        client.admin_api_key = None
+        return client

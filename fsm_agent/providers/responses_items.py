@@ -1,0 +1,74 @@
+"""The output items of a reply on the Responses wire."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fsm_agent.messages import ToolCall
+from fsm_agent.providers.tool_calls import stable_id
+
+BREAK = "\n\n"
+"""Between two messages of one reply, and between two parts of a summary."""
+UNFINISHED = frozenset({"queued", "in_progress", "incomplete"})
+
+
+@dataclass(slots=True)
+class Item:
+    """An output item that is arriving. ``whole`` is it as it was when it was done."""
+
+    kind: str
+    name: str = ""
+    call_id: str = ""
+    phase: str = ""
+    status: str = ""
+    texts: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    arguments: list[str] = field(default_factory=list)
+    whole: Mapping[str, Any] | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+    @property
+    def is_narration(self) -> bool:
+        return self.phase == "commentary"
+
+
+def calls_of(items: Collection[Item], unfinished: bool) -> Iterator[ToolCall]:
+    """The calls, each with an id that is unique among them; those that are not finished only where that is the point."""
+    seen: set[str] = set()
+    for index, item in enumerate(item for item in items if item.kind == "function_call"):
+        if item.status in UNFINISHED and not unfinished:
+            continue
+        arguments = "".join(item.arguments)
+        call_id = item.call_id if item.call_id and item.call_id not in seen else stable_id(item.name, arguments, index)
+        seen.add(call_id)
+        yield ToolCall(call_id, item.name, arguments)
+
+
+def blocks_of(items: Collection[Item], issuer: str, called: bool) -> Iterator[Mapping[str, Any]]:
+    """What must be sent back besides the text: encrypted reasoning verbatim, and the phase that the text was said in."""
+    for item in items:
+        if item.kind == "reasoning" and item.whole is not None and item.whole.get("encrypted_content"):
+            yield {**item.whole, "issuer": issuer}
+    phases = [item.phase for item in items if item.kind == "message" and item.texts and item.phase]
+    if phases:
+        yield {"type": "message", "phase": phases[0 if called else -1], "issuer": issuer}
+
+
+def texts_of(content: Any, key: str) -> list[str]:
+    """The texts of a list of parts that have this field."""
+    parts = content if isinstance(content, list) else []
+    return [text for part in parts if (text := text_of(mapping_of(part).get(key)))]
+
+
+def text_of(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def mapping_of(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

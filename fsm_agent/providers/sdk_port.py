@@ -1,0 +1,176 @@
+"""What every port over an official SDK shares: one client for each event loop, one call, and failures as values.
+
+The body of a request is bytes built elsewhere and the events of a reply are plain dicts: the typed layer of an SDK walks
+every message on every call, which costs more than the network on long conversations. The SDK never retries (CALL-04).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import json
+import ssl
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterable, Callable
+from typing import Any, ClassVar, Protocol
+
+from fsm_agent.messages import ModelReply
+from fsm_agent.ports import StreamSink
+from fsm_agent.providers.failures import failure_from, shape_failure
+from fsm_agent.requests import Failure, ModelRequest
+
+NO_KEY = "none"
+"""Sent to servers that ask for no key; some refuse a request without the header."""
+
+
+class GrowingReply(Protocol):
+    """A reply that is put together from the events of a stream."""
+
+    @property
+    def finished(self) -> bool:
+        """The reply has said how it ended; nothing that must be waited for follows."""
+
+    def feed(self, event: Any) -> None: ...
+    def end(self, failure: Failure | None = None) -> ModelReply | Failure:
+        """What the request brought; ``failure`` is what broke the stream off, if anything did."""
+
+
+class SdkPort(ABC):
+    """One model at one endpoint, as a ``ModelPort``.
+
+    ``connect``, ``read`` and ``total`` in seconds: making a connection, the longest gap between two pieces of a
+    response, and the whole call; ``None`` for no limit. ``read`` should be longer than the turn's stale limit, which
+    judges by real chunks. ``linger``: how long after its end a stream that stays open is waited for; the reply is whole
+    by then. ``now`` is wall time, for dates in ``Retry-After``. One client is made at the first call, for the event loop
+    of that call; ``aclose`` belongs into the same loop. ``limits`` holds the rate-limit headers of the last response that
+    had any.
+    """
+
+    sdk: ClassVar[str]
+    limit_headers: ClassVar[str]
+
+    def __init__(
+        self,
+        base_url: str,
+        key: str = "",
+        *,
+        connect: float | None = 30.0,
+        read: float | None = 900.0,
+        total: float | None = 1800.0,
+        linger: float = 5.0,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.base_url = base_url
+        self.limits: dict[str, str] = {}
+        self._key = key
+        self._secrets = {key}
+        self._timeouts = (connect, read)
+        self._total = total
+        self._linger = linger
+        self._now = now
+        self._client: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    # What a wire must say of itself
+
+    @abstractmethod
+    def _make(self, sdk: Any) -> Any:
+        """A client of the SDK that is loaded."""
+
+    @abstractmethod
+    async def _send(self, client: Any, request: ModelRequest) -> Any:
+        """Open the response of a request as the SDK's stream; its body is not read yet. Also whole replies come through
+        this door, because only a stream shows its content type before its content."""
+
+    @abstractmethod
+    def _growing(self, sink: StreamSink) -> GrowingReply: ...
+
+    @abstractmethod
+    def _whole(self, body: Any, sink: StreamSink) -> ModelReply | Failure:
+        """Read a reply that is one JSON object."""
+
+    def _events(self, stream: Any) -> AsyncIterable[Any]:
+        """The decoded events of a stream."""
+        events: AsyncIterable[Any] = stream
+        return events
+
+    # The port
+
+    async def call(self, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure:
+        """Send one request and report its deltas. Raises only ``CancelledError``, with the connection closed."""
+        growing = self._growing(sink)
+        try:
+            async with asyncio.timeout(self._total) as limit:
+                stream = await self._send(await self._ready(), request)
+                try:
+                    self._note_limits(stream.response.headers)
+                    if not _is_stream(request, stream.response.headers.get("content-type", "")):
+                        return self._read(await stream.response.aread(), sink)
+                    async for event in self._events(stream):
+                        growing.feed(event)
+                        if growing.finished:
+                            limit.reschedule(asyncio.get_running_loop().time() + self._linger)
+                finally:
+                    await stream.close()
+        except Exception as error:
+            self._note_limits(getattr(getattr(error, "response", None), "headers", None))
+            return growing.end(failure_from(error, self._now(), self._secrets))
+        return growing.end()
+
+    def use_key(self, key: str) -> None:
+        """Use another key from the next call on; connections are kept."""
+        self._key = key
+        self._secrets.add(key)
+
+    async def rebuild(self) -> None:
+        """Drop every connection; the next call makes new ones."""
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the client. Calls made later open a new one."""
+        client, self._client = self._client, None
+        if client is not None and self._loop is asyncio.get_running_loop():
+            await client.close()
+
+    async def _ready(self) -> Any:
+        """The client of this event loop. The SDK is loaded in a thread: it takes half a second."""
+        if self.sdk not in sys.modules:
+            await asyncio.to_thread(importlib.import_module, self.sdk)
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._loop is not loop:
+            self._client, self._loop = self._make(importlib.import_module(self.sdk)), loop
+        return self._client
+
+    def _read(self, content: bytes, sink: StreamSink) -> ModelReply | Failure:
+        try:
+            body = json.loads(content)
+        except ValueError:
+            return shape_failure("the response is not JSON", content.decode("utf-8", "replace"), self._secrets)
+        return self._whole(body, sink)
+
+    def _note_limits(self, headers: Any) -> None:
+        if headers is not None:
+            found = {name: value for name, value in headers.items() if name.startswith(self.limit_headers)}
+            self.limits = found or self.limits
+
+
+def headers_of(request: ModelRequest) -> dict[str, Any]:
+    """The headers that every wire sends."""
+    return {"Content-Type": "application/json", "Accept": "text/event-stream" if request.stream else "application/json"}
+
+
+def _is_stream(request: ModelRequest, content_type: str) -> bool:
+    """Is it a stream? Some servers answer a streaming request with one object, some stream without saying so."""
+    kind = content_type.lower()
+    return "event-stream" in kind or (request.stream and "json" not in kind and "html" not in kind)
+
+
+@functools.cache
+def tls() -> ssl.SSLContext:
+    """One TLS context a process: reading the certificates takes longer than making a client."""
+    import httpx2
+
+    return httpx2.create_ssl_context()

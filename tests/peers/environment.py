@@ -1,0 +1,68 @@
+"""An environment of its own for a program that nobody here wrote, made at first use and kept beside the checkout.
+
+A peer is never installed where the tests run: its dependencies are not ours, and its pytest plugin would load itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from uuid import uuid4
+
+ROOT = Path(__file__).resolve().parents[2] / ".peers"
+"""Ignored by git. Remove a folder in it to have that peer installed anew."""
+SECONDS = 300
+"""For the slowest download that is waited for."""
+
+
+class PeerUnavailable(Exception):
+    """The peer is not there and could not be installed; the text says why in one line."""
+
+
+@cache
+def peer_python(distribution: str, version: str, *also: str) -> Path:
+    """The interpreter of an environment that holds this version of a distribution. Raises ``PeerUnavailable``.
+
+    ``also``: further pins. Then all of them are taken as wheels alone, without what they require: nothing is compiled here.
+
+    The environment is built under another name and renamed when it is whole: one that was broken off is never taken for
+    one that works, and of two runs that build it at once the first wins. Start modules with ``-m``: the scripts of a
+    renamed environment name an interpreter that is gone.
+    """
+    home = ROOT / f"{distribution}-{version}"
+    python = Path("Scripts", "python.exe") if os.name == "nt" else Path("bin", "python")
+    if not (home / python).exists():
+        shutil.rmtree(home, ignore_errors=True)  # the interpreter it was made with is gone
+        growing = ROOT / f"{home.name}.{uuid4().hex[:8]}"
+        try:
+            _run(sys.executable, "-m", "venv", growing)
+            pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--retries", "1")
+            alone = ("--no-deps", "--only-binary", ":all:") if also else ()
+            _run(growing / python, *pip, *alone, f"{distribution}=={version}", *also)
+            _rename(growing, home)
+        finally:
+            shutil.rmtree(growing, ignore_errors=True)
+    return home / python
+
+
+def _rename(growing: Path, home: Path) -> None:
+    try:
+        growing.rename(home)
+    except OSError:
+        if not home.is_dir():
+            raise
+
+
+def _run(*command: str | Path) -> None:
+    ROOT.mkdir(exist_ok=True)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PeerUnavailable(f"could not run {' '.join(map(str, command[1:3]))}: {error}") from None
+    if done.returncode:
+        said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()] or ["no reason given"]
+        raise PeerUnavailable(f"{' '.join(map(str, command[1:4]))} failed: {said[-1]}")

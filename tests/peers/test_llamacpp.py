@@ -1,0 +1,347 @@
+"""Real turns against llama.cpp's HTTP server with a real model, small and weak: protocol facts, never wording.
+
+What this server does, and others do not: its Responses wire calls a reply that was cut by its length completed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from fsm_agent import Agent, TurnResult
+from fsm_agent.invariants import sendable, violations
+from fsm_agent.journal import Exchange
+from fsm_agent.messages import messages_from
+from fsm_agent.providers.choose import MODES, choose
+from fsm_agent.providers.probe import local_models
+from fsm_agent.providers.profiles import LOCAL_SERVERS
+from fsm_agent.requests import Failure
+from fsm_agent.runner import Step
+from fsm_agent.testing import FakeClock
+from states.limits import window_from
+from tests.harness import SHOWN, Heard, assert_legal_path, echo
+from tests.peers.environment import PeerUnavailable
+from tests.peers.gateway import WholeRepliesOnly
+from tests.peers.llamacpp import MODEL, NAME, PORT, SENTENCE, VERSION, LlamaCpp, is_free
+
+pytestmark = pytest.mark.slow
+
+IS_A_SENTENCE = re.compile(r"[A-Z][a-z ,]{10,60}\.")
+SMALL = 1024
+"""A window in tokens. One thread reads about a hundred of them in a second, and writes forty."""
+FILLER = "alpha beta gamma delta "
+"""Five tokens, of which the engine's rule of thumb makes six."""
+
+
+def peer(window: int = 2048, **options: Any) -> LlamaCpp:
+    try:
+        return LlamaCpp(window, **options)
+    except PeerUnavailable as why:
+        pytest.skip(f"xllamacpp {VERSION} or {MODEL} is not here and cannot be installed: {why}")
+
+
+@pytest.fixture(scope="module")
+def brief() -> Iterator[LlamaCpp]:
+    """Answers everything with one sentence."""
+    with peer(grammar=SENTENCE) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[LlamaCpp]:
+    """The same in a small window."""
+    with peer(SMALL, grammar=SENTENCE) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def tireless() -> Iterator[LlamaCpp]:
+    """Goes on for more than a minute."""
+    with peer(4096, tireless=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def free() -> Iterator[LlamaCpp]:
+    """Says what it wants, or calls a tool."""
+    with peer() as server:
+        yield server
+
+
+@pytest.fixture(params=sorted(MODES))
+def mode(request: pytest.FixtureRequest, brief: LlamaCpp) -> str:
+    name: str = request.param
+    if not brief.speaks(name):
+        pytest.skip(f"this server does not answer {name}")
+    return name
+
+
+@dataclass
+class Played:
+    """One turn that was played to its end."""
+
+    result: TurnResult
+    steps: Sequence[Step]
+    exchanges: Sequence[Exchange]
+    shown: str
+    deltas: int
+
+    @property
+    def end(self) -> tuple[str, str | None]:
+        return self.result.turn_exit_reason.value, self.result.failure_class
+
+    @property
+    def path(self) -> list[str]:
+        """What the model and the compaction reported, in order."""
+        return [step.event for step in self.steps if step.source in ("CallLLM", "Compress")]
+
+    @property
+    def failures(self) -> list[Failure]:
+        return [exchange.reply for exchange in self.exchanges if isinstance(exchange.reply, Failure)]
+
+
+def agent_for(server: LlamaCpp, mode: str, heard: Heard, base_url: str = "", **options: Any) -> Agent:
+    listeners = heard.functions(**options.pop("callbacks", {}))
+    options = {"toolsets": [], "clock": FakeClock(), "system_prompt": "Be brief.", **options}
+    return Agent(f"llamacpp:{NAME}", base_url=base_url or server.base_url(mode), api_mode=mode, callbacks=listeners, **options)
+
+
+def ask(agent: Agent, heard: Heard, message: str = "Say hello.", history: Any = None) -> Played:
+    """One turn, checked. ``api_mode``, address and model are the agent's."""
+    heard.calls.clear()
+    turn = agent.start(message, conversation_history=history)
+    result = turn.run()
+    deltas = [delta for delta in heard.of("stream_delta") if delta]
+    played = Played(result, turn.steps, agent.journal.turns[turn.id].exchanges, "".join(deltas), len(deltas))
+    assert sum(bool(result[name]) for name in SHOWN) == 1
+    assert result.messages[-1]["role"] == "assistant"
+    assert not violations([row.to_dict() for row in messages_from(result.messages) if sendable(row)])
+    assert_legal_path(turn.steps, result)
+    return played
+
+
+def play(server: LlamaCpp, mode: str, message: str = "Say hello.", history: Any = None, **options: Any) -> Played:
+    """One turn of an agent of its own."""
+    heard = Heard()
+    agent = agent_for(server, mode, heard, **options)
+    try:
+        return ask(agent, heard, message, history)
+    finally:
+        agent.close()
+
+
+def conversation(tokens: int) -> list[dict[str, str]]:
+    """So many tokens of old questions and answers, forty or so each."""
+    rounds = range(tokens // 80)
+    return [
+        {"role": role, "content": f"{said} {number}: " + FILLER * 7}
+        for number in rounds
+        for role, said in (("user", "question"), ("assistant", "answer"))
+    ]
+
+
+def test_the_peer_is_not_installed_where_the_tests_run() -> None:
+    assert importlib.util.find_spec("xllamacpp") is None
+
+
+# Plain and streamed
+
+
+def test_a_streamed_turn(brief: LlamaCpp, mode: str) -> None:
+    played = play(brief, mode)
+    assert (*played.end, played.result.attempts) == ("text_response", None, 1)
+    assert IS_A_SENTENCE.fullmatch(played.result.final_response or "")
+    assert played.shown == played.result.final_response
+    assert played.deltas > 3
+
+
+def test_tokens_are_those_that_the_server_counts(brief: LlamaCpp, mode: str) -> None:
+    played = play(brief, mode)
+    rows = [row for row in played.result.messages[:-1] if row["role"] in ("system", "user")]
+    asked = played.result.prompt_tokens
+    assert played.result.usage_known
+    assert asked == played.result.input_tokens + played.result.cache_read_tokens == played.result.last_prompt_tokens
+    assert asked > brief.tokens(rows), "the system prompt is in it"
+    assert abs(played.result.output_tokens - played.deltas) <= 2, "a delta is a token, but for the end mark"
+    assert played.result.total_tokens == asked + played.result.output_tokens
+
+
+def test_every_wire_comes_to_the_same_prompt(brief: LlamaCpp) -> None:
+    """The same conversation is the same number of tokens and the same greedy answer, whichever way it came."""
+    seen = {
+        (played.result.prompt_tokens, played.result.final_response)
+        for name in sorted(MODES)
+        if brief.speaks(name)
+        for played in [play(brief, name, "And now?", conversation(200))]
+    }
+    assert len(seen) == 1
+
+
+def test_the_server_reads_only_what_is_new(brief: LlamaCpp, mode: str) -> None:
+    """Its cache is a real one: it holds a prefix, token by token, or nothing."""
+    heard = Heard()
+    agent = agent_for(brief, mode, heard)
+    first = ask(agent, heard, "Say hello. " + FILLER * 20).result
+    second = ask(agent, heard, "Say it again.").result
+    agent.close()
+    assert second.cache_read_tokens >= first.prompt_tokens
+    assert second.input_tokens < first.prompt_tokens // 2
+
+
+def test_a_plain_turn(brief: LlamaCpp, mode: str) -> None:
+    """Behind a gateway that refuses streams: the turn learns that from the refusal."""
+    with WholeRepliesOnly(brief.root) as gateway:
+        played = play(brief, mode, base_url=brief.base_url(mode).replace(brief.root, gateway.root))
+    assert (*played.end, played.path) == ("text_response", None, ["error", "text"])
+    assert gateway.streams == [True, False]
+    assert IS_A_SENTENCE.fullmatch(played.result.final_response or "")
+    assert played.result.usage_known
+    assert played.result.total_tokens == played.result.prompt_tokens + played.result.output_tokens
+
+
+def test_a_reply_cut_by_its_length(tireless: LlamaCpp, mode: str) -> None:
+    played = play(tireless, mode, settings={"max_output_tokens": 8})
+    if mode == "codex_responses":
+        assert (*played.end, played.path) == ("text_response", None, ["text"])
+    else:
+        assert (*played.end, played.path) == ("length_exhausted", None, ["cut_text"] * 4)
+        assert played.result.output_tokens == 8 + 16 + 32 + 64
+    assert played.shown == played.result.final_response
+
+
+# Too long
+
+
+def test_what_an_overflow_says(small: LlamaCpp, mode: str) -> None:
+    """One message that no compaction can help."""
+    played = play(small, mode, FILLER * 400)
+    assert (*played.end, played.path, played.result.failed) == (
+        "overflow_uncompressible",
+        "context_overflow",
+        ["error", "stuck"],
+        True,
+    )
+    assert {(failure.status, failure.code) for failure in played.failures} == {(400, "exceed_context_size_error")}
+    assert {window_from(failure.detail) for failure in played.failures} == {SMALL}
+
+
+@pytest.mark.parametrize("times", [1.2, 6])
+def test_an_overflow_is_compacted_once(small: LlamaCpp, mode: str, times: float) -> None:
+    """The window it names is believed: half of what there was would still be far too long."""
+    heard = Heard()
+    agent = agent_for(small, mode, heard)
+    played = ask(agent, heard, "Say hello.", conversation(int(SMALL * times)))
+    assert (*played.end, played.path) == ("text_response", None, ["error", "compressed", "text"])
+    assert [compression["trigger"] for compression in played.result.compressions] == ["overflow"]
+    assert played.result.messages[-2]["content"] == "Say hello."
+    assert played.result.last_prompt_tokens < SMALL
+    after = ask(agent, heard, "And now?")
+    assert (*after.end, after.failures) == ("text_response", None, [])
+    agent.close()
+
+
+def test_a_window_that_is_known_is_kept_to(small: LlamaCpp, mode: str) -> None:
+    """Compacted before the server has to say anything."""
+    played = play(small, mode, history=conversation(2 * SMALL), context_window=SMALL)
+    assert (*played.end, played.path, played.failures) == ("text_response", None, ["compressed", "text"], [])
+    assert [compression["trigger"] for compression in played.result.compressions] == ["threshold"]
+
+
+def test_a_window_that_fills_while_the_model_writes(mode: str) -> None:
+    """Each piece of a cut reply goes back with it, until it is too long for the window."""
+    with peer(256, tireless=True) as server:
+        played = play(server, mode, "Count. " + FILLER * 10)
+        assert played.result.turn_exit_reason.value in ("length_exhausted", "overflow_uncompressible", "text_response")
+        assert played.result.attempts <= 8
+        assert played.result.final_response
+        assert not server.busy
+
+
+# Interrupted
+
+
+def test_an_interrupt_in_mid_stream(tireless: LlamaCpp, mode: str) -> None:
+    heard = Heard()
+    seen: list[str | None] = []
+
+    def fifth(delta: str | None) -> None:
+        seen.append(delta)
+        if len(seen) == 5:
+            agent.interrupt("enough")
+
+    agent = agent_for(tireless, mode, heard, callbacks={"stream_delta": fifth})
+    played = ask(agent, heard, "Tell a long story.")
+    rested = tireless.wait_for_rest()
+    wrote = tireless.position - played.result.last_prompt_tokens
+    agent.close()
+    text = "".join(delta for delta in seen if delta)
+    assert (played.result.turn_exit_reason.value, played.result.interrupt_message) == ("interrupted_in_call", "enough")
+    assert text
+    assert played.result.messages[-1] | {"content": text, "interrupted": True} == played.result.messages[-1]
+    assert rested < 5, "the rest of the window would take it a minute and more"
+    assert wrote < 1000
+
+
+def test_an_interrupt_while_the_prompt_is_read(tireless: LlamaCpp, mode: str) -> None:
+    """Nothing was said yet."""
+    heard = Heard()
+    agent = agent_for(tireless, mode, heard)
+    prompt = f"{mode} " + FILLER * 700
+
+    def interrupt() -> None:
+        tireless.wait_for_work()
+        agent.interrupt()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    played = ask(agent, heard, prompt)
+    thread.join()
+    rested = tireless.wait_for_rest()
+    agent.close()
+    assert played.end[0] == "interrupted_in_call"
+    assert played.deltas == 0
+    assert rested < 10, "the prompt alone would take it thirty and more"
+
+
+# Tools
+
+
+def test_a_tool_is_called_and_answered(free: LlamaCpp, mode: str) -> None:
+    """Whether the model calls is its own affair, so a processor that rounds otherwise may lead it elsewhere."""
+    played = play(free, mode, "Call echo with candle", tools=[echo], settings={"max_output_tokens": 64})
+    roles = [row["role"] for row in played.result.messages]
+    if "tool" not in roles:
+        pytest.skip("the model made no call here")
+    call, answer = played.result.messages[1]["tool_calls"][0], played.result.messages[2]
+    assert roles == ["user", "assistant", "tool", "assistant"]
+    assert (*played.end, played.path) == ("text_response", None, ["tools", "text"])
+    assert call["function"]["name"] == "echo"
+    assert (answer["tool_call_id"], answer["content"]) == (call["id"], json.loads(call["function"]["arguments"])["text"])
+    assert played.result.final_response
+
+
+# Found without being named
+
+
+def test_a_newcomer_finds_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is set and nothing is asked: the server on this machine answers."""
+    if any(local_models(row.base_url or "") for row in LOCAL_SERVERS):
+        pytest.skip("another model server runs on this machine")
+    port = PORT if is_free(PORT) else 0
+    with peer(port=port, grammar=SENTENCE) as server:
+        if not port:
+            monkeypatch.setenv("LLAMACPP_BASE_URL", f"{server.root}/v1")
+        environment = {} if port else {"LLAMACPP_BASE_URL": f"{server.root}/v1"}
+        choice = choose(env=environment, probe=local_models)
+        assert (choice.profile.name, choice.model, choice.base_url) == ("llamacpp", NAME, f"{server.root}/v1")
+        assert choice.local
+        agent = Agent(toolsets=[])
+        assert IS_A_SENTENCE.fullmatch(agent.chat("Say hello."))
+        agent.close()

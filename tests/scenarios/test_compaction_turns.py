@@ -1,0 +1,194 @@
+"""Catalogue section 14, scenarios 68-75, and section 6: compaction inside a turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fsm_agent import Agent, tool
+from fsm_agent.sessions import store_for
+from fsm_agent.testing import FakeClock, ScriptedServer, call, overflow, repeat, status, text, tools
+from tests.harness import TOOLS, Heard, play, table
+
+PARAGRAPH = "a paragraph of an earlier conversation, with facts in it. " * 12
+
+
+def history(pairs: int, content: str = PARAGRAPH) -> list[dict[str, Any]]:
+    return [{"role": role, "content": f"{n} {content}"} for n in range(pairs) for role in ("user", "assistant")]
+
+
+@tool(effect="unsafe")
+def flood(n: int = 1) -> str:
+    """Give a lot of text."""
+    return f"{n} words and more words\n" * 4_000
+
+
+def test_68_an_overflow_is_compacted_and_the_iteration_is_not_charged_again() -> None:
+    played = play([overflow(8192), text("the summary"), text("done")], history=history(14), context_window=8192)
+    assert played.server.completions == 3
+    assert played.result.final_response == "done"
+    assert played.result.api_calls == 1
+    assert played.waits == [2.0], "BACK-06"
+    sent = played.server.bodies[2]["messages"]
+    assert any("the summary" in str(row["content"]) for row in sent)
+    assert sent[-1]["content"] == "go"
+    (metrics,) = played.result.compressions
+    assert metrics["trigger"] == "overflow"
+    assert metrics["tokens_after"] < metrics["tokens_before"]
+    assert metrics["model"] == "gpt-x"
+
+
+def test_69_an_overflow_for_ever_ends_after_three_compactions() -> None:
+    def reply(request: Any) -> Any:
+        asks_for_summary = "<conversation>" in str(request.body["messages"][0]["content"])
+        return text("summary") if asks_for_summary else overflow(8192)
+
+    played = play(repeat(reply), history=history(14), context_window=8192)
+    assert played.server.completions <= 7
+    assert played.exit == "overflow_uncompressible"
+    assert played.outcome == "failed"
+
+
+def test_74_a_conversation_that_is_too_large_is_compacted_before_the_first_call() -> None:
+    played = play([text("the summary"), text("done")], history=history(40), context_window=8192)
+    assert played.server.completions == 2
+    assert played.result.final_response == "done"
+    assert [step.event for step in played.steps][:3] == ["ready", "oversized", "compressed"]
+    assert "tools" not in played.server.bodies[0]
+
+
+def test_75_a_huge_result_is_compacted_before_the_next_send() -> None:
+    script = [tools(call("flood", {"n": n})) for n in range(3)]
+    settings = {"tool": {"max_result_chars": 1_000_000, "turn_result_chars": 1_000_000, "preview_chars": 90_000}}
+    played = play(
+        [*script, text("a summary"), text("done"), text("done")], tools=[flood], context_window=64_000, settings=settings
+    )
+    assert played.result.final_response in ("done", "a summary")
+    assert played.result.compressions
+
+
+def test_the_newest_request_is_sent_word_for_word_after_a_compaction() -> None:
+    words = "please do exactly this: 17 things, in order"
+    played = play([text("the summary"), text("done")], words, history=history(40), context_window=8192)
+    assert played.server.bodies[1]["messages"][-1]["content"] == words
+
+
+def test_comp_12_compaction_can_be_switched_off() -> None:
+    played = play([text("ok")], history=history(40), context_window=8192, settings={"compression": {"enabled": False}})
+    assert not played.result.compressions
+
+
+def test_a_summary_that_fails_is_made_without_a_model_when_the_provider_insists() -> None:
+    played = play([overflow(8192), status(500), text("done")], history=history(14), context_window=8192)
+    assert played.result.final_response == "done"
+    assert played.result.compressions[0]["fallback_used"]
+    assert any("made without a model" in line for line in played.heard.of("status"))
+
+
+def test_comp_26_a_wish_is_dropped_when_the_network_is_down_and_rests() -> None:
+    with table([status(429), text("one"), text("two")], context_window=8192) as (agent, server, clock, _):
+        first = agent.run_conversation("go", conversation_history=history(40))
+        assert first.final_response == "one"
+        assert not first.compressions
+        assert agent.run_conversation("again").final_response == "two", "resting: no second summary call"
+        assert server.completions == 3
+
+
+def test_the_auxiliary_model_writes_the_summary_and_the_main_one_when_it_fails() -> None:
+    for side, main, model in (
+        ([text("from the small one")], [text("done")], "small"),
+        ([status(503)], [text("from the main one"), text("done")], "main"),
+    ):
+        heard = Heard()
+        with ScriptedServer(main) as first, ScriptedServer(side) as second:
+            agent = Agent(
+                "openai:main", base_url=first.url, api_key="k", tools=TOOLS, toolsets=[], clock=FakeClock(), context_window=8192,
+                auxiliary={"model": "openai:small", "base_url": second.url, "api_key": "k", "context_window": 4096},
+                callbacks=heard.functions(),
+            )  # fmt: skip
+            result = agent.run_conversation("go", conversation_history=history(40))
+            assert result.final_response == "done"
+            assert result.compressions[0]["model"] == model
+            assert result.attempts == first.completions + second.completions
+            assert len(str(second.bodies[0]["messages"])) < 4096 * 4, "the small window is respected"
+            agent.close()
+
+
+def test_dis_13_in_place_keeps_the_session_and_archives_the_rows() -> None:
+    played = play([text("the summary"), text("done")], history=history(40), context_window=8192)
+    stored = store_for(str(played.agent.home)).session(played.agent.session_id)
+    assert stored.archived
+    assert played.result.parent_session_id is None
+
+
+def test_comp_35_rotation_goes_on_in_a_child_session() -> None:
+    settings = {"compression": {"mode": "rotate"}}
+    with table([text("the summary"), text("done"), text("more")], context_window=8192, settings=settings) as (agent, _, _, _):
+        parent = agent.session_id
+        result = agent.run_conversation("go", conversation_history=history(40))
+        assert (result.parent_session_id, result.final_response) == (parent, "done")
+        assert result.session_id == agent.session_id != parent
+        store = store_for(str(agent.home))
+        assert store.session(parent).end_reason == "compression"
+        assert store.session(agent.session_id).title == f"{parent} #2"
+        again = agent.run_conversation("and")
+        assert again.session_id == result.session_id
+        assert [row["content"] for row in again.messages[-2:]] == ["and", "more"]
+
+
+def test_comp_08_compactions_that_make_no_room_stop() -> None:
+    with table(repeat(text("ok")), context_window=20_000) as (agent, server, _, _):
+        for _ in range(4):
+            agent.run_conversation("go " + "z" * 75_000)
+        calls = server.completions
+        agent.run_conversation("go " + "z" * 75_000)
+        assert server.completions == calls + 1, "no compaction is tried any more"
+
+
+def test_comp_05_a_person_can_ask_for_a_compaction_with_a_focus() -> None:
+    with table([text("ok"), text("about the database"), text("done")]) as (agent, server, _, _):
+        agent.run_conversation("go", conversation_history=history(20))
+        figures = agent.compact("the database")
+        assert figures is not None
+        assert figures["messages_after"] < figures["messages_before"]
+        assert "60 to 70 % of the summary to this: the database" in str(server.bodies[1]["messages"])
+        agent.chat("and now?")
+        assert "about the database" in str(server.bodies[2]["messages"])
+        assert len(server.bodies[2]["messages"]) < 35
+
+
+def test_a_session_with_nothing_to_compact_says_so() -> None:
+    with table([text("ok")]) as (agent, _, _, _):
+        agent.chat("hi")
+        assert agent.compact() is None
+        assert agent.context_used < 0.01
+
+
+def test_a_compaction_that_only_prunes_is_seen_by_the_next_turn() -> None:
+    rounds: list[dict[str, Any]] = [{"role": "user", "content": "q"}]
+    for n in range(8):
+        calls = [{"id": f"c{n}", "function": {"name": "echo", "arguments": "{}"}}]
+        rounds += [{"role": "assistant", "content": None, "tool_calls": calls}]
+        rounds += [{"role": "tool", "tool_call_id": f"c{n}", "content": f"{n} " + PARAGRAPH * 4}]
+    rounds += [{"role": "assistant", "content": "done"}]
+    with table([text("one"), text("two")]) as (agent, server, _, _):
+        agent.run_conversation("go", conversation_history=rounds)
+        assert agent.compact() is not None
+        agent.chat("next")
+        assert server.completions == 2, "no summary was needed"
+        assert len(str(server.bodies[1])) < len(str(server.bodies[0])) * 0.7
+
+
+@pytest.mark.parametrize("window", [6144, 8192])
+def test_a_long_turn_of_many_rounds_ends(window: int) -> None:
+    def reply(request: Any) -> Any:
+        if "tools" not in request.body:
+            return text("a summary of it")
+        done = sum(row["role"] == "tool" for row in request.body["messages"])
+        return text("finished") if done > 40 else tools(call("flood", {"n": done}))
+
+    settings = {"max_iterations": 30}
+    played = play(repeat(reply), tools=[flood], context_window=window, settings=settings)
+    assert played.exit in ("text_response", "max_iterations_summary")
+    assert played.result.compressions

@@ -12,7 +12,7 @@ demo: .venv/installed ## a real turn over this repository's own files, without a
 	@$(BIN)/fsm-agent run --model offline:demo "List the files here, then read README.md and find the word fallback in states/table.py"
 
 test: .venv/developing ## the fast test suite (under two minutes)
-	@$(BIN)/pytest -m "not slow"
+	@$(BIN)/pytest -m "not slow" --numprocesses 2
 
 test-slow: .venv/developing ## long random runs and real servers
 	@$(BIN)/pytest -m slow

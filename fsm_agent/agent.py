@@ -29,6 +29,7 @@ from fsm_agent.ports import Clock, ModelPort
 from fsm_agent.prompt import Sources, prompt_of
 from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.connect import connect
+from fsm_agent.recall import Recall
 from fsm_agent.requests import CloseTurn, OpenTurn
 from fsm_agent.result import TurnResult
 from fsm_agent.root import MACHINE, STATES, TurnState, result_of
@@ -115,8 +116,8 @@ class Agent:
             home=self.home,
             workdir=self._workdir,
             store=self._store,
+            recall=Recall(external, told, self.signals),
             auxiliary=self._auxiliary(auxiliary, clock),
-            memory=external,
             budget=budget,
             notices=tuple(notices),
         )
@@ -209,7 +210,7 @@ class Agent:
             user_content=content,
             runtime=self._world.backends.runtime(),
             attended=self._world.callbacks.has("approval"),
-            recalls=self._world.memory is not None,
+            has_memory=self._world.recall.there,
             wire=session.wire,
             meter=session.meter,
         )
@@ -228,8 +229,7 @@ class Agent:
 
     async def aclose(self) -> None:
         """Store what an external memory was not told yet, and close the connections of this agent."""
-        if self._world.memory is not None:
-            await self._world.memory.aclose()
+        await self._world.recall.aclose()
         side = [self._world.auxiliary.port] if self._world.auxiliary is not None else []
         for port in (*self._world.backends.ports(), *side):
             await port.aclose()

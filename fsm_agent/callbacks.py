@@ -15,6 +15,7 @@ step                  iteration (from 1), what the tools of the iteration before
 status                one line for people
 transition            turn id, source, event, dest, counters
 event                 name, data
+context               the user's text; answers a text that goes to the model with it and is not stored, or None
 transform             the final text; answers another text, or None to leave it
 approval              ``AskApproval``; answers True, False, "once", "session", "always" or "deny"
 ====================  =====================================================================================
@@ -48,6 +49,7 @@ CHANNELS = (
     "event",
     "approval",
     "clarify",
+    "context",
     "transform",
 )
 

@@ -17,9 +17,9 @@ from fsm_agent.budget import IterationBudget
 from fsm_agent.callbacks import Callbacks
 from fsm_agent.live import LiveReply
 from fsm_agent.masking import mask
-from fsm_agent.memory.external import ExternalMemory
 from fsm_agent.messages import ModelReply
 from fsm_agent.ports import Clock
+from fsm_agent.recall import Recall
 from fsm_agent.requests import (
     Approval,
     AskApproval,
@@ -99,8 +99,8 @@ class World:
     home: Path
     workdir: Path
     store: MemoryStore
+    recall: Recall
     auxiliary: Backend | None = None
-    memory: ExternalMemory | None = None
     budget: IterationBudget | None = None
     stale_streak: int = 0
     notices: tuple[str, ...] = ()
@@ -166,19 +166,13 @@ class Performer:
         return every > 0 and turn_number % every == 0 and any(tool.name == "memory" for tool in self._world.tools.specs)
 
     async def _prefetch(self, request: Prefetch) -> Prefetched:
-        if self._world.memory is None:
-            return Prefetched()
-        found = await self._world.memory.prefetch(self._session.id, request.text, self._world.signals.event())
-        return Prefetched(*found)
+        return await self._world.recall.prefetch(self._session.id, request.text, self._keep)
 
     async def _preserve(self, request: Preserve) -> Prefetched:
-        if self._world.memory is None:
-            return Prefetched()
-        return Prefetched(*await self._world.memory.pre_compress(request.rows, self._world.signals.event()))
+        return await self._world.recall.preserve(request.rows)
 
     async def _sync_memory(self, request: SyncMemory) -> Done:
-        if self._world.memory is not None:
-            self._world.memory.sync(request.user, request.answer)
+        self._world.recall.sync(request.user, request.answer)
         return Done()
 
     async def _signals(self, request: CheckSignals) -> Signals:
@@ -328,6 +322,9 @@ class Performer:
 
     async def _spill(self, request: Spill) -> Saved:
         return save(self._world.home / RESULTS, f"{self._session.id}-{request.call_id}.txt", request.text)
+
+    def _keep(self, text: str) -> Saved:
+        return save(self._world.home / RESULTS, f"{self._session.id}-context-{uuid.uuid4().hex[:8]}.txt", text)
 
     async def _dump(self, request: DumpRequest) -> Saved:
         text = mask(request.request.body.decode("utf-8", "replace"))

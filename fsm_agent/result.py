@@ -52,7 +52,9 @@ class TurnResult(BaseModel):
     """The result of one turn; readable like a dict. Exactly one of completed, failed, partial, interrupted is true.
 
     ``api_calls`` counts iterations, ``attempts`` the requests really sent, summaries included. Token fields are this turn's
-    sums over every response (0 with ``usage_known`` false when the provider reported none). ``error`` and
+    sums over every response (0 with ``usage_known`` false when the provider reported none). ``estimated_cost_usd`` is what the
+    reported tokens cost where ``cost_status`` is ``estimated``, by the prices of ``cost_source``; ``None`` where nothing is paid
+    by the token (``included``), or where a price is not known (``unknown``). ``error`` and
     ``failure_class`` are ``None`` for a turn that went well.
     """
 

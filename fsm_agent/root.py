@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fsm_agent.journal import Step
 from fsm_agent.machine import Machine
 from fsm_agent.outcome import ExitReason, Outcome
+from fsm_agent.providers.prices import total_cost
 from fsm_agent.result import TurnResult, TurnUsage, VisitedState
 from fsm_agent.runner import State
 from fsm_agent.sessions import Session
@@ -43,6 +44,7 @@ def result_of(turn: TurnState, steps: Sequence[Step], session: Session) -> TurnR
     outcome, usage = reason.outcome, TurnUsage.of(turn.usage)
     session.exits.append(reason.value)
     session.usage += turn.usage
+    spent = total_cost(turn.usages, turn.settings.cache.ttl)
     failed = outcome is not Outcome.COMPLETED
     return TurnResult(
         final_response=turn.final_response,
@@ -67,11 +69,11 @@ def result_of(turn: TurnState, steps: Sequence[Step], session: Session) -> TurnR
         total_tokens=usage.total,
         usage_turn=usage,
         usage_session=TurnUsage.of(session.usage),
-        usage_known=turn.usage_known,
+        usage_known=bool(turn.usages),
         last_prompt_tokens=turn.last_prompt_tokens,
-        estimated_cost_usd=None,
-        cost_status="unknown",
-        cost_source=None,
+        estimated_cost_usd=spent.usd,
+        cost_status=spent.status,
+        cost_source=spent.source,
         model=turn.runtime.model,
         provider=turn.runtime.provider,
         base_url=turn.runtime.base_url,

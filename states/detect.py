@@ -33,8 +33,9 @@ class Size:
 
     @property
     def very_large(self) -> bool:
-        """The same for dropped connections: 60 %, 120,000 tokens, 200 messages."""
-        return self._over(0.6, 120_000, 200)
+        """The same for dropped connections: 60 %, 120,000 tokens, 200 messages. Never below 30,000 tokens: servers with small
+        windows say so, and a lost connection is then only that (a compaction would cost more than a second try)."""
+        return self._over(0.6, 120_000, 200) and (self.tokens > 30_000 or self.messages > 200)
 
     def _over(self, share: float, tokens: int, messages: int) -> bool:
         if self.window and self.tokens > share * self.window:

@@ -20,7 +20,7 @@ TEXTS: dict[E, str] = {
     E.OVERFLOW_UNCOMPRESSIBLE: "The conversation is too long for this model and cannot be made shorter{because}.",
     E.COMPRESSION_DISABLED: "The conversation is too long for this model and compaction is switched off{because}.",
     E.OUTPUT_CAP: "The configured output limit is larger than this model allows{because}. Lower max_output_tokens.",
-    E.API_RETRIES_EXHAUSTED: "The provider failed {attempts} times ({failure}){because}.",
+    E.API_RETRIES_EXHAUSTED: "The provider failed {attempts} times ({failure}){because}.{advice}",
     E.NON_RETRYABLE_ERROR: "The provider refused the request ({failure}){because}.{advice}",
     E.GUARDRAIL_HALT: "The turn was stopped because it was going in circles: {guardrail}.",
     E.LOCAL_PROCESSING_ERROR: "An error inside the agent itself stopped the turn{because}. Please report it.",
@@ -32,10 +32,12 @@ TEXTS: dict[E, str] = {
 }
 
 ADVICE = {
-    "auth": " Check the API key and what it may be used for.",
+    "auth": " Check the API key of {provider} and what it may be used for.",
     "auth_permanent": " The credential is no longer valid; sign in again.",
     "billing": " Check the balance and billing of the account.",
-    "model_not_found": " Check the model's name.",
+    "model_not_found": " Check the model's name: {provider} does not know {model!r}.",
+    "unknown": " Check that {address} is where a {mode} API answers.",
+    "invalid_response": " Check that {address} speaks {mode}: base_url and api_mode must fit.",
     "provider_policy_blocked": " Check the data and privacy settings of the provider's account.",
     "ssl_cert": " Check the certificates of this machine, or SSL_CERT_FILE.",
 }
@@ -53,7 +55,18 @@ def explain(turn: TurnState) -> str:
         continuations=turn.continuations,
         cut=turn.continuations + 1,
         failure=turn.failure_class.replace("_", " ") or "error",
-        advice=ADVICE.get(turn.failure_class, ""),
+        advice=_advice(turn),
         guardrail=(turn.guardrails.halted or {}).get("reason", ""),
         window=turn.runtime.window,
+    )
+
+
+def _advice(turn: TurnState) -> str:
+    """What to do about it; an answer in HTML means that something else than an API is at that address."""
+    name = "invalid_response" if "HTML page" in turn.error else turn.failure_class
+    return ADVICE.get(name, "").format(
+        provider=turn.runtime.provider,
+        model=turn.runtime.model,
+        address=turn.runtime.base_url or "the address",
+        mode=turn.runtime.api_mode.replace("_", " "),
     )

@@ -79,7 +79,7 @@ def _transform(turn: TurnState) -> Steps:
 def _remember(turn: TurnState, spoken: str) -> Steps:
     """Only what was said to the end: an interrupted or failed turn is not remembered (INT-13)."""
     asked = next((row.text for row in turn.rows if row.role == "user"), "")
-    if turn.recalls and asked.strip():
+    if turn.has_memory and asked.strip():
         yield SyncMemory(asked, spoken)
     if turn.review_due:
         yield Tell("event", ("memory:review", {"session_id": turn.session_id, "turn_id": turn.turn_id}))

@@ -50,7 +50,7 @@ def prepare(turn: TurnState) -> Yields:
 def _user_row(turn: TurnState) -> Generator[Request | list[Any], Any, Message]:
     """The clean text is stored; what was recalled for it is only sent, in the same bytes on every later turn."""
     content = clean_content(turn.user_content)
-    if not turn.recalls or not isinstance(content, str):
+    if not turn.has_memory or not isinstance(content, str):
         return Message("user", content)
     found: Prefetched = yield Prefetch(content)
     if found.problem:

@@ -51,7 +51,7 @@ def summarise(turn: TurnState, middle: Sequence[Message]) -> Generator[Request |
         reply: ModelReply | Failure | Cancelled = yield _call(turn, runtime, middle)
         if isinstance(reply, ModelReply) or reply.sent:
             turn.sent += 1
-        turn.account(reply.usage)
+        turn.account(reply.usage, runtime)
         if isinstance(reply, Cancelled):
             return Summary(interrupted=True)
         if isinstance(reply, ModelReply):
@@ -71,7 +71,7 @@ def summarise(turn: TurnState, middle: Sequence[Message]) -> Generator[Request |
 
 def preserved(turn: TurnState, middle: Sequence[Message]) -> Generator[Request | list[Any], Any, str]:
     """What an external memory wants to stay known of these rows (COMP-34), to be put behind their summary."""
-    if not turn.recalls:
+    if not turn.has_memory:
         return ""
     found: Prefetched = yield Preserve(tuple(middle))
     return f"\n\n## From memory\n{shorten(found.text.strip(), MOST_PRESERVED)}" if found.text.strip() else ""

@@ -87,7 +87,7 @@ class TurnState(Counters):
     system_prompt: str = ""
     workdir: str = "/"
     ephemeral_prompt: str = ""
-    recalls: bool = False
+    has_memory: bool = False
     review_due: bool = False
     parent_session_id: str | None = None
     supplied_history: tuple[Message, ...] | None = None
@@ -104,8 +104,7 @@ class TurnState(Counters):
     failure: Failure | None = None
     failure_class: str = ""
     sent: int = 0
-    usage: Usage = NO_USAGE
-    usage_known: bool = False
+    usages: dict[tuple[str, str], Usage] = field(default_factory=dict)
     last_prompt_tokens: int = 0
     meter: ContextMeter = field(default_factory=ContextMeter)
     prepaid: bool = False
@@ -217,6 +216,11 @@ class TurnState(Counters):
         return frozenset(self.came.spends) if self.came else frozenset()
 
     @property
+    def usage(self) -> Usage:
+        """Of all requests together."""
+        return sum(self.usages.values(), NO_USAGE)
+
+    @property
     def toolless(self) -> bool:
         """The budget is used up and the model is asked for a last word."""
         return self.graces > 0
@@ -236,9 +240,12 @@ class TurnState(Counters):
         self.history.extend(messages)
         self.rows.extend(messages)
 
-    def account(self, usage: Usage | None) -> None:
+    def account(self, usage: Usage | None, runtime: Runtime | None = None) -> None:
+        """Note what a request cost, by provider and model: of the runtime in use unless another is named."""
         if usage is not None:
-            self.usage, self.usage_known = self.usage + usage, True
+            used = runtime or self.runtime
+            key = used.provider, used.model
+            self.usages[key] = self.usages.get(key, NO_USAGE) + usage
 
 
 def limits_of(settings: Settings, runtime: Runtime) -> Mapping[str, int]:

@@ -14,6 +14,7 @@ from fsm_agent.sessions import store_for
 from fsm_agent.testing import FakeClock, ScriptedServer
 from fsm_agent.turns import Turn
 from states.table import TURN
+from tests.wire_rows import chat_rows
 
 SHOWN = ("completed", "failed", "partial", "interrupted")
 
@@ -137,7 +138,7 @@ def check(played: Played, turn: Turn) -> None:
     assert result.attempts == server.completions
     assert result.total_tokens == server.served_usage.total
     for body in server.bodies:
-        assert not violations(body["messages"])
+        assert not violations(chat_rows(body))
     assert result.messages[-1]["role"] == "assistant"
     unpaired = [v for v in violations([r for r in result.messages if r.get("wire", True)]) if v[:6] in ("INV-02", "INV-03")]
     assert not unpaired

@@ -265,3 +265,12 @@ def test_who_caches_by_marks_and_takes_thoughts_back(model: str, mode: str | Non
 )
 def test_how_much_to_think_is_asked_only_where_it_is_understood(model: str, key: str) -> None:
     assert choose(model, api_key="k").runtime().effort_key == key
+
+
+def test_a_key_of_another_provider_is_told_before_it_is_sent() -> None:
+    with pytest.raises(ConfigError) as caught:
+        choose("openai:gpt-5", api_key="sk-ant-api03-abcdefghijkl", env={})
+    message = str(caught.value)
+    assert "looks like one of anthropic" in message
+    assert "abcdefghijkl" not in message
+    assert choose("openai:gpt-5", base_url="https://proxy.example/v1", api_key="sk-ant-api03-abcdefghijkl", env={}).keys

@@ -333,7 +333,8 @@ def test_sizes_that_count_as_large() -> None:
     assert not Size(tokens=90_000, messages=90, window=1_000_000).large
     assert Size(messages=201).very_large
     assert not Size(messages=200).very_large
-    assert Size(tokens=601, window=1_000).very_large
+    assert Size(tokens=60_100, window=100_000).very_large
+    assert not Size(tokens=601, window=1_000).very_large, "a small window: a lost connection is only that"
 
 
 def test_a_profile_may_prepend_rows() -> None:

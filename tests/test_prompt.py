@@ -255,7 +255,8 @@ def test_project_files_can_be_switched_off(sources: Sources) -> None:
 def test_front_matter_is_read_as_yaml_writes_it() -> None:
     values = front_matter(
         "---\nname: 'pdf''s'\ndescription: >-\n  Reads PDF files.\n  And writes them.\nlicense: MIT # really\n"
-        'title: "A: \\"quoted\\" one"\nlong: begins here\n  goes on\nmetadata:\n  author: x\n# a comment\nempty:\n---\nname: body\n'
+        'title: "A: \\"quoted\\" one"\nlong: begins here\n  goes on\nmetadata:\n  author: x\n# a comment\n'
+        "empty:\n---\nname: body\n"
     )
     assert values == {
         "name": "pdf's",

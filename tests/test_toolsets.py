@@ -20,7 +20,7 @@ from fsm_agent.tools import ToolFailure, ToolRunner
 from fsm_agent.toolsets import toolset
 from fsm_agent.toolsets.files import resolve
 from fsm_agent.toolsets.policy import hard_line
-from fsm_agent.toolsets.process import HEAD, TAIL
+from fsm_agent.toolsets.process import HEAD, TAIL, run_shell
 
 Use = Callable[..., ToolOutcome]
 
@@ -327,6 +327,21 @@ def test_the_whole_group_is_killed(tmp_path: Path, how: str) -> None:
         assert outcome.status == "unknown"
     assert outcome.seconds < 3
     assert gone(int((tmp_path / "child").read_text()))
+
+
+def test_a_command_that_is_cancelled_while_it_starts_is_killed_too(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        running = asyncio.ensure_future(run_shell("echo $$ > shell; sleep 60", tmp_path, 60))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(scenario())
+    time.sleep(0.5)
+    shell = tmp_path / "shell"
+    assert not shell.exists() or gone(int(shell.read_text()))
 
 
 def test_a_program_left_in_the_background_does_not_block(tmp_path: Path, use: Use) -> None:

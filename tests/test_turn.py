@@ -12,6 +12,8 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.journal import Exchange
 from fsm_agent.requests import CallModel
 from fsm_agent.testing import FakeClock, ScriptedModel, blank, call, status, text, tools
+from states.table import TURN
+from states.turn import CallBlock, Counters, TurnState
 from tests.harness import echo
 
 
@@ -151,3 +153,11 @@ def test_the_journal_keeps_moves_and_exchanges_but_no_bodies() -> None:
     asked = [e.request for e in record.exchanges if isinstance(e.request, CallModel)]
     assert len(asked) == 2
     assert all(request.request.body == b"" for request in asked)
+
+
+def test_no_fact_of_a_turn_hides_a_counter() -> None:
+    """A field of the same name in a subclass would silently take a counter's place."""
+    own = set(TurnState.__annotations__)
+    assert not own & set(Counters.__annotations__)
+    assert not own & set(CallBlock.__annotations__)
+    assert set(Counters.__annotations__) | set(CallBlock.__annotations__) == {counter.name for counter in TURN.counters}

@@ -12,10 +12,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.masking import mask
 from fsm_agent.memory.provider import MemoryProvider
 from fsm_agent.messages import Message
 from fsm_agent.ports import Clock
 from fsm_agent.settings import Settings
+from fsm_agent.texts import one_line
 from fsm_agent.threads import LOOP, in_daemon_thread
 from fsm_agent.tools import Tool
 from fsm_agent.watch import Stopwatch, race
@@ -47,10 +49,12 @@ class ExternalMemory:
         return found or "", "; ".join(filter(None, (late, problem)))
 
     async def pre_compress(self, rows: Sequence[Message], interrupted: asyncio.Event) -> tuple[str, str]:
-        """What a summary of these rows must keep."""
+        """What a summary of these rows must keep; nothing as long as the provider was not used."""
+        if self._session is None:
+            return "", ""
         work = _answer(self._provider.pre_compress, rows)
         kept, problem = await self._within(work, self._limits.prefetch_timeout, interrupted)
-        return kept or "", problem
+        return str(kept or ""), problem
 
     def sync(self, user: str, answer: str) -> None:
         """Tell of a completed turn, after those before it, without waiting."""
@@ -85,7 +89,10 @@ class ExternalMemory:
     async def _within(
         self, work: Coroutine[Any, Any, Any], seconds: float, interrupted: asyncio.Event | None = None
     ) -> tuple[Any, str]:
-        future, watch = asyncio.wrap_future(LOOP.submit(work)), Stopwatch(self._clock)
+        if interrupted is not None and interrupted.is_set():
+            work.close()
+            return None, ""
+        watch, future = Stopwatch(self._clock), asyncio.wrap_future(LOOP.submit(work))
         stop = interrupted or asyncio.Event()
         finish = await race(future, late=lambda: watch.elapsed() >= seconds, interrupted=stop, poll=self._poll)
         if finish != "done":
@@ -94,7 +101,7 @@ class ExternalMemory:
         if future.cancelled():
             return None, "the external memory was cancelled"
         if (error := future.exception()) is not None:
-            return None, f"the external memory failed: {type(error).__name__}: {error}"
+            return None, f"the external memory failed: {one_line(mask(repr(error)), 300)}"
         return future.result(), ""
 
     async def _recall(self, session_id: str, text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,7 @@ def project(workdir: Path, cap: int) -> Project:
 
 
 def _kinds(workdir: Path) -> Iterator[list[Path]]:
-    yield [folder / OWN for folder in _up_to_git_root(workdir) if (folder / OWN).is_file()][:1]
+    yield [folder / OWN for folder in _up_to_git_root(workdir) if os.path.isfile(folder / OWN)][:1]
     for name in KINDS:
         yield [workdir / name]
     yield [workdir / ".cursorrules", *_rules(workdir / ".cursor" / "rules")]
@@ -49,7 +50,7 @@ def _up_to_git_root(workdir: Path) -> list[Path]:
     """The working directory and its parents up to the one with ``.git``; only itself outside a repository."""
     above = [workdir, *workdir.parents]
     for index, folder in enumerate(above):
-        if (folder / ".git").exists():
+        if os.path.exists(folder / ".git"):
             return above[: index + 1]
     return [workdir]
 

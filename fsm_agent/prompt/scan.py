@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
+from functools import cache, lru_cache
 
 _VARIABLE = r"\$(?:env:)?\{?\w*(?:key|token|secret|passw(?:or)?d|credential)\w*\}?"
 _SENDER = r"\b(?:curl|wget|nc|ncat|netcat|invoke-webrequest|invoke-restmethod|iwr|irm)\b"
@@ -58,8 +59,6 @@ TAGS = (
     r"|\[/?INST\]|<</?SYS>>|(?m:^[ \t]*</?(?:system|developer|assistant)>)",
 )
 
-_WORDS = tuple((name, re.compile(pattern, re.IGNORECASE)) for name, pattern in WORDS)
-_TAGS = re.compile(TAGS[1], re.IGNORECASE)
 _CODE = re.compile(r"(?ms)^[ \t]*(`{3,}|~{3,}).*?(?:^[ \t]*\1|\Z)|`[^`\n]+`")
 _AUTHORISED = re.compile(
     r"(?i)(?:-H|--header)[ =]*([\"'])(?:authorization|(?:x-)?api-?key|private-token|x-[\w-]*token)\s*:(?:(?!\1).)*\1"
@@ -75,24 +74,31 @@ _NO_SPACES = re.compile("[\u0e00-\u109f\u1780-\u17ff]")
 """Scripts that mark where a line may break with a zero-width space."""
 
 
+@lru_cache(maxsize=64)
 def scan(text: str, *, strict: bool = False) -> tuple[str, ...]:
     """Why this text should not be trusted, each reason with its first line; empty when it may be.
 
     ``strict``, for text that has no business with either: code blocks and authorised requests count too. The reasons never
-    quote the text.
+    quote the text. The last answers are remembered, because the same files are read at every turn.
     """
     words = _INVISIBLE.sub("", unicodedata.normalize("NFKC", text))
     found = [*_unicode(text), *_phrases(words if strict else _AUTHORISED.sub(" ", words))]
     outside_code = words if strict else _CODE.sub(lambda match: "\n" * match[0].count("\n"), words)
-    if tag := _TAGS.search(outside_code):
+    if tag := _compiled(TAGS[1]).search(outside_code):
         found.append(_reason(TAGS[0], outside_code, tag.start()))
     return tuple(found)
 
 
 def _phrases(text: str) -> Iterator[str]:
-    for name, pattern in _WORDS:
-        if match := pattern.search(text):
+    for name, pattern in WORDS:
+        if match := _compiled(pattern).search(text):
             yield _reason(name, text, match.start())
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Compiled when first needed, because that takes milliseconds."""
+    return re.compile(pattern, re.IGNORECASE)
 
 
 def _unicode(text: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ A ``SKILL.md`` begins with front matter: lines ``key: value`` between two lines 
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +93,7 @@ def _folded(parts: list[str]) -> str:
 
 def _skill_files(folder: Path) -> list[Path]:
     try:
-        return sorted(path for entry in folder.iterdir() if (path := entry / SKILL_FILE).is_file())
+        return sorted(path for entry in folder.iterdir() if os.path.isfile(path := entry / SKILL_FILE))
     except OSError:
         return []
 

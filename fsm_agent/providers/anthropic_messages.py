@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from fsm_agent.messages import ModelReply
 from fsm_agent.ports import StreamSink
 from fsm_agent.providers.anthropic_reply import MessagesReply, whole_message
-from fsm_agent.providers.sdk_port import NO_KEY, SdkPort, headers_of, tls
+from fsm_agent.providers.sdk_port import NO_KEY, SdkPort, headers_of, http_client
 from fsm_agent.requests import Failure, ModelRequest
 
 HOST = "api.anthropic.com"
@@ -75,7 +75,7 @@ class AnthropicMessages(SdkPort):
             base_url=self.base_url,
             max_retries=0,
             timeout=sdk.Timeout(read, connect=connect, pool=connect),
-            http_client=sdk.DefaultAsyncHttpxClient(verify=tls()),
+            http_client=http_client(sdk, self.base_url),
         )
         if not _is_own(self.base_url):
             client._custom_headers = {}

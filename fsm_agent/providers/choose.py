@@ -8,11 +8,14 @@ from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.masking import mask
 from fsm_agent.providers.probe import is_loopback, is_nearby
 from fsm_agent.providers.profiles import BY_KEY, LOCAL_SERVERS, PROFILES, Profile, stale_floor, takes_effort
 from fsm_agent.requests import ApiMode, Runtime
 
 MODES: tuple[ApiMode, ...] = get_args(ApiMode)
+KEY_SHAPES = (("sk-ant-", "anthropic"), ("sk-or-", "openrouter"), ("gsk_", "groq"), ("AIza", "gemini"))
+"""How keys begin that only one provider gives out."""
 MODEL_ENV = "FSM_AGENT_MODEL"
 OFFLINE = "no usable key is set and no local server answers, so the offline demo replies"
 Probe = Callable[[str], Sequence[str]]
@@ -86,11 +89,13 @@ def choose(
         raise ConfigError(f"provider {profile.name!r} needs an address", name, f"base_url or {profile.base_url_env}")
     if url is not None and not base_url:
         _check_url(url, profile.base_url_env or "base_url")
+    usable = _keys(profile, url, api_key, keys, env)
+    _check_keys(profile, url, usable)
     return Choice(
         profile=profile,
         model=name,
         base_url=None if profile.in_process else url,
-        keys=_keys(profile, url, api_key, keys, env),
+        keys=usable,
         window=profile.window(name) if context_window is None else context_window,
         why=why,
         api_mode=_mode(profile, url, api_mode),
@@ -180,6 +185,15 @@ def _keys(profile: Profile, url: str | None, api_key: Any, given: tuple[str, ...
     if profile.needs_key and not is_loopback(url):
         raise ConfigError(f"no key for provider {profile.name!r}", None, f"set {profile.key_env}, or pass api_key")
     return ()
+
+
+def _check_keys(profile: Profile, url: str | None, keys: Sequence[str]) -> None:
+    """A key of another provider, sent to a provider's own address, can only be a mistake."""
+    for key in keys if url == profile.base_url else ():
+        owner = next((name for shape, name in KEY_SHAPES if key.startswith(shape)), profile.name)
+        if owner != profile.name:
+            what = f"the key for provider {profile.name!r} looks like one of {owner}"
+            raise ConfigError(what, mask(key), f"a key of {profile.name}, or model '{owner}:<model>'")
 
 
 def _mode(profile: Profile, url: str | None, api_mode: str | None) -> ApiMode:

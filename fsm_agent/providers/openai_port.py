@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from fsm_agent.providers.sdk_port import NO_KEY, SdkPort, headers_of, tls
+from fsm_agent.providers.sdk_port import NO_KEY, SdkPort, headers_of, http_client
 from fsm_agent.requests import ModelRequest
 
 
@@ -37,7 +37,7 @@ class OpenAIPort(SdkPort):
             base_url=self.base_url,
             max_retries=0,
             timeout=sdk.Timeout(read, connect=connect, pool=connect),
-            http_client=sdk.DefaultAsyncHttpxClient(verify=tls()),
+            http_client=http_client(sdk, self.base_url),
         )
         if "api.openai.com" not in self.base_url:
             client.organization = client.project = None

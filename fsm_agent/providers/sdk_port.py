@@ -24,6 +24,8 @@ from fsm_agent.requests import Failure, ModelRequest
 
 NO_KEY = "none"
 """Sent to servers that ask for no key; some refuse a request without the header."""
+CONNECTIONS, KEPT = 1000, 100
+"""Of one client at once, and of those the idle ones that are kept; the figures of both SDKs."""
 
 
 class GrowingReply(Protocol):
@@ -155,6 +157,17 @@ class SdkPort(ABC):
         if headers is not None:
             found = {name: value for name, value in headers.items() if name.startswith(self.limit_headers)}
             self.limits = found or self.limits
+
+
+def http_client(sdk: Any, base_url: str) -> Any:
+    """The SDK's own HTTP client. Without TLS a connection is not kept: it costs next to nothing, and llama.cpp closes it after
+    each stream though it promises to keep it, so that the next request may meet the end of it."""
+    import httpx2
+
+    kept = 0 if base_url.lower().startswith("http:") else KEPT
+    return sdk.DefaultAsyncHttpxClient(
+        verify=tls(), limits=httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=kept)
+    )
 
 
 def headers_of(request: ModelRequest) -> dict[str, Any]:

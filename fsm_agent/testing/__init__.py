@@ -1,4 +1,4 @@
-"""Public fakes of everything a turn touches: a clock, a model, and a provider over real HTTP.
+"""Public fakes of everything a turn touches: a clock, a model, an external memory, and a provider over real HTTP.
 
 >>> from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, text, tools
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fsm_agent.testing.clock import FakeClock
 from fsm_agent.testing.http import Received
+from fsm_agent.testing.memory import FakeMemory
 from fsm_agent.testing.model import ScriptedModel
 from fsm_agent.testing.replies import (
     Call,
@@ -38,6 +39,7 @@ from fsm_agent.testing.server import ScriptedServer
 __all__ = [
     "Call",
     "FakeClock",
+    "FakeMemory",
     "Received",
     "Reply",
     "ScriptedModel",

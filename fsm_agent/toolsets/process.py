@@ -44,15 +44,7 @@ async def run_shell(command: str, directory: Path, limit: float) -> Ended:
         loop = asyncio.get_running_loop()
         pipe, _ = await loop.connect_read_pipe(lambda: output, os.fdopen(read_end, "rb", 0))
         try:
-            process = await asyncio.create_subprocess_exec(
-                *(shutil.which("bash") or "/bin/sh", "-c", command),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=write_end,
-                stderr=write_end,
-                cwd=directory,
-                env=_environment(),
-                start_new_session=True,
-            )
+            process = await _started(command, directory, write_end)
         except BaseException:
             pipe.close()
             raise
@@ -65,6 +57,26 @@ async def run_shell(command: str, directory: Path, limit: float) -> Ended:
         pipe.close()
     assert process.returncode is not None
     return Ended(process.returncode, output.text(), timed_out)
+
+
+async def _started(command: str, directory: Path, write_end: int) -> asyncio.subprocess.Process:
+    """The shell's process. A cancellation while it starts kills it too: it may be there before it is known."""
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
+            *(shutil.which("bash") or "/bin/sh", "-c", command),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=write_end,
+            stderr=write_end,
+            cwd=directory,
+            env=_environment(),
+            start_new_session=True,
+        )
+    )
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await _kill(await starting)
+        raise
 
 
 async def _ended(process: asyncio.subprocess.Process, limit: float) -> bool:

@@ -58,13 +58,9 @@ class AnthropicFormat:
         return None
 
     def marked(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
-        """The mark goes on the last block that is no thought."""
-        blocks = list(row["content"])
-        for index in range(len(blocks) - 1, -1, -1):
-            if blocks[index]["type"] not in ("thinking", "redacted_thinking"):
-                blocks[index] = {**blocks[index], "cache_control": cache_mark(ttl)}
-                return {**row, "content": blocks}
-        return None
+        """The mark goes on the last block, which is never a thought (CACHE-07): no row ends with one."""
+        *before, last = row["content"]
+        return {**row, "content": [*before, {**last, "cache_control": cache_mark(ttl)}]}
 
     def tools(self, tools: Sequence[ToolSpec], repairs: frozenset[str]) -> bytes:
         return dump([_tool(tool, "grammar" in repairs) for tool in tools])

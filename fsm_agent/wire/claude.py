@@ -53,11 +53,9 @@ def family_of(model: str) -> Family:
 
 
 def output_cap(family: Family, ask: Ask) -> int:
-    """``max_tokens``: mandatory on this wire. What was asked for, else as much as the model can; with room for thoughts that
-    were asked for, and below the window."""
-    cap, window = ask.output_cap or family.output, ask.runtime.window
-    if ask.raised:
-        cap = max(cap, family.output)
+    """``max_tokens``: mandatory on this wire. The limit that somebody set, else as much as the model can; with room for thoughts
+    that were asked for, and below the window."""
+    cap, window = family.output if ask.raised else ask.output_cap or family.output, ask.runtime.window
     if ask.effort is not None and family.thinking == "budget":
         cap = max(cap, BUDGETS[ask.effort] + ROOM)
     return max(1, cap if window is None else min(cap, window - 1))

@@ -87,7 +87,7 @@ def test_a_summary_that_fails_is_made_without_a_model_when_the_provider_insists(
 
 
 def test_comp_26_a_wish_is_dropped_when_the_network_is_down_and_rests() -> None:
-    with table([status(429), text("one"), text("two")], context_window=8192) as (agent, server, clock, _):
+    with table([status(429), text("one"), text("two")], context_window=8192) as (agent, server, _clock, _):
         first = agent.run_conversation("go", conversation_history=history(40))
         assert first.final_response == "one"
         assert not first.compressions

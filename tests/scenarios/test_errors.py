@@ -287,3 +287,11 @@ def test_errors_between_tool_rounds_are_recovered_in_place() -> None:
     played = play(script)
     assert played.roles == "u a t a t a"
     assert played.result.api_calls == 3
+
+
+def test_an_address_that_answers_with_a_web_page_is_named_with_what_to_do() -> None:
+    page = "<!doctype html><html><title>Welcome to nginx!</title></html>"
+    played = play(repeat(status(404, page)))
+    text_ = played.result.final_response or ""
+    assert "HTML page: Welcome to nginx" in text_
+    assert f"Check that {played.server.url} speaks chat completions" in text_

@@ -1,0 +1,100 @@
+"""RESP-11, FMT-09 and FMT-10: replies of the Responses API that are not answers yet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fsm_agent.testing import Reply, call, json_reply, repeat, status, text, tools
+from tests.harness import Played, play, table
+
+RESPONSES = {"model": "openai-responses:gpt-5"}
+
+
+def said(words: str, phase: str | None = None) -> dict[str, Any]:
+    message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "phase": phase}
+    return {**message, "content": [{"type": "output_text", "text": words, "annotations": []}]}
+
+
+def response(*output: dict[str, Any]) -> Reply:
+    return json_reply({"status": "completed", "model": "gpt-5", "output": list(output)})
+
+
+def played(script: Any) -> Played:
+    return play(script, **RESPONSES)
+
+
+def inputs(one: Played, number: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = one.server.bodies[number]["input"]
+    return rows
+
+
+def test_an_incomplete_reply_is_kept_and_an_answer_asked_for() -> None:
+    one = played([Reply(text="Looking at it.", finish="incomplete"), text("It is 4.")])
+    assert (one.result.final_response, one.exit, one.roles) == ("It is 4.", "text_response", "u a")
+    kept, nudge = inputs(one, 1)[-2:]
+    assert (kept["role"], kept["content"]) == ("assistant", "Looking at it.")
+    assert "incomplete" in nudge["content"]
+    assert "".join(delta for delta in one.heard.of("stream_delta") if delta) == "Looking at it.\n\nIt is 4."
+
+
+def test_with_nothing_to_keep_there_is_only_the_nudge() -> None:
+    one = played([Reply(finish="incomplete"), text("It is 4.")])
+    assert [item["role"] for item in inputs(one, 1)] == ["user"]
+    assert "incomplete" in inputs(one, 1)[0]["content"]
+
+
+def test_incomplete_for_ever_is_a_partial_result_with_the_last_text() -> None:
+    one = played([Reply(text="Some of it.", finish="incomplete"), *[Reply(finish="incomplete")] * 3])
+    assert (one.server.completions, one.exit, one.outcome) == (4, "responses_incomplete", "partial")
+    assert one.result.final_response == "Some of it."
+
+
+def test_narration_is_never_the_answer() -> None:
+    one = played([response(said("I look into it.", "commentary")), response(said("Still looking.", "commentary"), said("Four."))])
+    assert (one.server.completions, one.result.final_response) == (2, "Four.")
+    assert one.result.messages[-1]["content"] == "Four."
+
+
+def test_narration_beside_calls_is_told_and_its_phase_goes_back() -> None:
+    function = {"type": "function_call", "call_id": "c", "name": "echo", "arguments": "{}", "status": "completed"}
+    one = played([response(said("I look into it.", "commentary"), function), text("Four.")])
+    assert one.heard.of("interim_assistant") == ["I look into it."]
+    assert inputs(one, 1)[1] == {"type": "message", "role": "assistant", "content": "I look into it.", "phase": "commentary"}
+
+
+def test_a_call_that_was_leaked_as_text_is_neither_run_nor_shown_as_an_answer() -> None:
+    one = played([text('to=functions.echo {"text": "x"}'), tools(call("echo", {"text": "x"})), text("Done.")])
+    assert (one.server.completions, one.result.final_response, one.roles) == (3, "Done.", "u a t a")
+    assert "to=functions" not in str(inputs(one, 1))
+
+
+def test_reasoning_that_ate_the_output_ends_the_turn_at_once() -> None:
+    thought = {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "sealed"}
+    body = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": [thought]}
+    one = played([json_reply(body)])
+    assert (one.exit, one.outcome) == ("thinking_budget_exhausted", "partial")
+
+
+def test_encrypted_reasoning_goes_back_in_this_turn_and_the_next() -> None:
+    script = [tools(call("echo", {}), reasoning="a"), Reply(text="Four.", reasoning="b"), text("Bye.")]
+    with table(script, **RESPONSES) as (agent, server, _, _):
+        agent.run_conversation("go")
+        agent.run_conversation("thanks")
+        kinds = [item["type"] for item in server.bodies[2]["input"]]
+        sealed = [item["encrypted_content"] for item in server.bodies[2]["input"] if item["type"] == "reasoning"]
+    assert kinds == ["message", "reasoning", "function_call", "function_call_output", "reasoning", "message", "message"]
+    assert sealed == ["sealed-1", "sealed-2"]
+
+
+def test_rejected_encrypted_reasoning_is_left_out_of_the_wire_only() -> None:
+    refused = status(
+        400, {"error": {"message": "The encrypted content could not be verified.", "code": "invalid_encrypted_content"}}
+    )
+    one = played([tools(call("echo", {}), reasoning="a"), refused, text("Four.")])
+    assert "reasoning" in [item["type"] for item in inputs(one, 1)]
+    assert "reasoning" not in [item["type"] for item in inputs(one, 2)]
+    assert one.result.messages[1]["blocks"][0]["encrypted_content"] == "sealed-1"
+
+
+def test_incomplete_replies_for_ever_are_asked_four_times() -> None:
+    assert played(repeat(Reply(text="x", finish="incomplete"))).server.completions == 4

@@ -61,5 +61,6 @@ def _gather(turn: TurnState, event: str) -> None:
         turn.answer = "".join(turn.fragments) + turn.visible
     elif event in ("announced", "unverified"):
         turn.held, turn.fragments = "".join(turn.fragments) + turn.visible, []
+        turn.unchecked = turn.held if event == "unverified" else turn.unchecked
     elif event == "incomplete" and turn.visible.strip():
         turn.partial, turn.needs_break = turn.visible, True

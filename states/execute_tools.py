@@ -77,7 +77,8 @@ def _announce(turn: TurnState, calls: Sequence[Checked]) -> Steps:
         blocks=turn.reply.blocks,
     )
     turn.append(row)
-    turn.fragments, turn.scaffold, turn.held, turn.partial = [], (), "", ""
+    turn.fragments, turn.scaffold, turn.partial = [], (), ""
+    turn.held = turn.unchecked  # an answer that waits for its check outlives the tools that check it
     turn.needs_break = True
     turn.prior_content = text if text.strip() and all(item.call.name in HOUSEKEEPING for item in calls) else ""
     yield Persist((row,))

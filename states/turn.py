@@ -126,6 +126,7 @@ class TurnState(Counters):
     # text gathered on the way
     fragments: list[str] = field(default_factory=list)
     held: str = ""
+    unchecked: str = ""
     prior_content: str = ""
     partial: str = ""
     last_reasoning: str | None = None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,8 +19,11 @@ from fsm_agent.compaction.prune import without_images
 from fsm_agent.context import ContextMeter, threshold
 from fsm_agent.invariants import violations
 from fsm_agent.messages import Message, ToolCall
+from fsm_agent.requests import ApiMode
 from fsm_agent.settings import Compression
 from fsm_agent.wire import View, WireCopy
+from tests.test_wire_anthropic import violations as anthropic_violations
+from tests.test_wire_responses import faults as responses_faults
 
 WORDS = st.sampled_from(
     ["short", "x" * 3_000, "你好" * 900, "line\n" * 400, "exit code 3\n" + "y" * 400, "12 matches\n" + "z" * 900]
@@ -226,3 +231,60 @@ def test_the_guard_rests_after_failures() -> None:
     assert "without a model" in guard.blocked(1_000)
     guard.forced()
     assert guard.blocked(1_000) == ""
+
+
+CHECKS: dict[ApiMode, Callable[[list[dict[str, Any]]], list[str]]] = {
+    "chat_completions": violations,
+    "anthropic_messages": anthropic_violations,
+    "codex_responses": responses_faults,
+}
+
+
+def valid_in_all_modes(history: list[Message]) -> None:
+    for mode, check in CHECKS.items():
+        pieces = WireCopy().messages("", history, (), View(mode=mode))
+        assert check(json.loads(b"".join(pieces))) == [], mode
+
+
+@given(histories())
+@settings(max_examples=60, deadline=None)
+def test_what_comes_out_is_valid_in_every_mode(history: list[Message]) -> None:
+    valid_in_all_modes(compacted(history))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(40))
+def test_long_random_histories(seed: int) -> None:
+    """Up to 2,000 rows, any grouping of tools, Chinese, images, huge results; compacted twice."""
+    rng = random.Random(seed)
+    words = ["short", "x" * 3_000, "你好" * 900, "line\n" * 400, "y" * 200_000 if seed % 8 == 0 else "exit code 3\n" + "y" * 400]
+    history = [Message("user", "the first request")]
+    target = rng.choice([1, 5, 40, 300, 2_000])
+    while len(history) < target:
+        history += random_rounds(rng, len(history), words)
+    request = next(row for row in reversed(history) if row.role == "user")
+    for front in (3, 0):
+        before = size_of(history)
+        shorter = compacted(history, tail_chars=rng.choice([500, 8_000, 80_000]), front=front)
+        valid_in_all_modes(shorter)
+        summaries = [index for index, row in enumerate(shorter) if row.summary]
+        kept = [i for i, row in enumerate(shorter) if row.role == "user" and not row.summary and row.text == request.text]
+        assert kept
+        assert not summaries or kept[-1] > summaries[-1]
+        assert size_of(shorter) <= before + 1_000
+        history = shorter
+
+
+def random_rounds(rng: random.Random, number: int, words: list[str]) -> list[Message]:
+    kind = rng.random()
+    if kind < 0.15:
+        parts: Any = [{"type": "text", "text": rng.choice(words)}, IMAGE] if rng.random() < 0.3 else rng.choice(words)
+        return [Message("user", parts)]
+    if kind < 0.3:
+        return [Message("assistant", rng.choice(words))]
+    calls = tuple(
+        ToolCall(f"c{number}_{i}", "write", json.dumps({"path": f"f{i}", "text": rng.choice(words[:3])}))
+        for i in range(rng.randint(1, 6))
+    )
+    results = [Message("tool", rng.choice(words), tool_call_id=call.id, name="write") for call in calls]
+    return [Message("assistant", rng.choice([None, "let me see"]), tool_calls=calls), *results]

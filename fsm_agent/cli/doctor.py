@@ -30,6 +30,7 @@ PACKAGES = (
     "pydantic",
     "pydantic-settings",
     "openai",
+    "anthropic",
     "tenacity",
     "platformdirs",
     "typer",

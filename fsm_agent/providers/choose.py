@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 from fsm_agent.errors import ConfigError
 from fsm_agent.masking import mask
 from fsm_agent.providers.probe import is_loopback, is_nearby
-from fsm_agent.providers.profiles import BY_KEY, LOCAL_SERVERS, PROFILES, Profile, stale_floor, takes_effort
+from fsm_agent.providers.profiles import BY_KEY, LOCAL_SERVERS, PROFILES, Profile, stale_floor
 from fsm_agent.requests import ApiMode, Runtime
+from fsm_agent.wire.responses import reasons
 
 MODES: tuple[ApiMode, ...] = get_args(ApiMode)
 KEY_SHAPES = (("sk-ant-", "anthropic"), ("sk-or-", "openrouter"), ("gsk_", "groq"), ("AIza", "gemini"))
@@ -57,7 +58,7 @@ class Choice:
             output_key=self.profile.output_key,
             stale_floor=stale_floor(self.model),
             cache_marks=claude or (self.api_mode == "chat_completions" and any(part in name for part in profile.marked_models)),
-            effort_key=profile.effort_key if profile.effort_key != "reasoning_effort" or takes_effort(name) else "",
+            effort_key=profile.effort_key if profile.effort_key != "reasoning_effort" or reasons(name) else "",
             error_rows=self.profile.error_rows,
         )
 

@@ -159,9 +159,3 @@ def stale_floor(model: str) -> float:
     """Seconds that this model may be silent at least; 0 for one that speaks at once."""
     name = "-" + model.lower().rsplit("/", 1)[-1]
     return max((seconds for family, seconds in _THINKERS if f"-{family}" in name), default=0.0)
-
-
-def takes_effort(model: str) -> bool:
-    """Does this model of OpenAI's let a request say how much it should think?"""
-    name = model.lower().rsplit("/", 1)[-1]
-    return name.startswith(("o1", "o3", "o4", "gpt-5")) and not name.startswith(("o1-mini", "o1-preview", "gpt-5-chat"))

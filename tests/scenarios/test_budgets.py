@@ -7,9 +7,10 @@ from itertools import pairwise
 
 import pytest
 
+from fsm_agent import tool
 from fsm_agent.budget import IterationBudget, tree_budget
 from fsm_agent.testing import blank, call, repeat, status, text, tools
-from tests.harness import play
+from tests.harness import echo, play
 
 
 def rounds(count: int) -> list[object]:
@@ -107,3 +108,16 @@ def test_a_budget_taken_from_many_threads_is_never_overdrawn() -> None:
     for thread in threads:
         thread.join()
     assert sum(taken) == root.used == 100
+
+
+def test_fin_01_an_answer_that_waits_for_its_check_is_used_when_the_budget_ends() -> None:
+    @tool(effect="idempotent", path_arguments=("path",))
+    def save(path: str) -> str:
+        """Save a file."""
+        return "saved"
+
+    script = [tools(call("save", {"path": "a"})), text("I saved it."), tools(call("echo", {}))]
+    settings = {"max_iterations": 3, "continuation": {"verify_enabled": True}}
+    played = play(script, tools=[save, echo], settings=settings)
+    assert (played.server.completions, played.exit) == (3, "budget_exhausted")
+    assert (played.result.final_response or "").startswith("I saved it.")

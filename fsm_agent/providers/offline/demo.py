@@ -31,9 +31,9 @@ HELP = """I am the offline demo: I follow a few rules and understand nothing els
 - run a command, if you allow it: "run `git status`"
 - call a tool of yours: lookup(city="Bern")
 For real answers choose a real model:
-- set OPENAI_API_KEY or OPENROUTER_API_KEY, or
+- set ANTHROPIC_API_KEY, OPENAI_API_KEY or OPENROUTER_API_KEY, or
 - start a local server (Ollama, LM Studio, llama.cpp), or
-- name one: --model <provider>:<model>, with --base-url for any OpenAI-compatible server."""
+- name one: --model <provider>:<model>, with --base-url for any server that speaks its API."""
 
 _DELTA = re.compile(r"\s*\S{1,24}")
 Row = Mapping[str, Any]

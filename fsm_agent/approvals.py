@@ -34,7 +34,7 @@ class Approvals:
             return Approval(False, NOBODY)
         watch = Stopwatch(self._clock)
         work = asyncio.ensure_future(self._callbacks.ask("approval", request))
-        finish = await race(work, late=lambda: watch.elapsed() >= self._timeout, interrupted=interrupted, poll=self._poll)
+        finish = await race(work, left=lambda: self._timeout - watch.elapsed(), interrupted=interrupted, poll=self._poll)
         if finish != "done":
             work.cancel()
             late = f"no answer within {self._timeout:.0f} s"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -218,9 +219,9 @@ class Performer:
         work = asyncio.ensure_future(backend.port.call(request.request, sink))
         finish = await race(
             work,
-            late=lambda: sink.since_chunk.elapsed() >= request.stale_after or total.elapsed() >= request.total,
+            left=lambda: min(request.stale_after - sink.since_chunk.elapsed(), request.total - total.elapsed()),
             interrupted=interrupted,
-            poll=min(world.settings.poll.control, max(0.01, request.stale_after / 5)),
+            poll=world.settings.poll.control,
             tick=heartbeat.tick,
         )
         if finish != "done":
@@ -268,7 +269,7 @@ class Performer:
         while left > 0 and not interrupted.is_set():
             piece = min(left, world.settings.poll.heartbeat)
             sleeping = asyncio.ensure_future(world.clock.sleep(piece))
-            finish = await race(sleeping, late=lambda: False, interrupted=interrupted, poll=60)
+            finish = await race(sleeping, left=lambda: math.inf, interrupted=interrupted, poll=60)
             sleeping.cancel()
             left -= piece
             if finish == "done" and left > 0:

@@ -17,6 +17,10 @@ from fsm_agent.ports import Clock
 Finish = Literal["done", "late", "interrupted"]
 
 
+_SHORTEST = 0.005
+"""Seconds between two looks at least."""
+
+
 class Stopwatch:
     """Seconds since the last ``restart``, by whichever of two clocks went further."""
 
@@ -36,24 +40,27 @@ class Stopwatch:
 async def race(
     work: asyncio.Future[Any],
     *,
-    late: Callable[[], bool],
+    left: Callable[[], float],
     interrupted: asyncio.Event,
     poll: float = 0.3,
     tick: Callable[[], None] | None = None,
 ) -> Finish:
-    """Wait until ``work`` is done, ``late()`` is true (asked every ``poll`` seconds), or ``interrupted`` is set.
+    """Wait until ``work`` is done, ``left()`` says that no seconds are left, or ``interrupted`` is set.
+
+    ``left`` is asked every ``poll`` seconds, and when by its last answer the time is up.
 
     ``work`` is left as it is: cancelling it is the caller's decision. ``tick`` is called at every look.
     """
     stop = asyncio.ensure_future(interrupted.wait())
     try:
         while True:
-            await asyncio.wait({work, stop}, timeout=poll, return_when=asyncio.FIRST_COMPLETED)
+            pause = min(poll, max(_SHORTEST, left()))
+            await asyncio.wait({work, stop}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 return "done"
             if stop.done():
                 return "interrupted"
-            if late():
+            if left() <= 0:
                 return "late"
             if tick is not None:
                 tick()

@@ -94,7 +94,7 @@ class ExternalMemory:
             return None, ""
         watch, future = Stopwatch(self._clock), asyncio.wrap_future(LOOP.submit(work))
         stop = interrupted or asyncio.Event()
-        finish = await race(future, late=lambda: watch.elapsed() >= seconds, interrupted=stop, poll=self._poll)
+        finish = await race(future, left=lambda: seconds - watch.elapsed(), interrupted=stop, poll=self._poll)
         if finish != "done":
             future.cancel()
             return None, f"the external memory took longer than {seconds:g} s; going on without it" if finish == "late" else ""

@@ -64,7 +64,7 @@ class ToolRunner:
         except Exception as error:
             return _told(handler.Raised(error))
         try:
-            finish = await race(work, late=lambda: watch.elapsed() >= request.timeout, interrupted=interrupted, poll=self._poll)
+            finish = await race(work, left=lambda: request.timeout - watch.elapsed(), interrupted=interrupted, poll=self._poll)
             if finish != "done":
                 signal.set()
                 await self._wound_up(work, wait=tool.is_async or finish == "interrupted")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from fsm_agent.messages import Message
+from fsm_agent.messages import Content, Message
 from fsm_agent.requests import Request, Saved, Spill, ToolOutcome
 from fsm_agent.texts import clean, shorten
 from fsm_agent.wire import CHARS_PER_TOKEN
@@ -25,9 +25,13 @@ def result_rows(turn: TurnState, calls: Sequence[Checked]) -> Generator[Request 
         where = f"the whole result is in {saved.path}" if saved.path else f"it could not be saved: {saved.error}"
         previews[index] = shorten(texts[index], turn.settings.tool.preview_chars, where)
     return [
-        Message("tool", texts[i], tool_call_id=item.call.id, name=item.call.name, sent=previews[i])
+        Message("tool", _content(texts[i], _outcome(item)), tool_call_id=item.call.id, name=item.call.name, sent=previews[i])
         for i, item in enumerate(calls)
     ]
+
+
+def _content(text: str, outcome: ToolOutcome) -> Content:
+    return [{"type": "text", "text": text}, *outcome.content] if outcome.content else text
 
 
 def _outcome(item: Checked) -> ToolOutcome:

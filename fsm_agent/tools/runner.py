@@ -8,16 +8,20 @@ import threading
 from collections.abc import Sequence
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.messages import Part
 from fsm_agent.ports import Clock
 from fsm_agent.requests import RunTool, ToolOutcome, ToolSpec, ToolStatus
 from fsm_agent.tools import handler
 from fsm_agent.tools.cancel import SIGNAL
 from fsm_agent.tools.decorator import Tool
 from fsm_agent.tools.failure import ToolFailure
-from fsm_agent.tools.result import text_of, text_of_error, words_of
+from fsm_agent.tools.result import images_of, text_of, text_of_error, words_of
 from fsm_agent.watch import Finish, Stopwatch, race
 
 UNKNOWN_EFFECT = "It is unknown whether it took effect: check before you do it again."
+
+Told = tuple[ToolStatus, str, tuple[Part, ...]]
+"""How a call ended: its status, its text, its images."""
 
 
 class ToolRunner:
@@ -48,15 +52,15 @@ class ToolRunner:
         only reads and ``unknown`` for every other.
         """
         watch = Stopwatch(self._clock)
-        status, text = await self._ended(request, interrupted, watch)
-        return ToolOutcome(request.call_id, status, text, watch.elapsed())
+        status, text, images = await self._ended(request, interrupted, watch)
+        return ToolOutcome(request.call_id, status, text, watch.elapsed(), images)
 
-    async def _ended(self, request: RunTool, interrupted: asyncio.Event, watch: Stopwatch) -> tuple[ToolStatus, str]:
+    async def _ended(self, request: RunTool, interrupted: asyncio.Event, watch: Stopwatch) -> Told:
         tool = self._tools.get(request.name)
         if tool is None:
-            return "error", f"Unknown tool {request.name!r}. Available: {', '.join(self._tools) or 'none'}."
+            return "error", f"Unknown tool {request.name!r}. Available: {', '.join(self._tools) or 'none'}.", ()
         if interrupted.is_set():
-            return "not_started", "Not started: the user interrupted."
+            return "not_started", "Not started: the user interrupted.", ()
         signal, context = threading.Event(), contextvars.copy_context()
         context.run(SIGNAL.set, signal)
         try:
@@ -82,27 +86,27 @@ class ToolRunner:
             await asyncio.wait({work}, timeout=self._grace)
 
 
-def _outcome(tool: Tool, finish: Finish, work: asyncio.Future[handler.Ending], timeout: float) -> tuple[ToolStatus, str]:
+def _outcome(tool: Tool, finish: Finish, work: asyncio.Future[handler.Ending], timeout: float) -> Told:
     told = _told(work.result()) if work.done() and not work.cancelled() else None
     if finish == "late":
         late = f"\nWhat it brought after that: {told[1]}" if told else ""
-        return "timeout", f"Timed out after {timeout:g} seconds. {UNKNOWN_EFFECT}{late}"
+        return "timeout", f"Timed out after {timeout:g} seconds. {UNKNOWN_EFFECT}{late}", ()
     if told:
         return told
     if finish == "done":
-        return "error", "The tool cancelled itself."
+        return "error", "The tool cancelled itself.", ()
     if tool.spec.effect == "pure":
-        return "cancelled", "Cancelled: the user interrupted. Nothing was changed."
-    return "unknown", f"The user interrupted and the tool did not end in time. {UNKNOWN_EFFECT}"
+        return "cancelled", "Cancelled: the user interrupted. Nothing was changed.", ()
+    return "unknown", f"The user interrupted and the tool did not end in time. {UNKNOWN_EFFECT}", ()
 
 
-def _told(ending: handler.Ending) -> tuple[ToolStatus, str]:
+def _told(ending: handler.Ending) -> Told:
     """Judged by how the handler ended, never by words in its text."""
     try:
         if isinstance(ending, handler.Returned):
-            return "ok", text_of(ending.value)
+            return "ok", text_of(ending.value), images_of(ending.value)
         if isinstance(ending.error, ToolFailure):
-            return "error", words_of(ending.error)
-        return "error", text_of_error(ending.error)
+            return "error", words_of(ending.error), ()
+        return "error", text_of_error(ending.error), ()
     except Exception as error:  # a result that cannot be written down
-        return "error", f"The tool ran, but its result is unusable: {text_of_error(error)}"
+        return "error", f"The tool ran, but its result is unusable: {text_of_error(error)}", ()

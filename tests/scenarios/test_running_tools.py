@@ -203,3 +203,20 @@ def test_async_callbacks_run_in_order() -> None:
 
     play([text("one two three four")], callbacks={"stream_delta": slow})
     assert "".join(heard) == "one two three four|"
+
+
+@pytest.mark.parametrize("model", ["openai:gpt-x", "anthropic:claude-sonnet-4-5", "openai-responses:gpt-x"])
+def test_a_tool_may_give_an_image(model: str) -> None:
+    pixel = "iVBORw0KGgo="
+
+    @tool
+    def look() -> list[dict[str, Any]]:
+        """Look at the screen."""
+        return [
+            {"type": "text", "text": "the screen"},
+            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{pixel}"}},
+        ]
+
+    played = play([tools(call("look", {})), text("I see")], tools=[look], model=model)
+    assert pixel in str(played.server.bodies[1])
+    assert played.heard.of("tool_complete")[0][3] == "the screen"

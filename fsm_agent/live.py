@@ -13,7 +13,8 @@ class LiveReply:
     ``quiet`` attempt (a summary) is shown. A closed sink ignores what still comes from a superseded attempt."""
 
     def __init__(self, clock: Clock, callbacks: Callbacks, *, quiet: bool = False, paragraph: bool = False) -> None:
-        self.since_chunk = Stopwatch(clock)
+        self._since_chunk = Stopwatch(clock)
+        self._begun = False
         self.shown = ""
         self.thoughts = ""
         self.tool_begun = False
@@ -22,8 +23,17 @@ class LiveReply:
         self._quiet, self._paragraph = quiet, paragraph
         self._waiting, self._closed = True, False
 
+    def begin(self) -> None:
+        """The port is ready: silence counts from now on."""
+        self._begun = True
+        self._since_chunk.restart()
+
+    def silence(self) -> float:
+        """Seconds since the last chunk."""
+        return self._since_chunk.elapsed() if self._begun else 0.0
+
     def alive(self) -> None:
-        self.since_chunk.restart()
+        self._since_chunk.restart()
         if self._waiting and not self._closed:
             self._waiting = False
             self._emit("thinking", False)

@@ -19,7 +19,7 @@ from fsm_agent.callbacks import Callbacks
 from fsm_agent.live import LiveReply
 from fsm_agent.masking import mask
 from fsm_agent.messages import ModelReply
-from fsm_agent.ports import Clock
+from fsm_agent.ports import Clock, ModelPort
 from fsm_agent.recall import Recall
 from fsm_agent.requests import (
     Approval,
@@ -32,6 +32,7 @@ from fsm_agent.requests import (
     Done,
     DumpRequest,
     Failure,
+    ModelRequest,
     NoteCompaction,
     Opened,
     OpenTurn,
@@ -216,10 +217,10 @@ class Performer:
         world, total = self._world, Stopwatch(self._world.clock)
         heartbeat = Heartbeat(world, "the model has not answered yet")
         backend = world.auxiliary if request.auxiliary and world.auxiliary is not None else world.backends.current
-        work = asyncio.ensure_future(backend.port.call(request.request, sink))
+        work = asyncio.ensure_future(called(backend.port, request.request, sink))
         finish = await race(
             work,
-            left=lambda: min(request.stale_after - sink.since_chunk.elapsed(), request.total - total.elapsed()),
+            left=lambda: min(request.stale_after - sink.silence(), request.total - total.elapsed()),
             interrupted=interrupted,
             poll=world.settings.poll.control,
             tick=heartbeat.tick,
@@ -338,6 +339,15 @@ class Performer:
     async def _tell(self, request: Tell) -> Done:
         self._world.callbacks.emit(request.channel, *request.values)
         return Done()
+
+
+async def called(port: ModelPort, request: ModelRequest, sink: LiveReply) -> ModelReply | Failure:
+    """Let the port get ready, if it must, and call it; silence counts from then on."""
+    ready = getattr(port, "ready", None)
+    if ready is not None:
+        await ready()
+    sink.begin()
+    return await port.call(request, sink)
 
 
 class Heartbeat:

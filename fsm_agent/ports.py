@@ -31,7 +31,8 @@ class ModelPort(Protocol):
     """One provider, model and endpoint.
 
     ``call`` never raises for what a provider or network does: it returns a ``Failure``. It is cancelled (asyncio) by the
-    caller on interrupt and by the watchdog; the connection must then be closed before it returns.
+    caller on interrupt and by the watchdog; the connection must then be closed before it returns. A port that must get ready
+    first (load an SDK, for instance) may have an ``async def ready()``: the watchdog does not count its time.
     """
 
     async def call(self, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure: ...

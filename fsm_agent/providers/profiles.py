@@ -144,6 +144,7 @@ _THINKERS: tuple[tuple[str, float], ...] = (
     ("o3", 300.0),
     ("o4", 300.0),
     ("gpt-5", 300.0),
+    ("gpt-6", 300.0),
     ("reasoner", 300.0),
     ("thinking", 300.0),
     ("r1", 300.0),

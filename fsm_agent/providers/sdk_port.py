@@ -106,7 +106,7 @@ class SdkPort(ABC):
         growing = self._growing(sink)
         try:
             async with asyncio.timeout(self._total) as limit:
-                stream = await self._send(await self._ready(), request)
+                stream = await self._send(await self.ready(), request)
                 try:
                     self._note_limits(stream.response.headers)
                     if not _is_stream(request, stream.response.headers.get("content-type", "")):
@@ -137,7 +137,7 @@ class SdkPort(ABC):
         if client is not None and self._loop is asyncio.get_running_loop():
             await client.close()
 
-    async def _ready(self) -> Any:
+    async def ready(self) -> Any:
         """The client of this event loop. The SDK is loaded in a thread: it takes half a second."""
         if self.sdk not in sys.modules:
             await asyncio.to_thread(importlib.import_module, self.sdk)

@@ -71,13 +71,14 @@ class Turn:
     async def run_until(
         self, *, state: str | None = None, event: str | None = None, row: str | None = None, when: str | None = None
     ) -> Step | None:
-        """Step until a move enters ``state``, is made on ``event``, takes ``row``, or leaves the counters as ``when``
-        says (``"retries >= 2"``). ``None`` when the turn ended first."""
+        """Step until a move enters ``state``, is made on ``event``, takes ``row``, and leaves the counters as ``when`` says
+        (``"retries >= 2"``); what is not given does not matter. ``None`` when the turn ended first."""
         holds = condition(when, self._state.counters()) if when is not None else None
         while (step := await self.step()) is not None:
-            if step.dest == state or step.event == event or step.row == row:
-                return step
-            if holds is not None and holds(self._state.counters()):
+            wanted = ((state, step.dest), (event, step.event), (row, step.row))
+            if any(asked is not None and asked != found for asked, found in wanted):
+                continue
+            if holds is None or holds(self._state.counters()):
                 return step
         return None
 

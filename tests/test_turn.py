@@ -90,6 +90,7 @@ def test_run_until_each_kind_of_stop() -> None:
         assert (await turn.run_until(row="EmptyRecovery.nothing/1")).dest == "BuildMessages"  # type: ignore[union-attr]
         assert (await turn.run_until(when="empties >= 2 and not opened > 0")).row == "EmptyRecovery.nothing/1"  # type: ignore[union-attr]
         assert (await turn.run_until(event="tools")).source == "CallLLM"  # type: ignore[union-attr]
+        assert (await turn.run_until(state="CallLLM", when="iterations >= 4")).seq > 10  # type: ignore[union-attr]
         assert await turn.run_until(state="nowhere") is None
         assert turn.result is not None
 

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import openai  # noqa: F401 - loading it takes half a second, which a test of silence would count
 import pytest
 
 from fsm_agent import Agent, TurnResult, tool

@@ -24,7 +24,7 @@ from fsm_agent.memory.files import Notes
 from fsm_agent.memory.provider import MemoryProvider
 from fsm_agent.memory.snapshot import recalled
 from fsm_agent.messages import Message, messages_from
-from fsm_agent.perform import RESULTS, Performer, World
+from fsm_agent.perform import Performer
 from fsm_agent.ports import Clock, ModelPort
 from fsm_agent.prompt import Sources, prompt_of
 from fsm_agent.providers.choose import Choice
@@ -42,6 +42,7 @@ from fsm_agent.tools import Tool, as_tool
 from fsm_agent.tools.runner import ToolRunner
 from fsm_agent.toolsets import toolset
 from fsm_agent.turns import Turn
+from fsm_agent.world import RESULTS, World
 
 MAX_MESSAGE = 8_000_000
 """Characters of one user message; more is refused, not cut."""

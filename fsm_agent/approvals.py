@@ -34,9 +34,12 @@ class Approvals:
             return Approval(False, NOBODY)
         watch = Stopwatch(self._clock)
         work = asyncio.ensure_future(self._callbacks.ask("approval", request))
-        finish = await race(work, left=lambda: self._timeout - watch.elapsed(), interrupted=interrupted, poll=self._poll)
+        try:
+            finish = await race(work, left=lambda: self._timeout - watch.elapsed(), interrupted=interrupted, poll=self._poll)
+        finally:
+            if not work.done():
+                work.cancel()
         if finish != "done":
-            work.cancel()
             late = f"no answer within {self._timeout:.0f} s"
             return Approval(False, late if finish == "late" else "interrupted", interrupted=finish == "interrupted")
         approval = read_answer(work.result())

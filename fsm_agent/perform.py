@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
-import re
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from fsm_agent.approvals import Approvals
-from fsm_agent.backends import Backend, Backends
-from fsm_agent.backoff import Backoff
-from fsm_agent.budget import IterationBudget
-from fsm_agent.callbacks import Callbacks
-from fsm_agent.live import LiveReply
+from fsm_agent.attempts import Attempts
 from fsm_agent.masking import mask
-from fsm_agent.messages import ModelReply
-from fsm_agent.ports import Clock, ModelPort
-from fsm_agent.recall import Recall
 from fsm_agent.requests import (
     Approval,
     AskApproval,
     CallModel,
-    Cancelled,
     CheckSignals,
     CloseTurn,
     Compacted,
     Done,
     DumpRequest,
-    Failure,
-    ModelRequest,
     NoteCompaction,
     Opened,
     OpenTurn,
@@ -57,55 +41,10 @@ from fsm_agent.requests import (
     Transform,
     Transformed,
     Wait,
-    Waited,
 )
-from fsm_agent.sessions import MemoryStore, Session
-from fsm_agent.settings import Settings
-from fsm_agent.signals import SignalBox
+from fsm_agent.sessions import Session
 from fsm_agent.texts import one_line
-from fsm_agent.tools.runner import ToolRunner
-from fsm_agent.watch import Stopwatch, race
-
-RESULTS = "results"
-"""Folder of the home directory where long tool results are saved."""
-
-
-DUMPS = "dumps"
-"""Folder of the home directory where requests that failed are saved."""
-
-
-def save(folder: Path, name: str, text: str) -> Saved:
-    """Write a file that only its owner can read; a failure is told, never raised."""
-    path = folder / re.sub(r"[^\w.-]", "_", name)[-120:]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600)
-        path.write_text(text, encoding="utf-8", errors="replace")
-    except OSError as error:
-        return Saved(error=f"{type(error).__name__}: {error}")
-    return Saved(str(path))
-
-
-@dataclass(slots=True)
-class World:
-    """Everything that requests are performed with."""
-
-    settings: Settings
-    clock: Clock
-    backends: Backends
-    tools: ToolRunner
-    callbacks: Callbacks
-    approvals: Approvals
-    backoff: Backoff
-    signals: SignalBox
-    home: Path
-    workdir: Path
-    store: MemoryStore
-    recall: Recall
-    auxiliary: Backend | None = None
-    budget: IterationBudget | None = None
-    stale_streak: int = 0
-    notices: tuple[str, ...] = ()
+from fsm_agent.world import DUMPS, RESULTS, World, save
 
 
 class Performer:
@@ -113,16 +52,17 @@ class Performer:
 
     def __init__(self, world: World, session: Session, system_prompt: str, notices: Sequence[str] = ()) -> None:
         self._world, self._session, self._prompt, self._notices = world, session, system_prompt, notices
+        self._attempts = Attempts(world)
         self._performers: dict[type, Callable[[Any], Awaitable[Any]]] = {
             OpenTurn: self._open,
             Prefetch: self._prefetch,
             Preserve: self._preserve,
             SyncMemory: self._sync_memory,
             CheckSignals: self._signals,
-            CallModel: self._call_model,
+            CallModel: self._attempts.call,
             RunTool: self._run_tool,
             AskApproval: self._ask,
-            Wait: self._wait,
+            Wait: self._attempts.wait,
             Rekey: self._rekey,
             RebuildClient: self._rebuild,
             SwitchProvider: self._switch,
@@ -196,56 +136,6 @@ class Performer:
 
     # Model
 
-    async def _call_model(self, request: CallModel) -> ModelReply | Failure | Cancelled:
-        world = self._world
-        if world.stale_streak >= world.settings.stale.giveup:
-            world.stale_streak = 0
-            return Failure("breaker", f"{world.settings.stale.giveup} requests in a row went silent; not sent", sent=False)
-        sink = LiveReply(world.clock, world.callbacks, quiet=request.request.purpose == "summary", paragraph=request.paragraph)
-        world.callbacks.emit("thinking", True)
-        interrupted = world.signals.event()  # asked for after the callback, which may interrupt
-        reply = Cancelled(sent=False) if interrupted.is_set() else await self._attempt(request, sink, interrupted)
-        sink.close()
-        if isinstance(reply, ModelReply):
-            world.stale_streak = 0
-        elif isinstance(reply, Failure):
-            keys = world.backends.current.keys
-            return replace(reply, refreshable=keys.refreshable(), other_keys=keys.others(world.clock.now()))
-        return reply
-
-    async def _attempt(self, request: CallModel, sink: LiveReply, interrupted: asyncio.Event) -> ModelReply | Failure | Cancelled:
-        world, total = self._world, Stopwatch(self._world.clock)
-        heartbeat = Heartbeat(world, "the model has not answered yet")
-        backend = world.auxiliary if request.auxiliary and world.auxiliary is not None else world.backends.current
-        work = asyncio.ensure_future(called(backend.port, request.request, sink))
-        finish = await race(
-            work,
-            left=lambda: min(request.stale_after - sink.silence(), request.total - total.elapsed()),
-            interrupted=interrupted,
-            poll=world.settings.poll.control,
-            tick=heartbeat.tick,
-        )
-        if finish != "done":
-            work.cancel()
-            await asyncio.wait({work})
-        if finish == "interrupted":
-            sink.close()
-            return Cancelled(sink.shown, sink.thoughts)
-        if finish == "late":
-            return self._stale(request, sink)
-        if work.exception() is not None:
-            return Failure("local", one_line(repr(work.exception())), exception=type(work.exception()).__name__)
-        return work.result()
-
-    def _stale(self, request: CallModel, sink: LiveReply) -> ModelReply | Failure:
-        """Killed by the watchdog. Text that was shown is kept and continued: asking again would show it twice."""
-        self._world.stale_streak += 1
-        sink.close()
-        if sink.shown and not sink.tool_begun:
-            return ModelReply(sink.shown, sink.thoughts, finish=None, cut=True)
-        silent = f"nothing arrived for {request.stale_after:g} s"
-        return Failure("stale", silent, exception="StaleStream", detail=silent)
-
     async def _rekey(self, request: Rekey) -> Switched:
         return await self._world.backends.rekey(request)
 
@@ -258,24 +148,6 @@ class Performer:
 
     async def _stop_streaming(self, request: SwitchStreaming) -> Switched:
         return self._world.backends.stop_streaming()
-
-    async def _wait(self, request: Wait) -> Waited:
-        """In slices of a heartbeat, so that a long wait says what it waits for; an interrupt ends it at once."""
-        world = self._world
-        seconds = world.backoff.seconds(request.kind, request.attempt, request.retry_after)
-        interrupted = world.signals.event()
-        if seconds >= 1:
-            world.callbacks.emit("status", f"waiting {seconds:.0f} s: {request.why}")
-        left = seconds
-        while left > 0 and not interrupted.is_set():
-            piece = min(left, world.settings.poll.heartbeat)
-            sleeping = asyncio.ensure_future(world.clock.sleep(piece))
-            finish = await race(sleeping, left=lambda: math.inf, interrupted=interrupted, poll=60)
-            sleeping.cancel()
-            left -= piece
-            if finish == "done" and left > 0:
-                world.callbacks.emit("status", f"still waiting, {left:.0f} s more: {request.why}")
-        return Waited(seconds, interrupted.is_set())
 
     # Tools
 
@@ -339,26 +211,3 @@ class Performer:
     async def _tell(self, request: Tell) -> Done:
         self._world.callbacks.emit(request.channel, *request.values)
         return Done()
-
-
-async def called(port: ModelPort, request: ModelRequest, sink: LiveReply) -> ModelReply | Failure:
-    """Let the port get ready, if it must, and call it; silence counts from then on."""
-    ready = getattr(port, "ready", None)
-    if ready is not None:
-        await ready()
-    sink.begin()
-    return await port.call(request, sink)
-
-
-class Heartbeat:
-    """One line every so often while something is waited for: never a silent minute."""
-
-    def __init__(self, world: World, what: str) -> None:
-        self._world, self._what = world, what
-        self._watch, self._told = Stopwatch(world.clock), 0.0
-
-    def tick(self) -> None:
-        elapsed = self._watch.elapsed()
-        if elapsed - self._told >= self._world.settings.poll.heartbeat:
-            self._told = elapsed
-            self._world.callbacks.emit("status", f"{self._what} ({elapsed:.0f} s)")

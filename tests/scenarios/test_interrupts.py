@@ -195,6 +195,11 @@ def test_a_cancelled_task_frees_the_session() -> None:
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
+            for _ in range(100):
+                if server.closed_early:
+                    break
+                await asyncio.sleep(0.01)
+            assert server.closed_early == 1, "no request outlives the task that wanted it"
             assert (await agent.arun("two")).final_response == "ok"
             await agent.aclose()
 

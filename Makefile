@@ -31,6 +31,8 @@ bench: .venv/developing ## what the engine costs beside a bare loop, and what a 
 	@$(BIN)/python benchmarks/overhead.py
 	@echo
 	@$(BIN)/python benchmarks/long_history.py
+	@echo
+	@$(BIN)/python benchmarks/prefix_cache.py
 
 clean: ## remove what the targets made
 	rm -rf .venv .peers .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -56,8 +56,8 @@ class Agent:
     an object with ``get()`` and ``refresh()``. ``tools``: decorated or plain functions. ``toolsets``: names of built-in
     groups, ``[]`` for none. ``fallbacks``: dicts with the keys model (or a port), base_url, api_key, api_mode, context_window.
     ``callbacks``: see ``fsm_agent.callbacks``. ``clock``: every wait and time limit goes through it. ``budget``: iterations
-    shared with other agents. ``auxiliary``: a smaller model for summaries, a dict like those of ``fallbacks``; the main model
-    is used when it fails. ``system_prompt``: who the agent is, instead of SOUL.md in the home directory. ``memory``: an
+    shared with other agents. ``auxiliary``: smaller models for summaries, a dict like those of ``fallbacks`` or a list
+    of them; the main model is used when they fail. ``memory``: an
     external memory besides the files in the home directory.
 
     Raises ``ConfigError`` for anything that cannot be used, in one line.
@@ -81,7 +81,7 @@ class Agent:
         callbacks: object | Mapping[str, Callable[..., Any]] | None = None,
         clock: Clock | None = None,
         budget: IterationBudget | None = None,
-        auxiliary: Mapping[str, Any] | None = None,
+        auxiliary: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         memory: MemoryProvider | None = None,
         workdir: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -231,7 +231,7 @@ class Agent:
     async def aclose(self) -> None:
         """Store what an external memory was not told yet, and close the connections of this agent."""
         await self._world.recall.aclose()
-        side = [self._world.auxiliary.port] if self._world.auxiliary is not None else []
+        side = [backend.port for backend in self._world.auxiliary]
         for port in (*self._world.backends.ports(), *side):
             await port.aclose()
 
@@ -267,12 +267,15 @@ class Agent:
         chain, notices = fallback_backends(fallbacks, os.environ, self.settings, port)
         return Backends(primary, chain, self.settings, clock), notices
 
-    def _auxiliary(self, spec: Mapping[str, Any] | None, clock: Clock) -> Backend | None:
-        """The model for side tasks; an entry like those of ``fallbacks``."""
+    def _auxiliary(self, specs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, clock: Clock) -> tuple[Backend, ...]:
+        """The models for side tasks, in the order in which they are tried; entries like those of ``fallbacks``."""
         chain, _ = fallback_backends(
-            [spec] if spec is not None else [], os.environ, self.settings, lambda choice: connect(choice, self.settings, clock)
+            [specs] if isinstance(specs, Mapping) else specs,
+            os.environ,
+            self.settings,
+            lambda choice: connect(choice, self.settings, clock),
         )
-        return chain[0] if chain else None
+        return tuple(chain)
 
     def _tools(self, tools: Sequence[Tool | Callable[..., Any]], toolsets: Sequence[str]) -> list[Tool]:
         if isinstance(toolsets, str):

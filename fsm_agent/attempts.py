@@ -41,7 +41,7 @@ class Attempts:
     async def _raced(self, request: CallModel, sink: LiveReply, interrupted: asyncio.Event) -> ModelReply | Failure | Cancelled:
         world, total = self._world, Stopwatch(self._world.clock)
         heartbeat = Heartbeat(world, "the model has not answered yet")
-        backend = world.auxiliary if request.auxiliary and world.auxiliary is not None else world.backends.current
+        backend = world.backends.current if request.auxiliary is None else world.auxiliary[request.auxiliary]
         work = asyncio.ensure_future(called(backend.port, request.request, sink))
         try:
             finish = await race(

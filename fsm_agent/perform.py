@@ -88,8 +88,8 @@ class Performer:
         self._world.notices = ()
         rows, workdir = tuple(self._session.rows), str(self._world.workdir)
         guard, auxiliary = self._session.guard, self._world.auxiliary
-        if auxiliary is not None:
-            auxiliary.port.use_key(await auxiliary.keys.key())
+        for backend in auxiliary:
+            backend.port.use_key(await backend.keys.key())
         return Opened(
             runtime,
             self._world.tools.specs,
@@ -97,7 +97,7 @@ class Performer:
             self._prompt,
             workdir,
             notices,
-            auxiliary=auxiliary.choice.runtime(primary=False) if auxiliary is not None else None,
+            auxiliary=tuple(backend.choice.runtime(primary=False) for backend in auxiliary),
             compacted=Compacted(guard.done, guard.blocked(self._world.clock.now())),
             review_due=self._review_due(),
         )

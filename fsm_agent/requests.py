@@ -133,13 +133,13 @@ class CheckSignals:
 @dataclass(frozen=True, slots=True)
 class CallModel:
     """One attempt at the model. ``stale_after`` and ``total`` in seconds. ``paragraph`` puts a blank line before the first
-    text that is shown. ``auxiliary``: of the model for side tasks, not of the one in use."""
+    text that is shown. ``auxiliary``: the number of a model for side tasks, instead of the one in use."""
 
     request: ModelRequest
     stale_after: float
     total: float
     paragraph: bool = False
-    auxiliary: bool = False
+    auxiliary: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ class Opened:
     system_prompt: str = ""
     workdir: str = "/"
     notices: tuple[str, ...] = ()
-    auxiliary: Runtime | None = None
+    auxiliary: tuple[Runtime, ...] = ()
     compacted: Compacted = Compacted()
     review_due: bool = False
 

@@ -53,7 +53,7 @@ class World:
     workdir: Path
     store: MemoryStore
     recall: Recall
-    auxiliary: Backend | None = None
+    auxiliary: tuple[Backend, ...] = ()
     budget: IterationBudget | None = None
     stale_streak: int = 0
     notices: tuple[str, ...] = ()

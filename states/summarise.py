@@ -1,4 +1,4 @@
-"""The summary call of a compaction: the auxiliary model first, then the main one, then ourselves."""
+"""The summary call of a compaction: the auxiliary models first, then the main one, then ourselves."""
 
 from __future__ import annotations
 
@@ -45,10 +45,8 @@ class Summary:
 def summarise(turn: TurnState, middle: Sequence[Message]) -> Generator[Request | list[Any], Any, Summary]:
     """A summary of these rows. A forced compaction always gets one: the provider has refused what there is."""
     failed = ""
-    for runtime in (turn.auxiliary, turn.runtime):
-        if runtime is None:
-            continue
-        reply: ModelReply | Failure | Cancelled = yield _call(turn, runtime, middle)
+    for number, runtime in (*enumerate(turn.auxiliary), (None, turn.runtime)):
+        reply: ModelReply | Failure | Cancelled = yield _call(turn, runtime, middle, number)
         if isinstance(reply, ModelReply) or reply.sent:
             turn.sent += 1
         turn.account(reply.usage, runtime)
@@ -77,11 +75,11 @@ def preserved(turn: TurnState, middle: Sequence[Message]) -> Generator[Request |
     return f"\n\n## From memory\n{shorten(found.text.strip(), MOST_PRESERVED)}" if found.text.strip() else ""
 
 
-def _call(turn: TurnState, runtime: Runtime, middle: Sequence[Message]) -> CallModel:
+def _call(turn: TurnState, runtime: Runtime, middle: Sequence[Message], number: int | None) -> CallModel:
     window = runtime.window or DEFAULT_WINDOW
     prompt = summary_prompt(middle, window=window, focus=turn.focus, most_chars=int(window * 0.7) * CHARS_PER_TOKEN)
     form = format_of(runtime.api_mode)
     messages = WireCopy().messages("", [Message("user", prompt)], (), View(runtime.api_mode))
     body = form.body(Ask(runtime, temperature=turn.settings.temperature), messages)
     request = ModelRequest(body, runtime.streaming, toolless=True, purpose="summary", estimate=tokens_of(len(body)))
-    return CallModel(request, turn.stale_after(request), turn.settings.timeout.total, auxiliary=runtime is turn.auxiliary)
+    return CallModel(request, turn.stale_after(request), turn.settings.timeout.total, auxiliary=number)

@@ -117,7 +117,7 @@ class TurnState(Counters):
     scaffold: tuple[Message, ...] = ()
     forced: bool = False
     focus: str = ""
-    auxiliary: Runtime | None = None
+    auxiliary: tuple[Runtime, ...] = ()
     compacted_before: bool = False
     compaction_blocked: str = ""
     fallback_activated: bool = False

@@ -8,7 +8,7 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.sessions import store_for
-from fsm_agent.testing import FakeClock, ScriptedServer, call, overflow, repeat, status, text, tools
+from fsm_agent.testing import FakeClock, ScriptedServer, blank, call, overflow, repeat, silence, status, text, tools
 from tests.harness import TOOLS, Heard, play, table
 
 PARAGRAPH = "a paragraph of an earlier conversation, with facts in it. " * 12
@@ -115,6 +115,22 @@ def test_the_auxiliary_model_writes_the_summary_and_the_main_one_when_it_fails()
             agent.close()
 
 
+def test_auxiliary_models_are_tried_in_their_order() -> None:
+    with (
+        ScriptedServer([text("done")]) as main,
+        ScriptedServer([status(503)]) as first,
+        ScriptedServer([text("from two")]) as second,
+    ):
+        chain = [{"model": f"openai:{n}", "base_url": s.url, "api_key": "k"} for n, s in (("one", first), ("two", second))]
+        agent = Agent(
+            "openai:main", base_url=main.url, api_key="k", toolsets=[], clock=FakeClock(), context_window=8192, auxiliary=chain
+        )
+        result = agent.run_conversation("go", conversation_history=history(40))
+        assert result.compressions[0]["model"] == "two"
+        assert (main.completions, first.completions, second.completions) == (1, 1, 1)
+        agent.close()
+
+
 def test_dis_13_in_place_keeps_the_session_and_archives_the_rows() -> None:
     played = play([text("the summary"), text("done")], history=history(40), context_window=8192)
     stored = store_for(str(played.agent.home)).session(played.agent.session_id)
@@ -192,3 +208,18 @@ def test_a_long_turn_of_many_rounds_ends(window: int) -> None:
     played = play(repeat(reply), tools=[flood], context_window=window, settings=settings)
     assert played.exit in ("text_response", "max_iterations_summary")
     assert played.result.compressions
+
+
+@pytest.mark.parametrize("nonsense", ["silent", "blank", "reasoning"])
+def test_a_summary_model_that_answers_nonsense_or_never_costs_nothing_but_the_summary(nonsense: str) -> None:
+    clock = FakeClock()
+    reply = {
+        "silent": silence("headers", hook=lambda: clock.advance(2)),
+        "blank": blank(),
+        "reasoning": text("<think>hm, what a long conversation</think>"),
+    }[nonsense]
+    settings = {"stale": {"stream": 1}}
+    played = play([reply, text("done")], history=history(40), context_window=8192, clock=clock, settings=settings)
+    assert played.result.final_response == "done"
+    assert any("gave no summary" in line for line in played.heard.of("status"))
+    assert played.result.messages[-2]["content"] == "go"

@@ -8,6 +8,8 @@ from fsm_agent.settings import Compression
 from fsm_agent.wire import CHARS_PER_TOKEN
 
 SMALL_WINDOW, TINY_WINDOW = 512_000, 64_000
+ASSUMED_WINDOW = 128_000
+"""Tokens that a model is taken to have when nobody has said."""
 LEAST_REPLY = 256
 """Tokens that must be left for an answer in the smallest of windows."""
 LEAST_RATIO, MOST_RATIO = 0.5, 2.5

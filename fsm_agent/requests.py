@@ -77,6 +77,11 @@ class Runtime:
     next_window: int | None = None
     error_rows: tuple[ErrorRow, ...] = ()
 
+    @property
+    def next_is_wider(self) -> bool:
+        """Has the next fallback more room than the model in use?"""
+        return bool(self.next_window and self.window and self.next_window > self.window)
+
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:

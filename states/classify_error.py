@@ -106,8 +106,7 @@ def _overflow(turn: TurnState, name: str) -> str:
     turn.forced = True
     if name == "long_context_tier":
         turn.runtime = replace(turn.runtime, window=min(turn.runtime.window or TIER_WINDOW, TIER_WINDOW))
-    wider = turn.runtime.next_window and turn.runtime.window and turn.runtime.next_window > turn.runtime.window
-    return "outgrown" if wider else "overflow"
+    return "outgrown" if turn.runtime.next_is_wider else "overflow"
 
 
 def _output_cap(turn: TurnState, failure: Failure) -> str:

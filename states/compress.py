@@ -8,7 +8,7 @@ from typing import Any
 from fsm_agent.compaction import Division, assembled, divide, pruned
 from fsm_agent.compaction.divide import size_of
 from fsm_agent.compaction.prune import without_images
-from fsm_agent.context import threshold
+from fsm_agent.context import ASSUMED_WINDOW, threshold
 from fsm_agent.messages import Message
 from fsm_agent.requests import CheckSignals, Compacted, NoteCompaction, Replaced, ReplaceHistory, Request, Signals, Tell
 from fsm_agent.wire import CHARS_PER_TOKEN, WireCopy
@@ -17,7 +17,6 @@ from states.protocol import Yields
 from states.summarise import Summary, preserved, summarise
 from states.turn import TurnState
 
-DEFAULT_WINDOW = 128_000
 SUMMARY_CHARS = 8_000
 """What a summary is expected to take, when it is reckoned beforehand whether compaction can succeed at all."""
 
@@ -57,12 +56,12 @@ def _enough(turn: TurnState, before: int) -> float:
 
 def _goal(turn: TurnState) -> int:
     """Characters to get below: half of the threshold, so that the next rounds fit too; half of now when forced."""
-    wanted = threshold(turn.runtime.window or DEFAULT_WINDOW, turn.settings.compression) * CHARS_PER_TOKEN // 2
+    wanted = threshold(turn.runtime.window or ASSUMED_WINDOW, turn.settings.compression) * CHARS_PER_TOKEN // 2
     return min(wanted, size_of(turn.history) // 2) if turn.forced else wanted
 
 
 def _divided(turn: TurnState, history: list[Message], goal: int) -> Division:
-    compression, window = turn.settings.compression, turn.runtime.window or DEFAULT_WINDOW
+    compression, window = turn.settings.compression, turn.runtime.window or ASSUMED_WINDOW
     budget = int(threshold(window, compression) * compression.tail_ratio) * CHARS_PER_TOKEN
     return divide(
         history,
@@ -85,8 +84,7 @@ def _no_progress(turn: TurnState) -> Generator[Request | list[Any], Any, str]:
     if not turn.forced:
         turn.meter.muted = True
         return "unchanged"
-    wider = turn.runtime.next_window and turn.runtime.window and turn.runtime.next_window > turn.runtime.window
-    return "outgrown" if wider else "stuck"
+    return "outgrown" if turn.runtime.next_is_wider else "stuck"
 
 
 def _take(

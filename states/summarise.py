@@ -8,6 +8,7 @@ from typing import Any
 
 from fsm_agent.compaction import summary_prompt, summary_without_model
 from fsm_agent.compaction.guard import fault_of
+from fsm_agent.context import ASSUMED_WINDOW
 from fsm_agent.messages import Message, ModelReply
 from fsm_agent.requests import (
     CallModel,
@@ -26,7 +27,6 @@ from fsm_agent.wire import CHARS_PER_TOKEN, Ask, View, WireCopy, format_of, toke
 from states.detect import detect
 from states.turn import TurnState
 
-DEFAULT_WINDOW = 128_000
 MOST_PRESERVED = 4_000
 """Characters that an external memory may add to a summary."""
 KEEPS_HISTORY = {"auth", "auth_permanent", "billing", "rate_limit", "upstream_rate_limit", "timeout", "stale", "stale_breaker"}
@@ -76,7 +76,7 @@ def preserved(turn: TurnState, middle: Sequence[Message]) -> Generator[Request |
 
 
 def _call(turn: TurnState, runtime: Runtime, middle: Sequence[Message], number: int | None) -> CallModel:
-    window = runtime.window or DEFAULT_WINDOW
+    window = runtime.window or ASSUMED_WINDOW
     prompt = summary_prompt(middle, window=window, focus=turn.focus, most_chars=int(window * 0.7) * CHARS_PER_TOKEN)
     form = format_of(runtime.api_mode)
     messages = WireCopy().messages("", [Message("user", prompt)], (), View(runtime.api_mode))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,13 @@ from fsm_agent.backoff import Backoff
 from fsm_agent.budget import IterationBudget
 from fsm_agent.callbacks import Callbacks
 from fsm_agent.clock import SystemClock
+from fsm_agent.controls import controls_of
 from fsm_agent.credentials import ApiKey
 from fsm_agent.errors import ConfigError
+from fsm_agent.gate import Gate
 from fsm_agent.home import home_of
-from fsm_agent.journal import MemoryJournal, Step
+from fsm_agent.journal import Step
+from fsm_agent.mcp.servers import McpServers
 from fsm_agent.memory.external import ExternalMemory, checked
 from fsm_agent.memory.files import Notes
 from fsm_agent.memory.provider import MemoryProvider
@@ -32,15 +35,21 @@ from fsm_agent.providers.connect import connect
 from fsm_agent.recall import Recall
 from fsm_agent.requests import CloseTurn, OpenTurn
 from fsm_agent.result import TurnResult
-from fsm_agent.root import MACHINE, STATES, TurnState, result_of
+from fsm_agent.root import COUNTERS, DIGEST, MACHINE, STATES, TurnState, continued, recomposed, result_of
 from fsm_agent.runner import Runner, drive
-from fsm_agent.sessions import Session, store_for
+from fsm_agent.sessions import Session
 from fsm_agent.settings import Settings
 from fsm_agent.signals import SignalBox
+from fsm_agent.store import Begun, Recording, Store, TurnLog, store_for
+from fsm_agent.store.edits import edited
+from fsm_agent.store.find import find_turn
+from fsm_agent.store.positions import Position, adopt, forked, position_of, take_over
+from fsm_agent.store.read import Turns
+from fsm_agent.tenancy import Tenancy
 from fsm_agent.threads import LOOP
 from fsm_agent.tools import Tool, as_tool
 from fsm_agent.tools.runner import ToolRunner
-from fsm_agent.toolsets import toolset
+from fsm_agent.toolsets import toolsets as tools_of
 from fsm_agent.turns import Turn
 from fsm_agent.world import RESULTS, World
 
@@ -58,7 +67,8 @@ class Agent:
     ``callbacks``: see ``fsm_agent.callbacks``. ``clock``: every wait and time limit goes through it. ``budget``: iterations
     shared with other agents. ``auxiliary``: smaller models for summaries, a dict like those of ``fallbacks`` or a list
     of them; the main model is used when they fail. ``memory``: an
-    external memory besides the files in the home directory.
+    external memory besides the files in the home directory. ``mcp``: MCP servers by name instead of those in ``config.toml``, see
+    ``fsm_agent.mcp``.
 
     Raises ``ConfigError`` for anything that cannot be used, in one line.
     """
@@ -83,14 +93,15 @@ class Agent:
         budget: IterationBudget | None = None,
         auxiliary: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         memory: MemoryProvider | None = None,
+        mcp: Mapping[str, Any] | None = None,
         workdir: str | os.PathLike[str] | None = None,
+        store: Store | None = None,
     ) -> None:
         self.settings = Settings.of(settings)
         self.home = home_of(home, os.environ)
-        self.session_id = session_id or f"s-{uuid.uuid4().hex[:12]}"
-        self.journal = MemoryJournal()
+        self.session_id = session_id or _session_id()
         self.signals = SignalBox()
-        self._store = store_for(str(self.home))
+        self._store = store or store_for(self.home, self.settings.store.durability)
         self._system_prompt = system_prompt
         self._workdir = Path(workdir or Path.cwd())
         self._notes = Notes.at(self.home, self.settings.memory)
@@ -109,6 +120,8 @@ class Agent:
                 clock=clock,
                 interrupt_grace=self.settings.tool.interrupt_grace,
                 poll=poll,
+                on_risk=lambda name, why: told.emit("tool_progress", "risk", name, "; ".join(why)),
+                more=McpServers.of(mcp, home=self.home, workdir=self._workdir, clock=clock, settings=self.settings),
             ),
             callbacks=told,
             approvals=Approvals(told, clock, self.settings.approval.timeout, poll),
@@ -160,14 +173,79 @@ class Agent:
 
         Raises ``ConfigError`` for a message that is empty, too long, or neither text nor a list of parts.
         """
-        session = self._session()
-        state = self._state(session, _checked_message(user_message))
+        content, session = _checked_message(user_message), self._session()
+        state = self._state(session, content)
         state.task_id = task_id or str(uuid.uuid4())
         if conversation_history is not None:
             state.supplied_history = tuple(messages_from(conversation_history))
-        performer = Performer(self._world, session, *self._prompt(session, system_message))
-        runner = Runner(state, MACHINE, STATES, performer, self.journal, self._moved(state))
-        return Turn(state, runner, session, lambda steps: self._ended(state, steps, session))
+        performer, log = Performer(self._world, session, *self._prompt(session, system_message)), self._log(state, session)
+
+        async def enter() -> Begun:
+            return await self._store.begin(session, state, log.opened, DIGEST)
+
+        return self._turn(state, session, performer, log, enter)
+
+    def resume(self, session_or_turn_id: str) -> Turn:
+        """An unfinished turn, where it was when its process ended: by its id or its beginning, or by the id, beginning or title
+        of its session. Calls of tools that were running then are not repeated unless they are pure or idempotent; the
+        model is told. Raises ``ConfigError`` when there is nothing to resume, ``SessionBusy`` while another process runs it."""
+        info = find_turn(self._store, session_or_turn_id)
+        self._store.refuse_if_run(info)
+        position, session = position_of(self._store, info.id), self._store.session(info.session)
+        session.acquire(info.id)
+        adopt(session, position)
+        session.release(info.id)
+        return self._continued(position, session, lambda: take_over(self._store, position, session))
+
+    def fork(self, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> Turn:
+        """A new turn, in a session of its own, that begins where ``turn_id`` was after ``at`` moves, with the changes of ``edit``
+        (``fsm_agent.store.edits.edited`` says which). The old turn stays as it is. Raises ``ConfigError``."""
+        position = edited(position_of(self._store, turn_id, at), edit or {}, COUNTERS)
+        session = self._store.session(_session_id())
+        write = forked(self._store, position, session, _turn_id(session), DIGEST)
+
+        async def enter() -> Begun:
+            await self._store.written(write)
+            return Begun(1)
+
+        return self._continued(position, session, enter)
+
+    def _continued(self, position: Position, session: Session, enter: Callable[[], Awaitable[Begun]]) -> Turn:
+        state = continued(position, session)
+        state.attended = self._world.callbacks.has("approval")
+        prompt, notices = (state.system_prompt, ()) if state.seq else self._prompt(session, None)
+        performer, log = Performer(self._world, session, prompt, notices), self._log(state, session, position.recording)
+
+        async def reenter() -> Begun:
+            begun = await enter()
+            recomposed(state, await performer.reopen(state.runtime))
+            log.opened()
+            return begun
+
+        steps = self.journal.steps(position.turn.id, 1, state.seq) if state.seq else []
+        return self._turn(state, session, performer, log, reenter, steps)
+
+    def _log(self, state: TurnState, session: Session, recording: Recording | None = None) -> TurnLog:
+        return TurnLog(self._store.database, session, state, recording, tell=self._status)
+
+    def _status(self, text: str) -> None:
+        self._world.callbacks.emit("status", text)
+
+    def _turn(
+        self,
+        state: TurnState,
+        session: Session,
+        performer: Performer,
+        log: TurnLog,
+        enter: Callable[[], Awaitable[Begun]],
+        steps: Sequence[Step] = (),
+    ) -> Turn:
+        gate = Gate(state, self.signals, controls_of(self._store.database))
+        runner = Runner(state, MACHINE, STATES, gate.through(performer), log, self._moved(state))
+        tenancy = Tenancy(
+            self._store, session, state.turn_id, log, enter, lambda done: self._ended(state, done, session), self._status
+        )
+        return Turn(state, runner, session, tenancy, gate, steps)
 
     async def acompact(self, focus: str = "") -> dict[str, Any] | None:
         """Make the session shorter now; ``focus`` is what its summary should be about. The figures of the compaction, or
@@ -176,6 +254,7 @@ class Agent:
         state, performer = self._state(session, ""), Performer(self._world, session, "")
         session.acquire(state.turn_id)
         try:
+            await self._store.hold(session, state.turn_id)
             opened = await performer(OpenTurn())
             session.guard.forced()
             state.runtime, state.auxiliary, state.history = opened.runtime, opened.auxiliary, list(session.rows)
@@ -183,7 +262,9 @@ class Agent:
             state.compacted_before = session.guard.done > 0
             await drive(STATES["Compress"](state), performer)
             await performer(CloseTurn())
+            await self._store.save(session)
         finally:
+            self._store.let_go(session, state.turn_id)
             session.release(state.turn_id)
         self.session_id = state.session_id
         return state.compressions[-1] if state.compressions else None
@@ -193,6 +274,11 @@ class Agent:
         return LOOP.run(self.acompact(focus))
 
     @property
+    def journal(self) -> Turns:
+        """What the turns of this home did: their moves, requests, snapshots and results."""
+        return Turns(self._store.database)
+
+    @property
     def context_used(self) -> float:
         """How full the window of the model is with this session, from 0 on; 0 when the window is not known. A host that
         keeps sessions open calls ``compact`` between turns from ``settings.compression.host_threshold`` on."""
@@ -200,11 +286,11 @@ class Agent:
         return self._session().meter.tokens / window if window else 0.0
 
     def _session(self) -> Session:
-        return self._store.session(self.session_id).newest()
+        return self._store.newest(self.session_id)
 
     def _state(self, session: Session, content: Any) -> TurnState:
         return TurnState(
-            turn_id=f"{session.id}-{uuid.uuid4().hex[:8]}",
+            turn_id=_turn_id(session),
             session_id=session.id,
             parent_session_id=session.parent,
             settings=self.settings,
@@ -229,8 +315,9 @@ class Agent:
         self.signals.steer(text)
 
     async def aclose(self) -> None:
-        """Store what an external memory was not told yet, and close the connections of this agent."""
+        """Store what an external memory was not told yet, and close the connections and programs of this agent."""
         await self._world.recall.aclose()
+        await self._world.tools.aclose()
         side = [backend.port for backend in self._world.auxiliary]
         for port in (*self._world.backends.ports(), *side):
             await port.aclose()
@@ -282,8 +369,7 @@ class Agent:
             raise ConfigError("toolsets has the wrong type", toolsets, "a list of names")
         own = [as_tool(one) for one in tools]
         names = {one.spec.name for one in own}
-        place = (self._workdir, self.home / RESULTS, self.home, self._notes)
-        offered = [one for name in dict.fromkeys(toolsets) for one in toolset(name, *place)]
+        offered = tools_of(toolsets, self._workdir, self.home / RESULTS, self.home, self._notes, self.settings.web)
         built_in = [one for one in offered if one.spec.name not in names]
         return [*built_in, *own]
 
@@ -300,7 +386,7 @@ class Agent:
             workdir=self._workdir,
             settings=self.settings.prompt,
             identity=self._system_prompt,
-            tools=tuple(spec.name for spec in self._world.tools.specs),
+            tools=self._world.tools.lasting_names,
             provider=self._primary.provider,
             model=self._primary.model,
             window=self._primary.window,
@@ -313,6 +399,14 @@ class Agent:
             self._world.callbacks.emit("transition", state.turn_id, step.source, step.event, step.dest, state.counters())
 
         return tell
+
+
+def _session_id() -> str:
+    return f"s-{uuid.uuid4().hex[:12]}"
+
+
+def _turn_id(session: Session) -> str:
+    return f"{session.id}-{uuid.uuid4().hex[:8]}"
 
 
 def _checked_message(content: Any) -> Any:

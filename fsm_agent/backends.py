@@ -67,6 +67,21 @@ class Backends:
         problem = await self._use_key()
         return self.runtime(), "; ".join(filter(None, (notice, problem)))
 
+    async def resume(self, before: Runtime) -> tuple[Runtime, str]:
+        """Go to the entry that a turn was on in another process. When this chain has none like it, the primary is taken, and the
+        notice says so."""
+        runtime, notice = await self.new_turn()
+        wanted = (before.provider, before.model, before.base_url)
+        for index, backend in enumerate(self._chain):
+            at = backend.choice.runtime(primary=index == 0)
+            if (at.provider, at.model, at.base_url) == wanted:
+                self._index, backend.streaming = index, backend.streaming and before.streaming
+                problem = await self._use_key()
+                return replace(self.runtime(), window=before.window), "; ".join(filter(None, (notice, problem)))
+        was, now = f"{before.provider}:{before.model}", self._name(self.current)
+        other = f"the turn ran on {was}, which this agent does not have; it goes on with {now}"
+        return runtime, "; ".join(filter(None, (notice, other)))
+
     def runtime(self) -> Runtime:
         """What the turn may know of the chain."""
         backend, rest = self.current, self._usable_after()

@@ -5,10 +5,11 @@ Names and arguments (a callback may declare fewer parameters than it is given):
 ====================  =====================================================================================
 tool_start            call_id, name, arguments
 tool_complete         call_id, name, arguments, result text, status
-tool_progress         "started" or "completed", name, preview
+tool_progress         "started", "completed" or "risk" (suspicious content in a result), name, preview
 thinking              True when the model is waited for, False at its first sign of life
 reasoning             text
 stream_delta          text, or None at a boundary
+speech_delta          the same, for a second sink such as a voice
 tool_gen              name of a tool call that the model began to write
 interim_assistant     text next to tool calls
 step                  iteration (from 1), what the tools of the iteration before did
@@ -17,8 +18,12 @@ transition            turn id, source, event, dest, counters
 event                 name, data
 context               the user's text; answers a text that goes to the model with it and is not stored, or None
 transform             the final text; answers another text, or None to leave it
-approval              ``AskApproval``; answers True, False, "once", "session", "always" or "deny"
+approval              ``AskApproval``; answers True, False, "once", "session", "always", "deny", or an ``Approval``
+clarify               question, up to four choices; answers a text, or None for no answer
+before_tool           name, arguments; answers None, "approve" (no need to ask a person), "block" or ("block", why)
 ====================  =====================================================================================
+
+``turn.events()`` has the same as values (``fsm_agent.events``), and says when a person is waited for.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from fsm_agent import events
 from fsm_agent.errors import ConfigError
 from fsm_agent.threads import in_daemon_thread
 
@@ -41,6 +47,7 @@ CHANNELS = (
     "thinking",
     "reasoning",
     "stream_delta",
+    "speech_delta",
     "tool_gen",
     "interim_assistant",
     "step",
@@ -49,9 +56,11 @@ CHANNELS = (
     "event",
     "approval",
     "clarify",
+    "before_tool",
     "context",
     "transform",
 )
+SECOND_SINK = {"stream_delta": "speech_delta"}
 
 
 class Callbacks:
@@ -68,6 +77,17 @@ class Callbacks:
         return channel in self._functions
 
     def emit(self, channel: str, *values: Any) -> None:
+        self.announce(channel, *values)
+        self._call(channel, values)
+        if channel in SECOND_SINK:
+            self._call(SECOND_SINK[channel], values)
+
+    def announce(self, channel: str, *values: Any) -> None:
+        """Only to those who listen to the events of the turn."""
+        if events.listened_to():
+            events.publish(channel, values)
+
+    def _call(self, channel: str, values: tuple[Any, ...]) -> None:
         function = self._functions.get(channel)
         if function is None:
             return
@@ -86,17 +106,21 @@ class Callbacks:
 
     async def ask(self, channel: str, *values: Any) -> Any:
         """Call a function that answers and may block (it runs in a thread). ``None`` when absent or failing."""
-        function = self._functions.get(channel)
-        if function is None:
-            return None
         try:
-            if function.is_async:
-                return await function(*values)
-            answer = await in_daemon_thread(function, *values)
-            return await answer if inspect.isawaitable(answer) else answer
+            return await self.demand(channel, *values)
         except Exception:
             log.warning("callback %s failed", channel, exc_info=True)
             return None
+
+    async def demand(self, channel: str, *values: Any) -> Any:
+        """``ask`` for those to whom a failure is no answer: raises what the function raises."""
+        function = self._functions.get(channel)
+        if function is None:
+            return None
+        if function.is_async:
+            return await function(*values)
+        answer = await in_daemon_thread(function, *values)
+        return await answer if inspect.isawaitable(answer) else answer
 
     @staticmethod
     async def _after(before: asyncio.Task[None] | None, answer: Awaitable[Any], channel: str) -> None:

@@ -9,7 +9,8 @@ table has rows for them. Exceptions are for bugs and wrong use, split by *when* 
     ├── TurnError             while a turn runs: the engine itself is wrong
     │   ├── UndeclaredEvent   a state reported an event that the table has no line for
     │   ├── StuckTurn         no row of the reported event is open (the proofs exclude this)
-    │   └── JournalError      the journal refused a row
+    │   └── JournalError      the journal refused a row: another process has taken the turn over
+    ├── StoreError            the file that sessions are kept in cannot be used (exit code 2)
     └── SessionBusy           another turn of this session is running (exit code 2)
 """
 
@@ -53,6 +54,10 @@ class StuckTurn(TurnError):
 
 class JournalError(TurnError):
     """The journal did not accept a row; the turn must not go on."""
+
+
+class StoreError(FsmAgentError):
+    """The store of sessions cannot be read or written; one line with the path, what is wrong, and what to do."""
 
 
 class SessionBusy(FsmAgentError):

@@ -1,10 +1,13 @@
 """What happened, in order: every request and reply, and every move. Everything that looks at a turn reads this.
 
-Bodies of requests are not kept: they follow from the transcript, and keeping each would cost the square of its length.
+A running turn writes through ``Journal``: ``asked`` before requests are performed, ``got`` for each reply, ``moved`` for each
+transition. Bodies of model requests are not kept: they follow from the transcript, and keeping each would cost the square
+of its length.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -38,41 +41,56 @@ class Exchange:
     request: Any
     reply: Any = None
 
+    @property
+    def requests(self) -> list[Any]:
+        """As a list, also when there is one."""
+        return self.request if isinstance(self.request, list) else [self.request]
+
+
+class Unknown:
+    """In place of a reply: not known, so the request has to be performed."""
+
+    def __repr__(self) -> str:
+        return "UNKNOWN"
+
+
+UNKNOWN = Unknown()
+
 
 class Journal(Protocol):
-    """Where a running turn writes. A refused row raises ``JournalError``; the turn must not go on then."""
+    """Where one running turn writes. ``JournalError`` means that the turn belongs to somebody else now and must stop."""
 
-    def asked(self, turn_id: str, exchange: Exchange) -> None: ...
-    def got(self, turn_id: str, exchange: Exchange) -> None: ...
-    def moved(self, turn_id: str, step: Step) -> None: ...
+    async def asked(self, exchange: Exchange) -> Sequence[Any]:
+        """Before requests are performed: for each of them ``UNKNOWN``, or the reply that is already known. Returns when
+        what must be known after a crash is safe."""
+        ...
+
+    async def got(self, exchange: Exchange, place: int, reply: Any, seconds: float) -> None:
+        """One request of ``exchange``, the one at ``place``, was performed."""
+        ...
+
+    async def moved(self, step: Step) -> None:
+        """The turn has moved; returns when the move is safe."""
+        ...
 
 
 @dataclass(slots=True)
-class Record:
+class MemoryJournal:
+    """Keeps the record of one turn for as long as the process lives: for turns of other tables, and for tests."""
+
     steps: list[Step] = field(default_factory=list)
     exchanges: list[Exchange] = field(default_factory=list)
 
-
-class MemoryJournal:
-    """Keeps the records of turns for as long as the process lives."""
-
-    def __init__(self) -> None:
-        self.turns: dict[str, Record] = {}
-
-    def asked(self, turn_id: str, exchange: Exchange) -> None:
+    async def asked(self, exchange: Exchange) -> Sequence[Any]:
         """In memory nothing outlives a crash, so the intent alone is worth nothing; ``got`` records both."""
+        return [UNKNOWN] * len(exchange.requests)
 
-    def got(self, turn_id: str, exchange: Exchange) -> None:
-        self._record(turn_id).exchanges.append(replace(exchange, request=_slim(exchange.request)))
+    async def got(self, exchange: Exchange, place: int, reply: Any, seconds: float) -> None:
+        self.exchanges.append(replace(exchange, request=_slim(exchange.requests[place]), reply=reply))
 
-    def moved(self, turn_id: str, step: Step) -> None:
-        self._record(turn_id).steps.append(step)
-
-    def _record(self, turn_id: str) -> Record:
-        return self.turns.setdefault(turn_id, Record())
+    async def moved(self, step: Step) -> None:
+        self.steps.append(step)
 
 
 def _slim(request: Any) -> Any:
-    if isinstance(request, CallModel):
-        return replace(request, request=replace(request.request, body=b""))
-    return [_slim(one) for one in request] if isinstance(request, list) else request
+    return replace(request, request=replace(request.request, body=b"")) if isinstance(request, CallModel) else request

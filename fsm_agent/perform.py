@@ -28,6 +28,7 @@ from fsm_agent.requests import (
     Rekey,
     Replaced,
     ReplaceHistory,
+    Runtime,
     RunTool,
     Saved,
     Signals,
@@ -84,12 +85,12 @@ class Performer:
 
     async def _open(self, request: OpenTurn) -> Opened:
         runtime, notice = await self._world.backends.new_turn()
-        notices = (*self._world.notices, *self._notices, *((notice,) if notice else ()))
+        missing = await self._world.tools.ready(self._world.signals.event())
+        notices = (*self._world.notices, *self._notices, *((notice,) if notice else ()), *missing)
         self._world.notices = ()
         rows, workdir = tuple(self._session.rows), str(self._world.workdir)
         guard, auxiliary = self._session.guard, self._world.auxiliary
-        for backend in auxiliary:
-            backend.port.use_key(await backend.keys.key())
+        await self._ready_auxiliary()
         return Opened(
             runtime,
             self._world.tools.specs,
@@ -102,9 +103,23 @@ class Performer:
             review_due=self._review_due(),
         )
 
+    async def reopen(self, before: Runtime) -> Runtime:
+        """What ``OpenTurn`` does, for a turn that was opened in another process: the runtime to go on with."""
+        runtime, notice = await self._world.backends.resume(before)
+        await self._ready_auxiliary()
+        missing = await self._world.tools.ready(self._world.signals.event())
+        for line in (*self._notices, notice, *missing):
+            if line:
+                self._world.callbacks.emit("status", line)
+        return runtime
+
+    async def _ready_auxiliary(self) -> None:
+        for backend in self._world.auxiliary:
+            backend.port.use_key(await backend.keys.key())
+
     def _review_due(self) -> bool:
         """Every so many turns of a session in which notes can be written."""
-        every, turn_number = self._world.settings.memory.review_every, len(self._session.exits) + 1
+        every, turn_number = self._world.settings.memory.review_every, self._session.turns + 1
         return every > 0 and turn_number % every == 0 and any(tool.name == "memory" for tool in self._world.tools.specs)
 
     async def _prefetch(self, request: Prefetch) -> Prefetched:

@@ -8,7 +8,7 @@ the requests of a list run at the same time.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fsm_agent.messages import Message, ModelReply, Usage
@@ -85,10 +85,10 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One request as it goes out. ``body`` is the exact JSON text of the wire; ``estimate`` its size in tokens; ``chars`` its
-    size in characters with images counted flat."""
+    """One request as it goes out. ``body`` is the exact JSON text of the wire, never stored, because it follows from the
+    transcript; ``estimate`` its size in tokens; ``chars`` its size in characters with images counted flat."""
 
-    body: bytes
+    body: bytes = field(default=b"", metadata={"stored": False})
     stream: bool = True
     toolless: bool = False
     purpose: Literal["turn", "summary"] = "turn"
@@ -149,12 +149,15 @@ class CallModel:
 
 @dataclass(frozen=True, slots=True)
 class RunTool:
-    """Run one checked and approved call. ``timeout`` in seconds."""
+    """Run one checked and approved call. ``timeout`` in seconds. ``effect`` says what may be done when nobody knows whether it
+    ran; ``key`` is the same whenever this very call is repeated, and no other call's."""
 
     call_id: str
     name: str
     arguments: Mapping[str, Any]
     timeout: float
+    effect: Effect = "unsafe"
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields, replace
 
+from fsm_agent.context import ContextMeter
+from fsm_agent.deltas import restored
+from fsm_agent.errors import ConfigError
 from fsm_agent.journal import Step
 from fsm_agent.machine import Machine
 from fsm_agent.outcome import ExitReason, Outcome
 from fsm_agent.providers.prices import total_cost
+from fsm_agent.requests import Runtime
 from fsm_agent.result import TurnResult, TurnUsage, VisitedState
 from fsm_agent.runner import State
 from fsm_agent.sessions import Session
-from states.build_messages import build_messages
+from fsm_agent.settings import Settings
+from fsm_agent.store.positions import Position
+from states.build_messages import build_messages, compose
 from states.call_llm import call_llm
 from states.classify_error import classify_error
 from states.compress import compress
@@ -22,7 +29,7 @@ from states.prepare import prepare
 from states.table import TURN
 from states.turn import TurnState
 
-__all__ = ["MACHINE", "STATES", "TurnState", "result_of"]
+__all__ = ["COUNTERS", "DIGEST", "MACHINE", "STATES", "TurnState", "continued", "recomposed", "result_of"]
 
 STATES: dict[str, State] = {
     "Prepare": prepare,
@@ -38,11 +45,52 @@ MACHINE = Machine(TURN)
 """Proved at import: every turn that it moves ends."""
 
 
+DIGEST = TURN.digest
+"""Which table a stored turn was moved by."""
+COUNTERS = frozenset(counter.name for counter in TURN.counters)
+
+
+def continued(position: Position, session: Session) -> TurnState:
+    """The turn as it was at ``position``. ``session`` holds the rows of that moment.
+
+    Raises ``ConfigError`` for a turn that another table moved, into a state or by a row that this one does not have.
+    """
+    snapshot, settings = position.snapshot, Settings.of(position.settings)
+    if snapshot["state"] not in STATES or (position.row is not None and position.row not in {row.id for row in TURN.rows}):
+        raise ConfigError(
+            f"turn {snapshot['turn_id']} was moved by another version of the table",
+            f"{snapshot['state']} by {position.row}",
+            "a turn of this version; its messages are still in its session",
+        )
+    turn: TurnState = restored(
+        TurnState,
+        {name: value for name, value in snapshot.items() if name not in ("history", "rows")},
+        settings=settings,
+        history=[row for _, row in position.transcript],
+        rows=[row for _, row in position.own],
+        came=TURN.row(position.row) if position.row else None,
+        wire=session.wire,
+    )
+    for field in fields(ContextMeter):
+        setattr(session.meter, field.name, getattr(turn.meter, field.name))
+    turn.meter = session.meter
+    turn.sent += position.in_flight
+    return turn
+
+
+def recomposed(turn: TurnState, runtime: Runtime) -> None:
+    """Put a continued turn on ``runtime``, and make the body of the request again that was about to go out: it is not stored,
+    because it follows from the rest."""
+    turn.runtime = runtime
+    if turn.request is not None and turn.state in ("CallLLM", "ClassifyError"):
+        turn.request = replace(turn.request, body=compose(turn).body)
+
+
 def result_of(turn: TurnState, steps: Sequence[Step], session: Session) -> TurnResult:
     """The one place that makes a ``TurnResult``."""
     reason = turn.exit or ExitReason.LOCAL_PROCESSING_ERROR
     outcome, usage = reason.outcome, TurnUsage.of(turn.usage)
-    session.exits.append(reason.value)
+    session.turns += 1
     session.usage += turn.usage
     spent = total_cost(turn.usages, turn.settings.cache.ttl)
     failed = outcome is not Outcome.COMPLETED

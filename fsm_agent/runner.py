@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
-from fsm_agent.journal import Exchange, Journal, Step
+from fsm_agent.errors import JournalError
+from fsm_agent.journal import UNKNOWN, Exchange, Journal, Step
 from fsm_agent.machine import Machine
 from fsm_agent.table import Row
 from fsm_agent.turn import TurnLike
@@ -53,6 +55,7 @@ class Runner:
         self._machine, self._states, self._perform = machine, states, perform
         self._journal, self._on_move = journal, on_move
         self._visit: Generator[Any, Any, str | None] | None = None
+        self._asking: Any = None
         self._reply: Any = None
         self._ordinal = 0
         self._entered = 0.0
@@ -68,44 +71,55 @@ class Runner:
         """One request and its reply, or the move at the end of the state; ``None`` when the turn has ended."""
         if self.ended:
             return None
+        if self._asking is not None:  # whoever ran the turn was cancelled while this was performed
+            return await self._exchange(self._asking)
         if self._visit is None:
             self._visit, self._reply, self._ordinal = self._states[self.turn.state](self.turn), None, 0
             self._entered = time.perf_counter()
         try:
             asked = self._visit.send(self._reply)
         except StopIteration as stop:
-            return self._leave(stop.value)
+            return await self._leave(stop.value)
         except Exception as error:
-            return self._crash(error)
+            return await self._crash(error)
         return await self._exchange(asked)
 
     async def _exchange(self, asked: Any) -> Exchange | Step | None:
+        self._asking = asked
         exchange = Exchange(self.turn.seq, self.turn.state, self._ordinal, asked)
-        self._journal.asked(self.turn.turn_id, exchange)
+        known = await self._journal.asked(exchange)
         try:
-            self._reply = await self._perform_all(asked)
+            replies = await self._perform_all(exchange, known)
+        except JournalError:
+            raise
         except Exception as error:
-            return self._crash(error)
-        exchange = Exchange(exchange.seq, exchange.state, exchange.ordinal, asked, self._reply)
-        self._journal.got(self.turn.turn_id, exchange)
+            return await self._crash(error)
+        self._asking, self._reply = None, replies if isinstance(asked, list) else replies[0]
         self._ordinal += 1
-        return exchange
+        return replace(exchange, reply=self._reply)
 
-    async def _perform_all(self, asked: Any) -> Any:
-        if not isinstance(asked, list):
-            return await self._perform(asked)
-        if len(asked) == 1:
-            return [await self._perform(asked[0])]
+    async def _perform_all(self, exchange: Exchange, known: Sequence[Any]) -> list[Any]:
+        """The requests of a list run at the same time; a reply that is known is not asked for again."""
+        if len(known) == 1:
+            return [await self._perform_one(exchange, 0, known[0])]
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_as_coroutine(self._perform(one))) for one in asked]
+            tasks = [group.create_task(self._perform_one(exchange, place, reply)) for place, reply in enumerate(known)]
         return [task.result() for task in tasks]
 
-    def _crash(self, error: Exception) -> Step | None:
-        self.turn.crash(error)
-        return self._leave(CRASHED)
+    async def _perform_one(self, exchange: Exchange, place: int, known: Any) -> Any:
+        if known is not UNKNOWN:
+            return known
+        began = time.perf_counter()
+        reply = await self._perform(exchange.requests[place])
+        await self._journal.got(exchange, place, reply, time.perf_counter() - began)
+        return reply
 
-    def _leave(self, event: str | None) -> Step | None:
-        self._visit = None
+    async def _crash(self, error: Exception) -> Step | None:
+        self.turn.crash(error)
+        return await self._leave(CRASHED)
+
+    async def _leave(self, event: str | None) -> Step | None:
+        self._visit = self._asking = None
         if self.turn.state == self._machine.table.final:
             self.ended = True
             return None
@@ -123,7 +137,7 @@ class Runner:
             seconds=time.perf_counter() - self._entered,
             exit=move.row.exit,
         )
-        self._journal.moved(self.turn.turn_id, step)
+        await self._journal.moved(step)
         self._on_move(step)
         return step
 
@@ -137,7 +151,3 @@ async def drive(visit: Generator[Any, Any, str | None], perform: Perform) -> str
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
         reply = [await perform(one) for one in asked] if isinstance(asked, list) else await perform(asked)
-
-
-async def _as_coroutine(awaitable: Awaitable[Any]) -> Any:
-    return await awaitable

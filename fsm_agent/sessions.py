@@ -1,14 +1,15 @@
-"""Sessions in memory: the rows of a conversation, its prompt, and who is running a turn on it.
+"""A conversation as it is held while an agent works on it: its rows, its prompt, and who is running a turn on it.
 
-Agents of one process that name the same home and session share it. Rows are kept by identity, so storing one twice stores
-it once.
+A ``Session`` is the live copy; what is done to it is noted in ``unwritten``, in order, for the store to write with the next
+move. Rows are kept by identity and numbered as they come, so storing one twice stores it once.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from fsm_agent.compaction.guard import CompactionGuard
 from fsm_agent.context import ContextMeter
@@ -18,25 +19,61 @@ from fsm_agent.prompt import StoredPrompt
 from fsm_agent.wire import WireCopy
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """A new row, and the version of the transcript that it continues; ``None`` for a row that only a list names."""
+
+    number: int
+    version: int | None
+    row: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A new version of the transcript begins with the rows of these numbers; ``dropped`` ones are put aside."""
+
+    version: int
+    numbers: tuple[int, ...]
+    dropped: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """The session ended by compaction, and goes on as ``child``."""
+
+    child: Session
+
+
+Note = Appended | Replaced | Continued
+
+
+@dataclass(slots=True, eq=False)
 class Session:
-    """``rows`` is the transcript in use; ``archived`` what compactions put aside; ``wire`` the bytes already made of it."""
+    """``rows`` is the transcript in use, ``version`` counts how often it was replaced, ``wire`` is the bytes already made of it.
+    ``turns`` is how many have ended; ``revision`` what the store said of it when it was read; ``unsaved`` are writes that a
+    failing store did not take."""
 
     id: str
     rows: list[Message] = field(default_factory=list)
-    archived: list[Message] = field(default_factory=list)
     prompts: dict[str, StoredPrompt] = field(default_factory=dict)
     usage: Usage = NO_USAGE
-    exits: list[str] = field(default_factory=list)
+    turns: int = 0
     wire: WireCopy = field(default_factory=WireCopy)
     meter: ContextMeter = field(default_factory=ContextMeter)
     guard: CompactionGuard = field(default_factory=CompactionGuard)
+    kind: str = "root"
     parent: str | None = None
     title: str = ""
     end_reason: str = ""
     successor: Session | None = None
     holder: str | None = None
-    _known: set[Message] = field(default_factory=set)
+    version: int = 0
+    revision: int = 0
+    numbers: dict[Message, int] = field(default_factory=dict)
+    next_number: int = 1
+    unwritten: list[Note] = field(default_factory=list)
+    unsaved: list[Callable[[Any], Any]] = field(default_factory=list)
+    owner: str | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def acquire(self, turn_id: str) -> None:
@@ -59,49 +96,41 @@ class Session:
 
     def append(self, rows: Iterable[Message]) -> None:
         for row in rows:
-            if row not in self._known:
-                self._known.add(row)
+            if row not in self.numbers:
                 self.rows.append(row)
+                self.unwritten.append(Appended(self._number(row), self.version, row))
 
     def replace(self, rows: Iterable[Message]) -> None:
-        """These rows are the transcript from now on; rows that are not among them are archived."""
+        """These rows are the transcript from now on; rows that are not among them are put aside."""
         kept = list(rows)
         staying = set(kept)
-        self.archived += [row for row in self.rows if row not in staying]
-        self.rows, self._known = kept, self._known | staying
-        self.wire = WireCopy()
+        for row in kept:
+            if row not in self.numbers:
+                self.unwritten.append(Appended(self._number(row), None, row))
+        dropped = tuple(self.numbers[row] for row in self.rows if row not in staying)
+        self.rows, self.version, self.wire = kept, self.version + 1, WireCopy()
+        self.unwritten.append(Replaced(self.version, tuple(self.numbers[row] for row in kept), dropped))
 
     def child(self, child: Session, rows: Iterable[Message]) -> None:
         """End this session by compaction: ``child`` goes on with these rows, under the same turn."""
         child.parent, child.prompts, child.guard, child.meter = self.id, dict(self.prompts), self.guard, self.meter
-        child.title = next_title(self.title or self.id)
+        child.title, child.kind = next_title(self.title or self.id), "compression"
         child.holder, child.usage = self.holder, self.usage
         self.successor, self.end_reason = child, "compression"
+        self.unwritten.append(Continued(child))
         child.replace(rows)
+
+    def numbered(self, rows: Sequence[Message]) -> list[int]:
+        """The numbers of rows that were stored. Raises ``KeyError`` for one that was not."""
+        return [self.numbers[row] for row in rows]
+
+    def _number(self, row: Message) -> int:
+        number = self.numbers[row] = self.next_number
+        self.next_number += 1
+        return number
 
 
 def next_title(title: str) -> str:
     """``name`` becomes ``name #2``, ``name #2`` becomes ``name #3``."""
     name, _, number = title.rpartition(" #")
     return f"{name} #{int(number) + 1}" if name and number.isdigit() else f"{title} #2"
-
-
-class MemoryStore:
-    """All sessions of one home, for as long as the process lives."""
-
-    def __init__(self) -> None:
-        self._sessions: dict[str, Session] = {}
-        self._lock = threading.Lock()
-
-    def session(self, session_id: str) -> Session:
-        with self._lock:
-            return self._sessions.setdefault(session_id, Session(session_id))
-
-
-_STORES: dict[str, MemoryStore] = {}
-_STORES_LOCK = threading.Lock()
-
-
-def store_for(home: str) -> MemoryStore:
-    with _STORES_LOCK:
-        return _STORES.setdefault(home, MemoryStore())

@@ -19,6 +19,7 @@ Count = Annotated[int, Field(ge=0, le=1_000_000)]
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
 Ratio = Annotated[float, Field(gt=0, le=1)]
 BudgetMode = Literal["independent", "shared", "tree_cap"]
+Verdict = Literal["ask", "allow", "deny"]
 
 
 class Group(BaseModel):
@@ -164,7 +165,8 @@ class Compression(Group):
 
 class Tools(Group):
     """Running tools. Seconds and characters; ``max_result_chars`` bounds one result, ``turn_result_chars`` those of one
-    reply, ``preview_chars`` is what stays in the context of a result that was saved to a file."""
+    reply, ``preview_chars`` is what stays in the context of a result that was saved to a file. ``failed_files_footer``: the
+    final answer names files that a failed tool left unchanged."""
 
     max_workers: Annotated[int, Field(ge=1, le=64)] = 8
     batch_timeout: Seconds = 420
@@ -173,6 +175,7 @@ class Tools(Group):
     max_result_chars: Annotated[int, Field(ge=1_000)] = 100_000
     turn_result_chars: Annotated[int, Field(ge=1_000)] = 200_000
     preview_chars: Annotated[int, Field(ge=100)] = 1_500
+    failed_files_footer: bool = True
 
 
 class Guardrail(Group):
@@ -188,17 +191,38 @@ class Guardrail(Group):
 
 
 class Approvals(Group):
+    """Who may say yes. ``timeout`` in seconds, after which no answer is a no. ``policy``: for tools by name, ``ask`` a person,
+    ``allow``, or ``deny``. ``allow`` and ``deny``: patterns, see ``fsm_agent.grants``; deny wins. ``bypass`` allows everything
+    that is not denied and not on a hard line; read once, when the agent is made. ``question_timeout``: seconds that a question
+    of the model waits for an answer."""
+
     timeout: Seconds = 60
+    policy: dict[str, Verdict] = Field(default_factory=dict)
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    bypass: bool = False
+    question_timeout: Seconds = 600
 
 
 class Delegation(Group):
-    """Child turns. ``budget``: see ``fsm_agent.budget``."""
+    """Child turns. ``budget``: see ``fsm_agent.budget``. ``approvals``: what a child does when it needs a yes: ``deny``, or
+    ``ask`` whoever approves for its parent. ``summary_max_chars``: of a child's answer as its parent sees it, which also takes no
+    more than ``headroom_fraction`` of the room that the parent's window has left, shared by the children, but may always be
+    ``summary_min_chars``. Seconds: ``heartbeat`` between two signs of life, ``stale_idle`` and ``stale_in_tool`` after which a
+    child that does nothing, or whose tool runs, is stopped."""
 
     budget: BudgetMode = "tree_cap"
     max_iterations: Count = 50
     max_children: Count = 3
     max_depth: Count = 1
     tree_cap_factor: Annotated[float, Field(ge=1, le=100)] = 3
+    approvals: Literal["deny", "ask"] = "deny"
+    summary_max_chars: Annotated[int, Field(ge=100)] = 24_000
+    headroom_fraction: Ratio = 0.5
+    summary_min_chars: Annotated[int, Field(ge=100)] = 2_000
+    heartbeat: Annotated[float, Field(gt=0, le=3600)] = 30
+    stale_idle: Seconds = 450
+    stale_in_tool: Seconds = 1_200
 
 
 class Cache(Group):
@@ -236,6 +260,35 @@ class Memory(Group):
     review_every: Count = 10
     prefetch_timeout: Seconds = 8
     drain_timeout: Seconds = 5
+
+
+class Mcp(Group):
+    """MCP servers. Seconds: ``start_timeout`` that a turn waits for servers that are starting, ``connect_timeout`` after which a
+    start has failed, ``call_timeout`` for a call of a tool that has no limit of its own. ``max_message_bytes``: what a server may
+    say at once."""
+
+    start_timeout: Seconds = 10
+    connect_timeout: Seconds = 60
+    call_timeout: Seconds = 120
+    max_message_bytes: Annotated[int, Field(ge=10_000, le=1_000_000_000)] = 16_000_000
+
+
+class Storage(Group):
+    """``durability``: ``full`` survives a power cut at any moment; ``normal`` may lose the last moves then, never to a crash
+    of the process alone."""
+
+    durability: Literal["full", "normal"] = "full"
+
+
+class Web(Group):
+    """The web for tools. ``allow_private_hosts``: names or addresses of your own network that may be fetched, besides every
+    public one; ``*.example.org`` for all below. ``only_hosts``: when given, no other host is fetched. ``timeout`` in seconds for
+    a whole page with its redirects, ``max_bytes`` of it at most."""
+
+    allow_private_hosts: tuple[str, ...] = ()
+    only_hosts: tuple[str, ...] = ()
+    timeout: Annotated[float, Field(gt=0, le=600)] = 30
+    max_bytes: Annotated[int, Field(ge=1_000, le=100_000_000)] = 2_000_000
 
 
 class Settings(BaseSettings):
@@ -281,6 +334,9 @@ class Settings(BaseSettings):
     delegation: Delegation = Delegation()
     prompt: Prompt = Prompt()
     memory: Memory = Memory()
+    web: Web = Web()
+    mcp: Mcp = Mcp()
+    store: Storage = Storage()
 
     def __init__(self, **given: Any) -> None:
         try:

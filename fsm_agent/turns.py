@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, Protocol
 
 from fsm_agent.conditions import condition
+from fsm_agent.events import CURRENT, SIZE, Events, ended
+from fsm_agent.gate import Gate
 from fsm_agent.journal import Exchange, Step
 from fsm_agent.result import TurnResult
 from fsm_agent.runner import RunnableTurn, Runner
@@ -19,6 +21,22 @@ class Inspectable(RunnableTurn, Protocol):
     def counters(self) -> dict[str, int]: ...
 
 
+class Tenancy(Protocol):
+    """A turn's hold on its session, in the store."""
+
+    async def enter(self) -> None:
+        """Take the session, or take it again. Raises ``SessionBusy`` when another turn has it."""
+        ...
+
+    async def finish(self, steps: list[Step]) -> TurnResult:
+        """The turn has ended: make its result, write it, let go of the session."""
+        ...
+
+    def leave(self) -> None:
+        """Let go of the session without having ended; the turn can be entered again."""
+        ...
+
+
 class Turn:
     """A turn that has not moved yet, is moving, or has ended.
 
@@ -26,10 +44,13 @@ class Turn:
     ``None`` until the turn has ended.
     """
 
-    def __init__(self, state: Inspectable, runner: Runner, session: Session, finish: Callable[[list[Step]], TurnResult]) -> None:
+    def __init__(
+        self, state: Inspectable, runner: Runner, session: Session, tenancy: Tenancy, gate: Gate, steps: Iterable[Step] = ()
+    ) -> None:
         self.result: TurnResult | None = None
-        self.steps: list[Step] = []
-        self._state, self._runner, self._session, self._finish = state, runner, session, finish
+        self.steps: list[Step] = list(steps)
+        self._state, self._runner, self._session, self._tenancy, self.gate = state, runner, session, tenancy, gate
+        self._holding = False
 
     @property
     def id(self) -> str:
@@ -56,16 +77,33 @@ class Turn:
         if self.result is not None:
             return None
         self._session.acquire(self.id)
+        here = CURRENT.set(self.id)
         try:
+            if not self._holding:
+                await self._tenancy.enter()
+                self._holding = True
+                self.gate.opened()
+            await self.gate.passed()
             happened = await self._runner.step_into()
+            if isinstance(happened, Step):
+                self.steps.append(happened)
+            elif happened is None:
+                self.result = await self._tenancy.finish(self.steps)
         except BaseException:
+            if self._holding:
+                self._tenancy.leave()
+                self.gate.closed(ended=False)
+            self._holding = False
             self._session.release(self.id)
             raise
-        if isinstance(happened, Step):
-            self.steps.append(happened)
-        elif happened is None:
-            self.result = self._finish(self.steps)
+        finally:
+            CURRENT.reset(here)
+        if happened is not None:
+            self.gate.happened(happened)
+        else:
             self._session.release(self.id)
+            self.gate.closed(ended=True)
+            ended(self.id)
         return happened
 
     async def run_until(
@@ -85,6 +123,12 @@ class Turn:
     async def __aiter__(self) -> AsyncIterator[Step]:
         while (step := await self.step()) is not None:
             yield step
+
+    def events(self, *, run: bool = True, size: int = SIZE) -> Events:
+        """What callbacks are told, as values, until the turn has ended: ``async for event in turn.events()``, or a plain ``for``
+        in a thread. Iterating runs the turn; with ``run=False`` somebody else does. ``size``: events that a slow listener may
+        be behind before some are dropped, see ``fsm_agent.events``."""
+        return Events(self.id, self.arun if run else None, size, over=self.result is not None)
 
     async def arun(self) -> TurnResult:
         """Run to the end."""

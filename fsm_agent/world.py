@@ -14,9 +14,9 @@ from fsm_agent.callbacks import Callbacks
 from fsm_agent.ports import Clock
 from fsm_agent.recall import Recall
 from fsm_agent.requests import Saved
-from fsm_agent.sessions import MemoryStore
 from fsm_agent.settings import Settings
 from fsm_agent.signals import SignalBox
+from fsm_agent.store import Store
 from fsm_agent.tools.runner import ToolRunner
 
 RESULTS = "results"
@@ -51,7 +51,7 @@ class World:
     signals: SignalBox
     home: Path
     workdir: Path
-    store: MemoryStore
+    store: Store
     recall: Recall
     auxiliary: tuple[Backend, ...] = ()
     budget: IterationBudget | None = None

@@ -15,6 +15,8 @@ from fsm_agent.signatures import signature
 from fsm_agent.toolnames import repair_name
 
 Verdict = Literal["run", "bad_json", "unknown", "answered"]
+DELEGATE = "delegate_task"
+"""The tool whose calls are turns of their own."""
 
 
 @dataclass(slots=True)
@@ -32,18 +34,35 @@ class Checked:
 
 
 def check_calls(calls: Sequence[ToolCall], tools: Sequence[ToolSpec], cutoff: float) -> list[Checked]:
-    """Repair names and ids, read and coerce arguments, answer what cannot run."""
+    """Repair names and ids, read and coerce arguments, answer what cannot run. A call that was made twice runs once, unless
+    something was changed in between."""
     by_name = {tool.name: tool for tool in tools}
     checked = [_check(call, by_name, cutoff) for call in _with_unique_ids(calls)]
     first: dict[str, Checked] = {}
     for item in checked:
         if item.verdict != "run" or item.spec is None or item.arguments is None:
             continue
-        twin = first.setdefault(signature(item.spec.name, item.arguments), item)
+        key = signature(item.spec.name, item.arguments)
+        if item.spec.effect == "unsafe" or (item.spec.effect == "idempotent" and key not in first):
+            first.clear()
+        twin = first.setdefault(key, item)
         if twin is not item and item.spec.effect in ("pure", "idempotent"):
             item.verdict = "answered"
             item.answer(f"(the same call as {twin.call.id}: see its result)", "ok")
     return checked
+
+
+def limit_delegation(calls: Sequence[Checked], most: int) -> None:
+    """Answer the delegations beyond ``most`` child turns of one reply (EXEC-13)."""
+    children = 0
+    for item in calls:
+        if item.verdict != "run" or item.call.name != DELEGATE or item.arguments is None:
+            continue
+        tasks = item.arguments.get("tasks")
+        children += max(1, len(tasks)) if isinstance(tasks, list) else 1
+        if children > most:
+            item.verdict = "answered"
+            item.answer(f"over the limit of {most} child turns at a time; not run. Delegate the rest when these are done.")
 
 
 def _check(call: ToolCall, tools: Mapping[str, ToolSpec], cutoff: float) -> Checked:

@@ -18,10 +18,12 @@ from fsm_agent.requests import (
     Tell,
     ToolOutcome,
 )
-from states.calls import Checked, check_calls, segments
+from fsm_agent.signatures import signature
+from states.calls import Checked, check_calls, limit_delegation, segments
 from states.protocol import Steps, Yields
 from states.results import STEER, result_rows
 from states.turn import ToolRound, TurnState
+from states.unchanged import changes_files, note_files
 
 HOUSEKEEPING = frozenset({"memory", "todo", "skill_manage", "session_search"})
 """Tools that put things in order: text beside them can be the answer."""
@@ -43,6 +45,7 @@ def execute_tools(turn: TurnState) -> Yields:
     if all(item.verdict == "unknown" for item in calls):
         yield from _answer_all(turn, calls)
         return "unknown_tools"
+    limit_delegation(calls, turn.settings.delegation.max_children)
     yield from _announce(turn, calls)
     interrupted = yield from _run_all(turn, calls)
     signals: Signals = yield CheckSignals(take_steer=not interrupted)
@@ -139,7 +142,8 @@ def _request(turn: TurnState, item: Checked) -> RunTool:
     assert item.spec is not None
     assert item.arguments is not None
     timeout = turn.settings.tool.batch_timeout if item.spec.timeout is None else item.spec.timeout
-    return RunTool(item.call.id, item.spec.name, item.arguments, timeout)
+    key = signature(f"{turn.turn_id} {turn.seq} {item.call.id} {item.spec.name}", item.arguments)
+    return RunTool(item.call.id, item.spec.name, item.arguments, timeout, item.spec.effect, key)
 
 
 def _with_warning(turn: TurnState, item: Checked, outcome: ToolOutcome) -> ToolOutcome:
@@ -147,8 +151,7 @@ def _with_warning(turn: TurnState, item: Checked, outcome: ToolOutcome) -> ToolO
     assert item.arguments is not None
     ok = outcome.status == "ok"
     if ok:
-        changes_files = bool(item.spec.path_arguments) and item.spec.effect != "pure"
-        turn.unverified = changes_files
+        turn.unverified = changes_files(item.spec)
     warning = turn.guardrails.note(
         item.spec.name, item.arguments, ok, outcome.text, item.spec.effect, turn.settings.guardrail, hard_stops(turn)
     )
@@ -161,6 +164,7 @@ def _finish(turn: TurnState, calls: Sequence[Checked], steer: Sequence[str]) -> 
         last = calls[-1]
         assert last.outcome is not None
         last.outcome = replace(last.outcome, text=last.outcome.text + STEER.format(text="\n".join(steer)))
+    note_files(turn, calls)
     rows = yield from result_rows(turn, calls)
     turn.append(*rows)
     turn.last_round = [

@@ -24,6 +24,7 @@ from fsm_agent.requests import (
 from states.explain import explain
 from states.protocol import Steps
 from states.turn import TurnState
+from states.unchanged import footer
 
 TRACE = 20
 """Lines of the trace that are shown when a turn fails."""
@@ -38,6 +39,8 @@ def finalize(turn: TurnState) -> Steps:
     turn.interrupt_message = turn.interrupt_message or signals.message
     spoken = _spoken(turn)
     turn.final_response = _final_text(turn, spoken)
+    if turn.final_response and _outcome(turn) is not Outcome.INTERRUPTED:
+        turn.final_response += footer(turn)
     _settle_error(turn)
     if _outgrew_itself(turn):
         yield ReplaceHistory(_without_request(turn))

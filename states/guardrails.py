@@ -15,6 +15,9 @@ from fsm_agent.requests import Effect
 from fsm_agent.settings import Guardrail
 from fsm_agent.signatures import signature
 
+REMEMBERED = 128
+"""Calls whose counts are kept, the newest: they are stored with every move. A loop among more calls than that is slow enough."""
+
 
 @dataclass(slots=True)
 class Guardrails:
@@ -54,7 +57,8 @@ class Guardrails:
             self.failed_calls.pop(key, None)
             self.failed_tools.pop(name, None)
             return self._note_success(key, result, effect, limits)
-        self.failed_calls[key] = exact = self.failed_calls.get(key, 0) + 1
+        exact = self.failed_calls.get(key, 0) + 1
+        _newest(self.failed_calls, key, exact)
         self.failed_tools[name] = same = self.failed_tools.get(name, 0) + 1
         if hard and same >= limits.stop_same:
             self._halt("same_tool", name, same, f"{name} failed {same} times in a row")
@@ -70,9 +74,17 @@ class Guardrails:
         digest = hashlib.sha256(result.encode("utf-8", "replace")).hexdigest()
         before, times = self.same_results.get(key, ("", 0))
         times = times + 1 if digest == before else 1
-        self.same_results[key] = (digest, times)
-        return f"[same result as before, {times} times: use what you have]" if times > limits.warn_no_progress else ""
+        _newest(self.same_results, key, (digest, times))
+        return f"[the same result {times} times: use what you have]" if times >= max(2, limits.warn_no_progress) else ""
 
     def _halt(self, kind: str, tool: str, times: int, reason: str) -> str:
         self.halted = {"kind": kind, "tool": tool, "times": times, "reason": reason}
         return reason
+
+
+def _newest(counts: dict[str, Any], key: str, value: Any) -> None:
+    """Set the value as the newest one, and forget the oldest beyond the limit."""
+    counts.pop(key, None)
+    counts[key] = value
+    while len(counts) > REMEMBERED:
+        del counts[next(iter(counts))]

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from fsm_agent.codec import STORED
 from fsm_agent.context import ContextMeter
 from fsm_agent.messages import NO_USAGE, Message, ModelReply, Usage
 from fsm_agent.outcome import ExitReason
@@ -19,6 +20,10 @@ from fsm_agent.settings import Settings
 from fsm_agent.table import Row
 from fsm_agent.wire import WireCopy
 from states.guardrails import Guardrails
+
+
+ELSEWHERE = {STORED: False}
+"""Not part of a stored snapshot: rows and settings are stored once, bytes are made of them again."""
 
 
 @dataclass(slots=True)
@@ -72,13 +77,13 @@ class TurnState(Counters):
     turn_id: str
     session_id: str
     task_id: str = ""
-    settings: Settings
+    settings: Settings = field(metadata=ELSEWHERE)
     user_content: Any
     state: str = "Prepare"
     seq: int = 0
     block: CallBlock = field(default_factory=CallBlock)
     limits: dict[str, int] = field(default_factory=dict)
-    came: Row | None = None
+    came: Row | None = field(default=None, metadata=ELSEWHERE)
 
     # what the turn runs on
     runtime: Runtime
@@ -91,10 +96,10 @@ class TurnState(Counters):
     review_due: bool = False
     parent_session_id: str | None = None
     supplied_history: tuple[Message, ...] | None = None
-    history: list[Message] = field(default_factory=list)
-    rows: list[Message] = field(default_factory=list)
-    wire: WireCopy = field(default_factory=WireCopy)
-    tools_written: dict[str, bytes] = field(default_factory=dict)
+    history: list[Message] = field(default_factory=list, metadata=ELSEWHERE)
+    rows: list[Message] = field(default_factory=list, metadata=ELSEWHERE)
+    wire: WireCopy = field(default_factory=WireCopy, metadata=ELSEWHERE)
+    tools_written: dict[str, bytes] = field(default_factory=dict, metadata=ELSEWHERE)
 
     # the call in hand
     request: ModelRequest | None = None
@@ -131,11 +136,12 @@ class TurnState(Counters):
     partial: str = ""
     last_reasoning: str | None = None
     answer: str | None = None
-    last_round: list[ToolRound] = field(default_factory=list)
+    last_round: list[ToolRound] = field(default_factory=list, metadata=ELSEWHERE)
     needs_break: bool = False
     unverified: bool = False
 
     # tools
+    unchanged_files: dict[str, str] = field(default_factory=dict)
     guardrails: Guardrails = field(default_factory=Guardrails)
     compressions: list[dict[str, Any]] = field(default_factory=list)
 

@@ -10,7 +10,7 @@ from typing import Any
 from fsm_agent import Agent, TurnResult, tool
 from fsm_agent.invariants import violations
 from fsm_agent.runner import Step
-from fsm_agent.sessions import store_for
+from fsm_agent.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedServer
 from fsm_agent.turns import Turn
 from states.table import TURN

@@ -26,7 +26,8 @@ from fsm_agent.invariants import violations
 from fsm_agent.journal import Step
 from fsm_agent.messages import Message, ModelReply, Usage
 from fsm_agent.requests import Failure
-from fsm_agent.sessions import Session, store_for
+from fsm_agent.sessions import Session
+from fsm_agent.store import store_for
 from fsm_agent.testing import (
     FakeClock,
     ScriptedModel,
@@ -486,7 +487,8 @@ def after_the_turn(world: World, result: TurnResult, steps: list[Step]) -> None:
     assert result.messages[-1]["role"] == "assistant"
     check_pairs(rows)
     check_requests(world)
-    stored = json.dumps([row.to_dict() for row in (*rows, *world.session.archived)], ensure_ascii=False)
+    archived = store_for(str(world.agent.home)).archived(world.session.id)
+    stored = json.dumps([row.to_dict() for row in (*rows, *archived)], ensure_ascii=False)
     for scaffold in SCAFFOLDS:
         assert scaffold not in stored, "scaffolding is never stored"
     pending = [*result.pending_steer, *world.agent.signals.take_steer()]
@@ -582,6 +584,7 @@ FAST = settings(
 @example(case=Case(script=["blank"] * 3, settings={"empty": {"retries": 0}}, fallbacks=[None], repeated=True, budget=5))
 @example(case=Case(script=["text"] * 3, history=12, window=2_000, budget=5))
 @example(case=Case(script=["announced", "echo"], settings={"max_iterations": 2, "continuation": {"acks_enabled": True}}))
+@example(case=Case(script=["surrogate"], settings={"max_iterations": 0}))
 @given(case=CASES)
 def test_random_turns(case: Case, tmp_path: Path) -> None:
     asyncio.run(play(case, tmp_path))

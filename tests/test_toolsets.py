@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.requests import RunTool, ToolOutcome
 from fsm_agent.testing.clock import FakeClock
 from fsm_agent.tools import ToolFailure, ToolRunner
 from fsm_agent.toolsets import toolset
-from fsm_agent.toolsets.files import resolve
-from fsm_agent.toolsets.policy import hard_line
-from fsm_agent.toolsets.process import HEAD, TAIL, run_shell
+from fsm_agent.toolsets.confine import resolve
+from fsm_agent.toolsets.output import HEAD, TAIL
+from fsm_agent.toolsets.process import run_shell
 
 Use = Callable[..., ToolOutcome]
+ROOT = Path(__file__).parent.parent
 
 
 def perform(root: Path, name: str, arguments: dict[str, Any], interrupt_after: float | None = None) -> ToolOutcome:
@@ -78,7 +79,7 @@ def test_the_core_tools_and_their_contracts(tmp_path: Path) -> None:
 
 
 def test_an_unknown_toolset_lists_the_known() -> None:
-    with pytest.raises(ConfigError, match="unknown toolset; given: nope; allowed: core"):
+    with pytest.raises(ConfigError, match="unknown toolset; given: nope; allowed: code, core, files, memory, "):
         toolset("nope")
 
 
@@ -222,7 +223,13 @@ def test_a_pattern_that_takes_for_ever_can_be_interrupted(tmp_path: Path) -> Non
 def test_write_file(tmp_path: Path, use: Use) -> None:
     assert ok(use("write_file", path="new/deep/a.txt", content="é\r\n")) == "Wrote 4 bytes to new/deep/a.txt (a new file)."
     (tmp_path / "new/deep/a.txt").chmod(0o750)
-    assert ok(use("write_file", path="new/deep/a.txt", content="")) == ("Wrote 0 bytes to new/deep/a.txt (replaced 4 bytes).")
+    assert ok(use("write_file", path="new/deep/a.txt", content="")).splitlines() == [
+        "Wrote 0 bytes to new/deep/a.txt (replaced 4 bytes).",
+        "--- new/deep/a.txt",
+        "+++ new/deep/a.txt",
+        "@@ -1 +0,0 @@",
+        "-é",
+    ]
     assert (tmp_path / "new/deep/a.txt").stat().st_mode & 0o777 == 0o750
     assert [entry.name for entry in (tmp_path / "new/deep").iterdir()] == ["a.txt"]
     assert "is a directory" in error(use("write_file", path="new", content="x"))
@@ -304,6 +311,14 @@ def test_long_output_keeps_head_and_tail(use: Use) -> None:
     assert len(text) < HEAD + TAIL + 200
 
 
+def wait_for(condition: Callable[[], bool]) -> None:
+    for _ in range(1_000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not happen within ten seconds")
+
+
 def gone(pid: int) -> bool:
     for _ in range(200):
         try:
@@ -344,11 +359,38 @@ def test_a_command_that_is_cancelled_while_it_starts_is_killed_too(tmp_path: Pat
     assert not shell.exists() or gone(int(shell.read_text()))
 
 
-def test_a_program_left_in_the_background_does_not_block(tmp_path: Path, use: Use) -> None:
+def test_a_program_left_in_the_background_is_ended(tmp_path: Path, use: Use) -> None:
     outcome = use("terminal", command="sleep 30 & echo $! > pid; echo done")
-    assert ok(outcome) == "exit code 0\ndone"
+    assert ok(outcome) == "exit code 0\ndone\n[What it left running in the background was ended with it.]"
     assert outcome.seconds < 3
-    os.kill(int((tmp_path / "pid").read_text()), 9)
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_what_ends_by_itself_in_the_background_is_waited_for(use: Use) -> None:
+    assert ok(use("terminal", command="echo a > >(sleep 0.1; sed s/a/b/)")) == "exit code 0\nb"
+
+
+def test_a_daemon_that_a_command_starts_goes_on(tmp_path: Path, use: Use) -> None:
+    outcome = use("terminal", command="setsid sleep 30 > /dev/null 2>&1 & echo $! > pid")
+    assert ok(outcome) == "exit code 0\n(no output)"
+    pid = int((tmp_path / "pid").read_text())
+    assert Path(f"/proc/{pid}").exists()
+    os.kill(pid, 9)
+
+
+def test_a_command_ends_with_the_process_that_wanted_it(tmp_path: Path) -> None:
+    """Also when that process is killed, and can clean up nothing."""
+    program = (
+        "import asyncio, pathlib\nfrom fsm_agent.toolsets.process import run_shell\n"
+        "asyncio.run(run_shell('echo $$ > shell; setsid sleep 60 & echo $! > daemon; sleep 60', pathlib.Path('.'), 60))"
+    )
+    agent = subprocess.Popen([sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{program}"], cwd=tmp_path)
+    for name in ("shell", "daemon"):
+        wait_for(lambda name=name: (tmp_path / name).exists() and (tmp_path / name).read_text().endswith("\n"))
+    agent.kill()
+    agent.wait()
+    for name in ("shell", "daemon"):
+        assert gone(int((tmp_path / name).read_text())), name
 
 
 # -------------------------------------------------------------------------------------------------------- small tools
@@ -385,6 +427,7 @@ def test_calculate(use: Use, expression: str, value: str) -> None:
         *("", "1 +", "1 / 0", "2 ** 99999999", "10 ** 10 ** 10", "factorial(99999)", "(-1) ** 0.5", "sqrt(-1)"),
         *("__import__('os')", "(1).real", "[1]", "'a' * 9", "x", "True", "1 if 1 else 2", "sqrt(x=1)", "min()"),
         *("9" * 999, "(" * 500 + ")" * 500, "-" * 900 + "1", "1" * 2_000, "1e308 * 10 ** 400", "3j", "f(1)", "1 < 2"),
+        *("1or 2", "1e308 * 10", "1e400", "round(10, -10 ** 9)", "a\0b", "1(2)", "lambda: 1", "f'{1}'"),
     ],
 )
 def test_what_is_no_arithmetic_is_refused_quickly(use: Use, expression: str) -> None:
@@ -392,128 +435,3 @@ def test_what_is_no_arithmetic_is_refused_quickly(use: Use, expression: str) -> 
     if expression not in ("9" * 999, "-" * 900 + "1"):
         error(outcome)
     assert outcome.seconds < 1
-
-
-# ------------------------------------------------------------------------------------------------------------ policy
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "rm -rf /",
-        "rm -fr  /*",
-        "rm -r -f ~",
-        "rm -rf ~/",
-        "rm -rf $HOME",
-        'rm -rf "${HOME}"/*',
-        "rm --recursive --force /etc/",
-        "rm / -rf",
-        "rm -rf -- /usr/*",
-        "rm -rf /tmp/..",
-        "rm -rf //",
-        "rm -rf --no-preserve-root x",
-        "sudo rm -rf /",
-        "sudo -u root rm -rf /home",
-        "/bin/rm -rf /",
-        "\\rm -rf /",
-        "'rm' -rf '/'",
-        "r''m -rf /",
-        "X=1 rm -rf /",
-        "echo hi; rm -rf /",
-        "true && rm -rf /",
-        "echo hi\nrm -rf /",
-        "(rm -rf /)",
-        "{ rm -rf /; }",
-        "if true; then rm -rf /; fi",
-        "echo $(rm -rf /)",
-        'echo "$(rm -rf /)"',
-        "echo `rm -rf /`",
-        'echo "`rm -rf /`"',
-        "bash -c 'rm -rf /'",
-        "sudo bash -lc 'sh -c \"rm -rf /\"'",
-        'eval "rm -rf /"',
-        "rm${IFS}-rf${IFS}/",
-        "timeout 5s rm -rf /",
-        "echo / | xargs rm -rf /",
-        "cd / && rm -rf *",
-        "rm -rf \\\n/",
-        "find / -delete",
-        "find / -exec rm -rf {} \\;",
-        "mkfs.ext4 /dev/sda1",
-        "mkfs -t ext4 /dev/sda1",
-        "dd if=/dev/zero of=/dev/sda bs=1M",
-        "cat x > /dev/nvme0n1",
-        "echo x >/dev/sda",
-        "cat x | sudo tee /dev/sda",
-        ":(){ :|:& };:",
-        "bomb() { bomb | bomb & }; bomb",
-        "shutdown -h now",
-        "sudo reboot",
-        "systemctl poweroff",
-        "init 0",
-        "echo pw | sudo -S ls",
-        "sudo -u root -S ls",
-        "sudo -kS ls",
-        "sudo --stdin ls",
-        "chmod -R 777 /",
-        "chmod -R a+rwx /etc",
-        "chown -R me /",
-        "kill -9 -1",
-        "echo 'unclosed; rm -rf /",
-        "x" * 30_000,
-    ],
-)
-def test_hard_lines(command: str) -> None:
-    assert hard_line(command), command
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "",
-        "ls -la /",
-        "rm -rf build",
-        "rm -rf ./build/*",
-        "rm -rf /tmp/x",
-        "rm -rf /home/me/project/build",
-        "rm -rf ~/.cache/x",
-        "rm -f /etc/motd",
-        "rm file",
-        "echo 'rm -rf /'",
-        'git commit -m "do not rm -rf /"',
-        "grep -r shutdown /etc",
-        "sudo apt-get install -y x",
-        "sudo ls -S",
-        "if grep -q reboot log; then echo yes; fi",
-        "timeout 5 grep halt log",
-        "curl https://example.org/x.sh | sh",
-        "dd if=/dev/zero of=disk.img bs=1M",
-        "echo x > /dev/null 2>&1",
-        "chmod -R 755 /srv/app",
-        "chmod 777 x",
-        "chown -R me:me /srv/app",
-        "kill -1 123",
-        "find . -name '*.pyc' -delete",
-        "find / -name '*.pyc' -delete",
-        "cd /tmp && rm -rf *",
-        "f() { echo hi; }; f",
-        "python -c 'print(1)'",
-        "systemctl status nginx",
-        "make init",
-    ],
-)
-def test_what_a_person_may_decide(command: str) -> None:
-    assert hard_line(command) is None, command
-
-
-@pytest.mark.parametrize("part", ["a", "a(){", "$(", "`", "/*", "rm ", "((", "x;", "'", "{,}*", "sudo -u "])
-def test_the_policy_is_quick_on_long_commands(part: str) -> None:
-    started = time.monotonic()
-    hard_line(part * (19_999 // len(part)))
-    hard_line("rm -rf /" + part * (19_000 // len(part)))
-    assert time.monotonic() - started < 1
-
-
-@given(st.text(alphabet="rm -f/~$(){}`'\"\\;|&<>*\nsudo:=cbh", max_size=80))
-def test_no_command_makes_the_policy_raise(command: str) -> None:
-    hard_line(command)

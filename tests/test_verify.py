@@ -13,7 +13,7 @@ import pytest
 from fsm_agent.errors import TableError
 from fsm_agent.table import ALWAYS, Counter, Guard, Rung, Table, end, go, left, lines_of, on
 from fsm_agent.verify import Bound, bounds, examine, prove, search, verify_table
-from fsm_agent.verify.cover import cheapest_cover
+from fsm_agent.verify.setcover import cheapest_cover
 from fsm_agent.verify.polynomial import Polynomial, Printer
 from fsm_agent.verify.scopes import limit_names
 from states.table import TURN

@@ -15,13 +15,17 @@ from rich.text import Text
 
 from fsm_agent import __version__
 from fsm_agent.cli.screen import clean, console_of
+from fsm_agent.clock import SystemClock
 from fsm_agent.errors import ConfigError
 from fsm_agent.home import home_of
 from fsm_agent.masking import mask
+from fsm_agent.mcp.log import LOGS
+from fsm_agent.mcp.servers import McpServers
 from fsm_agent.providers.choose import choose
 from fsm_agent.providers.probe import local_models
 from fsm_agent.providers.profiles import LOCAL_SERVERS, PROFILES
 from fsm_agent.settings import Settings
+from fsm_agent.threads import LOOP
 from fsm_agent.verify import examine
 from states.table import TURN
 
@@ -75,6 +79,7 @@ def _findings(home: str | None) -> Iterator[Finding]:
     yield _servers()
     yield _model()
     yield _home(home)
+    yield _mcp_servers(home)
     yield _terminal()
 
 
@@ -149,6 +154,26 @@ def _home(given: str | None) -> Finding:
     if not os.access(parent, os.W_OK):
         return Finding("home", f"{path} cannot be made", "give a writable --home, or set FSM_AGENT_HOME")
     return Finding("home", f"{path}, writable" if path.exists() else f"{path}, made when it is first needed")
+
+
+def _mcp_servers(given: str | None) -> Finding:
+    """They are started for it, and ended again."""
+    try:
+        home = home_of(given, os.environ)
+    except ConfigError:
+        return Finding("mcp servers", "not looked at, because there is no home")
+    try:
+        servers = McpServers.of(None, home=home, workdir=Path.cwd(), clock=SystemClock(), settings=Settings())
+    except ConfigError as error:
+        return Finding("mcp servers", mask(str(error)), "correct config.toml in the home, or the FSM_AGENT_… variable")
+    if servers is None:
+        return Finding("mcp servers", "none configured; none is needed")
+    try:
+        seen = LOOP.run(servers.look())
+    finally:
+        LOOP.run(servers.aclose())
+    todo = "" if all(there for there, _ in seen.values()) else f"see config.toml, and what they said in {home / LOGS}"
+    return Finding("mcp servers", ", ".join(f"{name}: {words}" for name, (_, words) in seen.items()), todo)
 
 
 def _terminal() -> Finding:

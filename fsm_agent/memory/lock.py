@@ -18,13 +18,13 @@ _FAR = 1 << 30
 if sys.platform == "win32":
     import msvcrt
 
-    def _take(handle: int) -> None:
+    def take(handle: int) -> None:
         os.lseek(handle, _FAR, os.SEEK_SET)
         msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
 else:
     import fcntl
 
-    def _take(handle: int) -> None:
+    def take(handle: int) -> None:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
@@ -43,7 +43,7 @@ def locked(path: Path, patience: float = PATIENCE) -> Iterator[int]:
 def _wait(handle: int, path: Path, until: float) -> None:
     while True:
         try:
-            _take(handle)
+            take(handle)
         except OSError:
             if time.monotonic() >= until:
                 raise TimeoutError(f"{path.name} is held by another writer") from None

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, overload
 from fsm_agent.errors import ConfigError
 from fsm_agent.requests import Concurrency, Effect, ToolSpec
 from fsm_agent.tools.docstring import described
-from fsm_agent.tools.signature import Signature, signature_of
+from fsm_agent.tools.signature import KEY, Signature, signature_of
 
 Approval = Literal["never", "ask"]
 Handler = Callable[..., Any]
@@ -23,12 +23,18 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 @dataclass(frozen=True)
 class Tool:
-    """A function with all that a turn must know of it. Calling a ``Tool`` calls the function, unchecked."""
+    """A function with all that a turn must know of it. Calling a ``Tool`` calls the function, unchecked.
+
+    ``external``: its results are wrapped as untrusted data. ``closer`` releases what the tool holds (processes, connections)
+    when its agent is closed; tools may share one, and it may be called twice.
+    """
 
     spec: ToolSpec
     handler: Handler
     is_async: bool
     signature: Signature = field(repr=False)
+    external: bool = False
+    closer: Callable[[], None] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         for name in functools.WRAPPER_ASSIGNMENTS:
@@ -60,6 +66,7 @@ def tool(
     timeout: float | None = None,
     max_result_chars: int | None = None,
     approval: Approval = "never",
+    external: bool = False,
 ) -> Callable[[Handler], Tool]: ...
 def tool(function: Handler | None = None, /, **options: Any) -> Tool | Callable[[Handler], Tool]:
     """Make a tool of a function, synchronous or asynchronous; used bare or with options.
@@ -68,8 +75,15 @@ def tool(function: Handler | None = None, /, **options: Any) -> Tool | Callable[
     ``x: text``) or from ``Annotated[..., Field(description=...)]``. A parameter without annotation takes any JSON.
 
     ``concurrency``: may it run beside other calls. ``path_arguments``: its arguments that are paths; a parallel tool
-    with any runs beside others only while their paths are disjoint. ``effect``: what a repetition would do. ``timeout``
-    in seconds and ``max_result_chars``: ``None`` for the settings' values. ``approval``: ``ask`` waits for a person.
+    with any runs beside others only while their paths are disjoint. ``effect``: may it be repeated, for instance when a
+    crash hid whether it ran: ``pure`` always, it only reads; ``idempotent`` with the same key, the second time changes
+    nothing more; ``unsafe`` never, it runs at most once. ``timeout`` in seconds and ``max_result_chars``: ``None`` for the
+    settings' values. ``approval``: ``ask`` waits for a person. ``external``: its results come from somebody else and reach
+    the model marked as untrusted data.
+
+    A parameter ``idempotency_key: str`` is not shown to the model. It gets the call's key, the same when the call is
+    repeated, and empty outside a turn: hand it on to a service that knows such keys.
+
     Raises ``ConfigError`` for an option or a signature that cannot be used.
     """
     if function is None:
@@ -96,6 +110,7 @@ def _tool_of(
     timeout: float | None = None,
     max_result_chars: int | None = None,
     approval: str = "never",
+    external: bool = False,
 ) -> Tool:
     if not inspect.isroutine(handler):
         raise ConfigError("@tool was put on something that is not a function", handler, "a function or a bound method")
@@ -107,7 +122,7 @@ def _tool_of(
     signature = signature_of(handler, name, descriptions)
     paths = (path_arguments,) if isinstance(path_arguments, str) else tuple(path_arguments)
     for path in paths:
-        _one_of(f"path_arguments of tool {name!r}", path, names)
+        _one_of(f"path_arguments of tool {name!r}", path, [known for known in names if known != KEY])
     spec = ToolSpec(
         name=name,
         description=description,
@@ -119,7 +134,7 @@ def _tool_of(
         max_result_chars=max_result_chars,
         approval=approval,  # type: ignore[arg-type]
     )
-    return Tool(spec, handler, inspect.iscoroutinefunction(handler), signature)
+    return Tool(spec, handler, inspect.iscoroutinefunction(handler), signature, external)
 
 
 def _safe_parameters(handler: Handler) -> Sequence[inspect.Parameter]:

@@ -4,45 +4,89 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.messages import Part
 from fsm_agent.ports import Clock
 from fsm_agent.requests import RunTool, ToolOutcome, ToolSpec, ToolStatus
+from fsm_agent.threads import in_daemon_thread
 from fsm_agent.tools import handler
 from fsm_agent.tools.cancel import SIGNAL
 from fsm_agent.tools.decorator import Tool
 from fsm_agent.tools.failure import ToolFailure
 from fsm_agent.tools.result import images_of, text_of, text_of_error, words_of
+from fsm_agent.tools.signature import KEY
+from fsm_agent.tools.source import ToolSource
+from fsm_agent.untrusted import risks, wrapped
 from fsm_agent.watch import Finish, Stopwatch, race
+
+log = logging.getLogger(__name__)
 
 UNKNOWN_EFFECT = "It is unknown whether it took effect: check before you do it again."
 
 Told = tuple[ToolStatus, str, tuple[Part, ...]]
 """How a call ended: its status, its text, its images."""
+OnRisk = Callable[[str, tuple[str, ...]], None]
+"""Told of suspicious content in the result of an external tool: the tool's name, and why."""
 
 
 class ToolRunner:
     """The tools of a turn, by name.
 
     ``interrupt_grace``: seconds of real time that a running tool gets to end after an interrupt (catalogue INT-06: 3).
-    ``poll``: seconds between two looks at the time limit (INT-07: at most 0.5). Raises ``ConfigError`` when two tools
-    have one name.
+    ``poll``: seconds between two looks at the time limit (INT-07: at most 0.5). ``on_risk`` hears of suspicious content
+    (EXEC-26). ``more``: tools that come and go between turns. Raises ``ConfigError`` when two tools have one name.
     """
 
-    def __init__(self, tools: Sequence[Tool], *, clock: Clock, interrupt_grace: float = 3.0, poll: float = 0.3) -> None:
+    def __init__(
+        self,
+        tools: Sequence[Tool],
+        *,
+        clock: Clock,
+        interrupt_grace: float = 3.0,
+        poll: float = 0.3,
+        on_risk: OnRisk | None = None,
+        more: ToolSource | None = None,
+    ) -> None:
         self._tools: dict[str, Tool] = {}
         for tool in tools:
             if tool.spec.name in self._tools:
                 raise ConfigError("two tools have the same name", tool.spec.name, "names that differ")
             self._tools[tool.spec.name] = tool
         self._clock, self._grace, self._poll = clock, interrupt_grace, poll
+        self._on_risk, self._more = on_risk, more
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        return tuple(tool.spec for tool in self._tools.values())
+        late = self._more.tools() if self._more is not None else ()
+        return tuple(tool.spec for tool in (*self._tools.values(), *late))
+
+    @property
+    def lasting_names(self) -> tuple[str, ...]:
+        """Names that are the same for every turn: a prompt that is made from them is too."""
+        return (*self._tools, *(self._more.labels if self._more is not None else ()))
+
+    async def ready(self, interrupted: asyncio.Event) -> tuple[str, ...]:
+        """Fix the tools of the next turn. Lines for people about what is missing."""
+        return await self._more.ready(tuple(self._tools), interrupted) if self._more is not None else ()
+
+    async def aclose(self) -> None:
+        """``close``, and end the programs behind the tools that come and go."""
+        await in_daemon_thread(self.close)
+        if self._more is not None:
+            await self._more.aclose()
+
+    def close(self) -> None:
+        """Release what the tools hold: background processes, connections. Blocks for a moment; may be called twice."""
+        for closer in {tool.closer for tool in self._tools.values() if tool.closer is not None}:
+            try:
+                closer()
+            except Exception:  # one tool's trouble must not keep the others' processes alive
+                log.warning("a tool could not be closed", exc_info=True)
 
     async def run(self, request: RunTool, interrupted: asyncio.Event) -> ToolOutcome:
         """Run the call and say how it ended. Raises nothing but ``CancelledError`` when the caller itself is cancelled.
@@ -56,7 +100,7 @@ class ToolRunner:
         return ToolOutcome(request.call_id, status, text, watch.elapsed(), images)
 
     async def _ended(self, request: RunTool, interrupted: asyncio.Event, watch: Stopwatch) -> Told:
-        tool = self._tools.get(request.name)
+        tool = self._tools.get(request.name) or await self._late(request.name)
         if tool is None:
             return "error", f"Unknown tool {request.name!r}. Available: {', '.join(self._tools) or 'none'}.", ()
         if interrupted.is_set():
@@ -64,7 +108,7 @@ class ToolRunner:
         signal, context = threading.Event(), contextvars.copy_context()
         context.run(SIGNAL.set, signal)
         try:
-            work = handler.start(tool, tool.bind(request.arguments), context)
+            work = handler.start(tool, _arguments(tool, request), context)
         except Exception as error:
             return _told(handler.Raised(error))
         try:
@@ -76,7 +120,21 @@ class ToolRunner:
             signal.set()
             if tool.is_async:
                 work.cancel()
-        return _outcome(tool, finish, work, request.timeout)
+        return self._marked(tool, _outcome(tool, finish, work, request.timeout))
+
+    async def _late(self, name: str) -> Tool | None:
+        if self._more is None:
+            return None
+        return next((tool for tool in self._more.tools() if tool.spec.name == name), None) or await self._more.find(name)
+
+    def _marked(self, tool: Tool, told: Told) -> Told:
+        """What somebody else wrote is wrapped as data; short answers cannot do harm and stay readable."""
+        status, text, images = told
+        if not tool.external or status != "ok":
+            return told
+        if self._on_risk is not None and (found := risks(text)):
+            self._on_risk(tool.spec.name, found)
+        return status, wrapped(text, tool.spec.name), images
 
     async def _wound_up(self, work: asyncio.Future[handler.Ending], *, wait: bool) -> None:
         """Let the handler end within the grace; a thread that is late gets none, because nothing can make it end."""
@@ -84,6 +142,12 @@ class ToolRunner:
             work.cancel()
         if wait:
             await asyncio.wait({work}, timeout=self._grace)
+
+
+def _arguments(tool: Tool, request: RunTool) -> dict[str, Any]:
+    """Checked arguments, with the key of the call for a handler that asks for it. Raises ``ToolFailure``."""
+    bound = tool.bind(request.arguments)
+    return {**bound, KEY: request.key} if tool.signature.keyed else bound
 
 
 def _outcome(tool: Tool, finish: Finish, work: asyncio.Future[handler.Ending], timeout: float) -> Told:
@@ -106,7 +170,7 @@ def _told(ending: handler.Ending) -> Told:
         if isinstance(ending, handler.Returned):
             return "ok", text_of(ending.value), images_of(ending.value)
         if isinstance(ending.error, ToolFailure):
-            return "error", words_of(ending.error), ()
+            return ending.error.status, words_of(ending.error), ()
         return "error", text_of_error(ending.error), ()
     except Exception as error:  # a result that cannot be written down
         return "error", f"The tool ran, but its result is unusable: {text_of_error(error)}", ()

@@ -17,6 +17,8 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.texts import one_line
 from fsm_agent.tools.failure import ToolFailure
 
+KEY = "idempotency_key"
+"""A parameter of this name is no argument of the model's: the runner fills it."""
 MAX_PROBLEMS = 8
 """Arguments that one error result complains about; more would only repeat the schema."""
 
@@ -34,12 +36,14 @@ class _Quiet(GenerateJsonSchema):
 @dataclass(frozen=True, slots=True)
 class Signature:
     """Fields of ``model`` are numbered and carry the argument's name as alias, so that a tool may call an argument
-    ``json`` or ``copy``, which pydantic reserves. ``always`` names arguments whose default only pydantic knows."""
+    ``json`` or ``copy``, which pydantic reserves. ``always`` names arguments whose default only pydantic knows; ``keyed``:
+    the handler wants to know the call's idempotency key."""
 
     tool: str
     model: type[BaseModel]
     fields: Mapping[str, str]
     always: frozenset[str]
+    keyed: bool = False
 
     def schema(self) -> dict[str, Any]:
         """The JSON schema object of the arguments, without titles. Raises what pydantic raises for an unusable type."""
@@ -75,12 +79,16 @@ class Signature:
 
 
 def signature_of(function: Callable[..., Any], tool: str, descriptions: Mapping[str, str]) -> Signature:
-    """Read the parameters of ``function``. A parameter without annotation takes any JSON value.
+    """Read the parameters of ``function``. A parameter without annotation takes any JSON value; ``idempotency_key`` is left out.
 
     Raises ``ConfigError`` for a signature that a JSON object cannot fill.
     """
-    parameters = _parameters(function, tool)
-    hints = _hints(function, parameters, tool)
+    everything = _parameters(function, tool)
+    hints = _hints(function, everything, tool)
+    parameters = [parameter for parameter in everything if parameter.name != KEY]
+    keyed = len(parameters) < len(everything)
+    if keyed and hints.get(KEY, str) is not str:
+        raise ConfigError(f"{KEY} of tool {tool!r} has the wrong type", str(hints[KEY]), "str")
     fields: dict[str, Any] = {}
     for number, parameter in enumerate(parameters):
         annotation = _annotation(parameter, hints.get(parameter.name, Any), descriptions.get(parameter.name))
@@ -90,7 +98,7 @@ def signature_of(function: Callable[..., Any], tool: str, descriptions: Mapping[
     try:
         model = create_model(f"{tool}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
         own = {names[f] for f, info in model.model_fields.items() if not isinstance(fields[f], tuple) and not info.is_required()}
-        signature = Signature(tool, model, names, frozenset(own))
+        signature = Signature(tool, model, names, frozenset(own), keyed)
         signature.schema()
     except _UNUSABLE as error:
         raise _unusable(tool, parameters, hints, error) from error

@@ -3,23 +3,36 @@
 >>> from fsm_agent.toolsets import toolset
 >>> [tool.spec.name for tool in toolset("core")]  # doctest: +ELLIPSIS
 ['list_directory', 'read_file', ...]
+
+===========  ========================================================================================================
+core         files, terminal without jobs, time, calculator: what an agent has when nothing else is said
+files        list_directory, read_file, search_files, write_file, patch_file
+terminal     terminal, and jobs in the background: job_start, job_list, job_output, job_wait, job_stop
+web          web_fetch
+code         execute_code
+memory       memory: the notes that are kept between sessions
+skills       skill_view, where there are skills
+===========  ========================================================================================================
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.home import home_of
 from fsm_agent.memory.files import Notes
-from fsm_agent.settings import Memory
+from fsm_agent.settings import Memory, Web
 from fsm_agent.tools import Tool
-from fsm_agent.toolsets.core import core
+from fsm_agent.toolsets.code import code_tools
+from fsm_agent.toolsets.core import core, files
 from fsm_agent.toolsets.memory import memory_tools
 from fsm_agent.toolsets.skills import skill_tools
+from fsm_agent.toolsets.terminal import job_tools, terminal_tools
+from fsm_agent.toolsets.web import web_tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +43,29 @@ class Place:
     results: Path | None = None
     home: Path | None = None
     notes: Notes | None = None
+    web: Web = field(default_factory=Web)
 
     def at_home(self) -> Path:
         return self.home or home_of(None, os.environ)
 
+    @property
+    def protected(self) -> tuple[Path, ...]:
+        """What the agent's tools do not write: its own notes, sessions and settings."""
+        return () if self.home is None else (self.home,)
+
 
 TOOLSETS: dict[str, Callable[[Place], tuple[Tool, ...]]] = {
-    "core": lambda place: core(place.root, place.results),
+    "core": lambda place: core(place.root, place.results, place.protected),
+    "files": lambda place: files(place.root, place.results, place.protected),
+    "terminal": lambda place: (*terminal_tools(place.root), *job_tools(place.root)),
+    "web": lambda place: web_tools(place.web),
+    "code": lambda place: code_tools(),
     "memory": lambda place: memory_tools(place.notes or Notes.at(place.at_home(), Memory())),
     "skills": lambda place: skill_tools(place.at_home(), place.root),
 }
 """Each makes its tools for one place. ``skills`` has none where there are no skills."""
 
-__all__ = ["TOOLSETS", "Place", "toolset"]
+__all__ = ["TOOLSETS", "Place", "toolset", "toolsets"]
 
 
 def toolset(
@@ -51,15 +74,33 @@ def toolset(
     results: Path | None = None,
     home: Path | None = None,
     notes: Notes | None = None,
+    web: Web | None = None,
 ) -> tuple[Tool, ...]:
     """The tools of a group, bound to the working directory ``root`` (default: the process's own). ``results`` is where long
     tool results are saved; they can be read there. ``home`` holds skills and, unless ``notes`` are given, the memory files.
 
     Raises ``ConfigError`` for an unknown name, and for a root that is no directory.
     """
-    if name not in TOOLSETS:
-        raise ConfigError("unknown toolset", name, ", ".join(sorted(TOOLSETS)))
+    return toolsets([name], root, results, home, notes, web)
+
+
+def toolsets(
+    names: Iterable[str],
+    root: str | Path | None = None,
+    results: Path | None = None,
+    home: Path | None = None,
+    notes: Notes | None = None,
+    web: Web | None = None,
+) -> tuple[Tool, ...]:
+    """The tools of several groups; one that is in two of them, such as the terminal, only once."""
     directory = Path.cwd() if root is None else Path(root)
     if not directory.is_dir():
         raise ConfigError("the working directory of a toolset cannot be used", str(directory), "an existing directory")
-    return TOOLSETS[name](Place(directory.resolve(), results, home, notes))
+    place = Place(directory.resolve(), results, home, notes, web or Web())
+    found: dict[str, Tool] = {}
+    for name in names:
+        if name not in TOOLSETS:
+            raise ConfigError("unknown toolset", name, ", ".join(sorted(TOOLSETS)))
+        for one in TOOLSETS[name](place):
+            found.setdefault(one.spec.name, one)
+    return tuple(found.values())

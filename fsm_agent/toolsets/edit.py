@@ -1,71 +1,107 @@
-"""Changing files: write a whole one, or replace one place in it. A file is either the old one or the new one."""
+"""Changing files: write a whole one, or replace a place in it. A file is either the old one or the new one."""
 
 from __future__ import annotations
 
-import difflib
+from collections.abc import Sequence
 from pathlib import Path
 
 from fsm_agent.atomic import replace_file
-from fsm_agent.texts import shorten
 from fsm_agent.tools import Tool, ToolFailure, tool
-from fsm_agent.toolsets.files import plain_errors, regular_file, resolve
+from fsm_agent.toolsets.anchors import Place, places
+from fsm_agent.toolsets.confine import plain_errors, writable
+from fsm_agent.toolsets.diff import diff
+from fsm_agent.toolsets.indent import reindented
+from fsm_agent.toolsets.seen import Seen
 
 MAX_PATCHED = 5_000_000
 """Bytes of a file that can be patched; longer ones are data, and a diff of them helps nobody."""
-MAX_DIFF = 10_000
+DRIFTED = "was changed by somebody else since you last read or wrote it"
 
 
 class Edits:
     """The writing tools of one working directory."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, seen: Seen, protected: Sequence[Path] = ()) -> None:
+        self.root, self.seen, self.protected = root, seen, protected
 
     def write_file(self, path: str, content: str) -> str:
-        """Write a text file, replacing it if it exists. Missing parent directories are made.
+        """Write a text file, replacing it if it exists, and show what changed. Missing parent directories are made.
 
-        To change a part of a file, use patch_file.
+        To change a part of a file, use patch_file. A file that somebody else changed since you read it is not replaced.
 
         Args:
             path: The file, relative to the working directory.
             content: The whole new content of the file.
         """
-        real = resolve(self.root, path)
-        data = content.encode()
+        real = self._writable(path)
+        data = content.encode("utf-8", "replace")
+        with plain_errors(path):
+            old = real.read_bytes() if real.exists() and real.stat().st_size <= MAX_PATCHED else None
+            size = real.stat().st_size if real.exists() else None
+            if size is None:
+                real.parent.mkdir(parents=True, exist_ok=True)
+            self._replace(real, data, path)
+        if size is None:
+            return f"Wrote {len(data):,} bytes to {path} (a new file)."
+        return f"Wrote {len(data):,} bytes to {path} (replaced {size:,} bytes).{_change(old, data, path)}"
+
+    def patch_file(self, path: str, old_text: str, new_text: str, every: bool = False) -> str:
+        """Replace a place in a text file and show the change as a diff.
+
+        When old_text is not in the file letter for letter, the lines that differ from it only in spaces are taken, or else
+        those that are most similar, if there is one such place; the answer says so. Check the diff then.
+
+        Args:
+            path: The file, relative to the working directory.
+            old_text: The text to replace, as it is in the file, without line numbers. It must occur exactly once, so take in
+                enough lines around the place.
+            new_text: What to put there. Empty to delete.
+            every: Replace every place where old_text is letter for letter.
+        """
+        real = self._writable(path)
+        with plain_errors(path):
+            real.stat()
+            if not real.is_file():
+                raise ToolFailure(f"{path}: not a regular file.")
+            if real.stat().st_size > MAX_PATCHED:
+                raise ToolFailure(f"{path}: larger than {MAX_PATCHED:,} bytes, too large to patch.")
+            drifted = self.seen.changed(real)
+            before = _text(real.read_bytes(), path)
+            found, old, new = _found(before, old_text, new_text, path)
+            if every and found[0].how == "exact":
+                after, note = before.replace(old, new), f"Replaced {before.count(old):,} places.\n"
+            else:
+                place = _only(found, drifted, path)
+                after, note = _patched(before, place, old, new), _note(place)
+            if real.read_bytes() != before.encode():
+                raise ToolFailure(f"{path}: {DRIFTED}, just now. Nothing was changed; read it again.")
+            replace_file(real, after.encode())
+            self.seen.note(real)
+        warning = (
+            f"\n[{path} {DRIFTED}; the place was still there. Read it again before you rely on the rest.]" if drifted else ""
+        )
+        return note + diff(before, after, path) + warning
+
+    def _writable(self, path: str) -> Path:
+        real = writable(self.root, path, self.protected)
         with plain_errors(path):
             if real.is_dir():
                 raise ToolFailure(f"{path}: is a directory.")
             if real.exists() and not real.is_file():
                 raise ToolFailure(f"{path}: not a regular file.")
-            old = real.stat().st_size if real.exists() else None
-            real.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(real, data)
-        how = "a new file" if old is None else f"replaced {old:,} bytes"
-        return f"Wrote {len(data):,} bytes to {path} ({how})."
+        return real
 
-    def patch_file(self, path: str, old_text: str, new_text: str) -> str:
-        """Replace one place in a text file and show the change as a diff.
-
-        Args:
-            path: The file, relative to the working directory.
-            old_text: The text to replace, exactly as it is in the file, without line numbers. It must occur exactly
-                once, so take in enough lines around the place.
-            new_text: What to put there. Empty to delete.
-        """
-        real = regular_file(self.root, path)
-        with plain_errors(path):
-            if real.stat().st_size > MAX_PATCHED:
-                raise ToolFailure(f"{path}: larger than {MAX_PATCHED:,} bytes, too large to patch.")
-            before = _text(real.read_bytes(), path)
-            after = _replaced(before, old_text, new_text, path)
-            replace_file(real, after.encode())
-        diff = difflib.unified_diff(before.splitlines(), after.splitlines(), path, path, lineterm="")
-        return shorten("\n".join(diff), MAX_DIFF) or "Changed line ends only."
+    def _replace(self, real: Path, data: bytes, path: str) -> None:
+        """Drift is looked for at the last moment."""
+        if self.seen.changed(real):
+            raise ToolFailure(f"{path}: {DRIFTED}. Nothing was written; read it again and write it then.")
+        replace_file(real, data)
+        self.seen.note(real)
 
 
-def edit_tools(root: Path) -> tuple[Tool, ...]:
-    """write_file and patch_file."""
-    edits = Edits(root)
+def edit_tools(root: Path, seen: Seen, protected: Sequence[Path] = ()) -> tuple[Tool, ...]:
+    """write_file and patch_file. Nothing is written into ``protected`` folders."""
+    edits = Edits(root, seen, protected)
     writer = tool(concurrency="parallel", effect="idempotent", path_arguments=("path",))
     patcher = tool(concurrency="parallel", effect="unsafe", path_arguments=("path",))
     return (writer(edits.write_file), patcher(edits.patch_file))
@@ -78,30 +114,55 @@ def _text(data: bytes, path: str) -> str:
         raise ToolFailure(f"{path}: not UTF-8 text; patching it would damage it.") from None
 
 
-def _replaced(before: str, old: str, new: str, path: str) -> str:
+def _found(before: str, old: str, new: str, path: str) -> tuple[list[Place], str, str]:
+    """The places that may be meant, at least one, and both texts with the file's line ends."""
     if not old:
         raise ToolFailure("old_text is empty; use write_file to write a whole file.")
     if old == new:
         raise ToolFailure("old_text and new_text are the same; nothing to change.")
     if old not in before and "\r\n" in before:  # the reader shows such files with plain line ends
         old, new = ("\r\n".join(text.replace("\r\n", "\n").split("\n")) for text in (old, new))
-    places = _places(before, old)
-    if not places:
+    found = places(before, old)
+    if not found:
         raise ToolFailure(f"{path}: old_text is not in the file. {_hint(before, old)}")
-    if len(places) > 1:
-        lines = ", ".join(str(before.count("\n", 0, place) + 1) for place in places[:10])
-        raise ToolFailure(f"{path}: old_text occurs {len(places)} times (at lines {lines}); add lines around the one you mean.")
-    return before[: places[0]] + new + before[places[0] + len(old) :]
+    return found, old, new
 
 
-def _places(text: str, part: str) -> list[int]:
-    """Where ``part`` begins, overlapping places included, because those are ambiguous too."""
-    places: list[int] = []
-    at = text.find(part)
-    while at >= 0 and len(places) < 1_000:
-        places.append(at)
-        at = text.find(part, at + 1)
-    return places
+def _only(found: Sequence[Place], drifted: bool, path: str) -> Place:
+    if len(found) > 1:
+        where = ", ".join(
+            f"{place.first}" if place.first == place.last else f"{place.first}-{place.last}" for place in found[:10]
+        )
+        how = {"exact": "occurs", "spaces": "occurs, apart from spaces,", "similar": "is similar to"}[found[0].how]
+        times = f"{len(found)} times" if found[0].how != "similar" else f"{len(found)} places"
+        raise ToolFailure(f"{path}: old_text {how} {times} (at lines {where}); add lines around the one you mean.")
+    if drifted and found[0].how != "exact":
+        raise ToolFailure(f"{path}: {DRIFTED}, and old_text is not in it letter for letter. Read it again.")
+    return found[0]
+
+
+def _patched(before: str, place: Place, old: str, new: str) -> str:
+    if place.how == "exact":
+        return before[: place.start] + new + before[place.end :]
+    found = before[place.start : place.end]
+    new = reindented(new, old, found)
+    if not found.endswith("\n"):
+        new = new.removesuffix("\n").removesuffix("\r")
+    return before[: place.start] + new + before[place.end :]
+
+
+def _note(place: Place) -> str:
+    if place.how == "exact":
+        return ""
+    how = "differs in spaces" if place.how == "spaces" else f"is {place.score:.0%} the same"
+    return f"old_text was not found letter for letter; {place.lines()}, which {how}, was replaced:\n"
+
+
+def _change(old: bytes | None, new: bytes, path: str) -> str:
+    """The diff of a replaced file, when both are text of a size that can be compared."""
+    if old is None or b"\0" in old or len(new) > MAX_PATCHED:
+        return ""
+    return "\n" + diff(old.decode("utf-8", "replace"), new.decode(), path)
 
 
 def _hint(before: str, old: str) -> str:
@@ -109,5 +170,5 @@ def _hint(before: str, old: str) -> str:
     if wanted:
         for number, line in enumerate(before.splitlines(), start=1):
             if line.strip() == wanted[0]:
-                return f"Its first line is like line {number}: {line!r}. Compare spaces and the lines after it."
+                return f"Its first line is like line {number}: {line!r}. Compare the lines after it."
     return "Read the file again and copy the place exactly."

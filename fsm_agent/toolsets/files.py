@@ -1,16 +1,16 @@
-"""Looking at files: where a path may lead, what is in a directory, and what is in a file."""
+"""Looking at files: what is in a directory, and what is in a file."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TextIO
 
 from pydantic import Field
 
 from fsm_agent.tools import Tool, ToolFailure, cancelled, tool
+from fsm_agent.toolsets.confine import plain_errors, resolve
+from fsm_agent.toolsets.seen import Seen
 
 MAX_ENTRIES = 1_000
 MAX_LINES = 2_000
@@ -20,35 +20,6 @@ MAX_PAGE = 60_000
 
 NEVER_SPILLED = 1_000_000_000
 _SNIFF = 8_192
-
-
-def resolve(root: Path, path: str) -> Path:
-    """The real place of ``path``, which is relative to ``root`` or absolute, and must lie in ``root``.
-
-    Links are followed first, so neither ``..`` nor a link leads outside. It keeps a model from straying; it is no
-    sandbox against other programs that change links meanwhile. Raises ``ToolFailure``.
-    """
-    if "\0" in path or path.startswith("~"):
-        raise ToolFailure(f"{path!r} is not a usable path: write it relative to the working directory.")
-    base = root.resolve()
-    try:
-        real = (base / path).resolve()
-    except (OSError, RuntimeError) as error:  # a circle of links
-        raise ToolFailure(f"{path}: cannot be resolved ({error}).") from None
-    if real != base and base not in real.parents:
-        raise ToolFailure(f"{path}: outside the working directory {base}. Only paths inside it can be used.")
-    return real
-
-
-@contextmanager
-def plain_errors(path: str) -> Iterator[None]:
-    """What the system says about ``path``, as a tool's failure in one short line."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise ToolFailure(f"{path}: no such file or directory.") from None
-    except OSError as error:
-        raise ToolFailure(f"{path}: {error.strerror or error}.") from None
 
 
 def regular_file(root: Path, path: str, results: Path | None = None) -> Path:
@@ -74,10 +45,10 @@ def is_binary(real: Path) -> bool:
 
 
 class Files:
-    """The reading tools of one working directory."""
+    """The reading tools of one working directory. ``seen`` remembers what was read."""
 
-    def __init__(self, root: Path, results: Path | None = None) -> None:
-        self.root, self.results = root, results
+    def __init__(self, root: Path, results: Path | None, seen: Seen) -> None:
+        self.root, self.results, self.seen = root, results, seen
 
     def list_directory(self, path: str = ".") -> str:
         """List the files and directories in a directory, sorted by name.
@@ -120,12 +91,13 @@ class Files:
             if is_binary(real):
                 raise ToolFailure(f"{path}: a binary file of {real.stat().st_size:,} bytes, not text.")
             with real.open(encoding="utf-8-sig", errors="replace") as file:
+                self.seen.note(real, os.fstat(file.fileno()))
                 return _page(file, path, start_line, end_line)
 
 
-def file_tools(root: Path, results: Path | None) -> tuple[Tool, ...]:
+def file_tools(root: Path, results: Path | None, seen: Seen) -> tuple[Tool, ...]:
     """list_directory and read_file."""
-    files = Files(root, results)
+    files = Files(root, results, seen)
     reader = tool(concurrency="parallel", effect="pure", path_arguments=("path",), max_result_chars=NEVER_SPILLED)
     lister = tool(concurrency="parallel", effect="pure", path_arguments=("path",))
     return (lister(files.list_directory), reader(files.read_file))

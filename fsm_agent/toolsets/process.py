@@ -1,147 +1,167 @@
-"""Running a shell command as a process group of its own, with bounded output. POSIX only, because of the groups."""
+"""Running a command under a keeper, as a process group of its own, with bounded output. POSIX only, because of the groups."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
-import re
 import shutil
-import signal
+import socket
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-HEAD = TAIL = 20_000
-"""Bytes kept from the beginning and from the end of the output."""
+from fsm_agent.tools import ToolFailure
+from fsm_agent.toolsets import keeper
+from fsm_agent.toolsets.keeper import Order, Report
+from fsm_agent.toolsets.output import Output
+
 TERM_GRACE = 1.0
 """Seconds between asking a group to end and killing it; less than the three that a tool has after an interrupt."""
+_KEEPER_GRACE = 5.0
+"""Seconds that a keeper may take to end its command; it is killed after that, and the command with it."""
 _DRAIN = 0.5
-"""Seconds to wait for output after the shell has ended, when a program in the background still holds the pipe."""
+"""Seconds to wait for output after the end, when a daemon still holds the pipe."""
+STOP = b"stop"
 
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
-_OVERWRITTEN = re.compile(r"[^\n]*\r(?!\n)")
 _QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "TERM": "dumb", "GIT_TERMINAL_PROMPT": "0"}
+_OURS = ("FSM_AGENT_", "ANTHROPIC_", "OPENAI_", "OPENROUTER_")
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """``code`` is negative for a signal. ``output`` is standard output and error in the order they came."""
+    """``code`` is negative for a signal. ``output`` is standard output and error in the order they came. ``left``: something
+    that the command had left running was ended with it."""
 
     code: int
     output: str
     timed_out: bool
+    left: bool = False
+
+
+def shell_words(command: str) -> list[str]:
+    """The command line as words that start a shell with it."""
+    return [shutil.which("bash") or "/bin/sh", "-c", command]
+
+
+def environment() -> dict[str, str]:
+    """This process's environment without the keys of model providers, and set so that no program waits for a person."""
+    kept = {name: value for name, value in os.environ.items() if not (name.endswith("_API_KEY") or name.startswith(_OURS))}
+    return {**kept, **_QUIET}
+
+
+def keeper_words(order: Order) -> list[str]:
+    """The command line of a keeper."""
+    return [sys.executable, "-I", "-S", "-X", "utf8", keeper.__file__, json.dumps(order._asdict())]
+
+
+def report_from(line: socket.socket) -> Report:
+    """What a keeper that has ended had to say. Never waits."""
+    line.setblocking(False)
+    said = b""
+    with contextlib.suppress(OSError):
+        while piece := line.recv(65_536):
+            said += piece
+    return Report(**json.loads(said)) if said else Report(-9, error="the process that watches over it was killed")
+
+
+@contextlib.contextmanager
+def run_errors() -> Iterator[None]:
+    """Why a program could not be run, as a tool's failure in one short line."""
+    try:
+        yield
+    except OSError as error:
+        raise ToolFailure(f"It could not be run: {error.strerror or error}.") from None
 
 
 async def run_shell(command: str, directory: Path, limit: float) -> Ended:
-    """Run ``command`` for at most ``limit`` seconds of real time. Cancelling kills its whole group.
+    """``run`` for a shell's command line in the agent's own environment."""
+    return await run(Order(shell_words(command), str(directory), TERM_GRACE), environment(), limit)
 
-    Nothing can be typed into it. What it leaves running in the background stays when it ends by itself. Raises
-    ``OSError`` when it cannot be started.
+
+async def run(order: Order, environ: Mapping[str, str], limit: float) -> Ended:
+    """Run a command for at most ``limit`` seconds of real time. Cancelling ends all that it started, and so does the end of
+    this process, whatever the reason.
+
+    Nothing can be typed into it. Raises ``OSError`` when it cannot be started.
     """
-    output = _Output()
+    loop, output = asyncio.get_running_loop(), _Reader()
+    line, far_end = socket.socketpair()
     read_end, write_end = os.pipe()
-    try:
-        loop = asyncio.get_running_loop()
-        pipe, _ = await loop.connect_read_pipe(lambda: output, os.fdopen(read_end, "rb", 0))
+    with line:
         try:
-            process = await _started(command, directory, write_end)
-        except BaseException:
+            pipe, _ = await loop.connect_read_pipe(lambda: output, os.fdopen(read_end, "rb", 0))
+            try:
+                process = await _started(order, environ, line, far_end, write_end)
+            except BaseException:
+                pipe.close()
+                raise
+        finally:
+            far_end.close()
+            os.close(write_end)
+        try:
+            timed_out = await _ended(process, line, limit)
+            await asyncio.wait({output.closed}, timeout=_DRAIN)
+        finally:
             pipe.close()
-            raise
-    finally:
-        os.close(write_end)
-    try:
-        timed_out = await _ended(process, limit)
-        await asyncio.wait({output.closed}, timeout=_DRAIN)
-    finally:
-        pipe.close()
-    assert process.returncode is not None
-    return Ended(process.returncode, output.text(), timed_out)
+        report = report_from(line)
+    if report.error:
+        raise OSError(report.error)
+    return Ended(report.code, output.kept.text(), timed_out, report.left and not timed_out)
 
 
-async def _started(command: str, directory: Path, write_end: int) -> asyncio.subprocess.Process:
-    """The shell's process. A cancellation while it starts kills it too: it may be there before it is known."""
+async def _started(
+    order: Order, environ: Mapping[str, str], line: socket.socket, far_end: socket.socket, write_end: int
+) -> asyncio.subprocess.Process:
+    """The keeper's process. A cancellation while it starts ends it too: it may be there before it is known."""
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
-            *(shutil.which("bash") or "/bin/sh", "-c", command),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=write_end,
-            stderr=write_end,
-            cwd=directory,
-            env=_environment(),
-            start_new_session=True,
+            *keeper_words(order), stdin=far_end.fileno(), stdout=write_end, stderr=write_end, env=environ, start_new_session=True
         )
     )
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
-        await _kill(await starting)
+        await _stop(await starting, line)
         raise
 
 
-async def _ended(process: asyncio.subprocess.Process, limit: float) -> bool:
-    """Wait for the process; ``True`` when it had to be killed. It is gone when this returns or raises."""
+async def _ended(process: asyncio.subprocess.Process, line: socket.socket, limit: float) -> bool:
+    """Wait for the process; ``True`` when it had to be ended. It is gone when this returns or raises."""
     try:
         async with asyncio.timeout(limit):
             await process.wait()
         return False
     except TimeoutError:
-        await _kill(process)
+        await _stop(process, line)
         return True
     except asyncio.CancelledError:
-        await _kill(process)
+        await _stop(process, line)
         raise
 
 
-async def _kill(process: asyncio.subprocess.Process) -> None:
-    _signal(process, signal.SIGTERM)
+async def _stop(process: asyncio.subprocess.Process, line: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        line.send(STOP)
     try:
-        await asyncio.wait({asyncio.ensure_future(process.wait())}, timeout=TERM_GRACE)
+        await asyncio.wait({asyncio.ensure_future(process.wait())}, timeout=TERM_GRACE + _KEEPER_GRACE)
     finally:
-        _signal(process, signal.SIGKILL)  # also for those of the group that outlive the shell
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
     await process.wait()
 
 
-def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
-
-
-def _environment() -> dict[str, str]:
-    """This process's environment without the keys of model providers, and set so that no program waits for a person."""
-    kept = {
-        name: value for name, value in os.environ.items() if not name.endswith("_API_KEY") and not name.startswith("FSM_AGENT_")
-    }
-    return {**kept, **_QUIET}
-
-
-class _Output(asyncio.Protocol):
-    """Keeps the head and the tail of what arrives and counts the rest."""
-
+class _Reader(asyncio.Protocol):
     def __init__(self) -> None:
-        self.head, self.tail, self.total = bytearray(), bytearray(), 0
+        self.kept = Output()
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def data_received(self, data: bytes) -> None:
-        self.total += len(data)
-        room = HEAD - len(self.head)
-        self.head += data[:room]
-        self.tail += data[room:]
-        if len(self.tail) > 4 * TAIL:
-            del self.tail[:-TAIL]
+        self.kept.add(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.closed.done():
             self.closed.set_result(None)
-
-    def text(self) -> str:
-        tail = self.tail[-TAIL:]
-        left_out = self.total - len(self.head) - len(tail)
-        if not left_out:
-            return _readable(self.head + tail)
-        return f"{_readable(self.head)}\n… [{left_out:,} bytes left out] …\n{_readable(tail)}"
-
-
-def _readable(data: bytearray) -> str:
-    """Text without colours, and of a progress bar only its last state."""
-    return _OVERWRITTEN.sub("", _ANSI.sub("", data.decode("utf-8", "replace")).replace("\r\n", "\n"))

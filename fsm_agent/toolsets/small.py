@@ -5,16 +5,22 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from fsm_agent.texts import one_line
 from fsm_agent.tools import Tool, ToolFailure, tool
 
 MAX_EXPRESSION = 1_000
 MAX_BITS = 14_000
 """Size of a whole number: about 4,200 digits, just below the 4,300 that Python turns into text."""
+
+MAX_DIGITS = 5_000
+_GLUED = re.compile(r"[\d.](?:and|else|for|if|in|is|not|or)\b")
+"""``1or 2``: Python reads it, with a warning on standard error that belongs to nobody here."""
 
 Number = int | float
 
@@ -25,15 +31,16 @@ def get_time(zone: str | None = None) -> str:
     Args:
         zone: An IANA time zone such as "Europe/Zurich". Leave it out for the local time of this machine.
     """
+    zone = zone.strip() if zone else None
     try:
         now = datetime.now(UTC).astimezone(ZoneInfo(zone) if zone else None)
     except (KeyError, ValueError, OSError):
-        raise ToolFailure(f"{zone!r} is not an IANA time zone; write it like Europe/Zurich or UTC.") from None
+        raise ToolFailure(f"{one_line(repr(zone), 100)} is not an IANA time zone; write it like Europe/Zurich or UTC.") from None
     return f"{now.strftime('%A')} {now.isoformat(timespec='seconds')} ({zone or now.tzname()})"
 
 
 def calculate(expression: str) -> str:
-    """Work out an arithmetic expression exactly and return its value.
+    """Work out an arithmetic expression and return its value: whole numbers exactly, others as floating point.
 
     Knows + - * / // % ** and parentheses, pi, e and tau, and abs, round, min, max, sum, sqrt, exp, log, log2, log10,
     sin, cos, tan, asin, acos, atan, degrees, radians, floor, ceil, factorial, gcd.
@@ -44,6 +51,8 @@ def calculate(expression: str) -> str:
     if len(expression) > MAX_EXPRESSION:
         raise ToolFailure(f"The expression is longer than {MAX_EXPRESSION:,} characters.")
     try:
+        if _GLUED.search(expression):
+            raise SyntaxError
         value = _value(ast.parse(expression.strip(), mode="eval").body)
     except (SyntaxError, RecursionError, MemoryError):
         raise ToolFailure("That is not an arithmetic expression.") from None
@@ -70,7 +79,7 @@ def _value(node: ast.expr) -> Number:
             return _bounded(_BINARY[type(op)](_value(left), _value(right)))
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _FUNCTIONS:
             return _bounded(_FUNCTIONS[name](*(_value(argument) for argument in arguments)))
-    raise ToolFailure(f"{ast.unparse(node)!r} is not arithmetic that this tool knows.")
+    raise ToolFailure(f"{one_line(ast.unparse(node), 100)!r} is not arithmetic that this tool knows.")
 
 
 def _bounded(value: Any) -> Number:
@@ -78,6 +87,8 @@ def _bounded(value: Any) -> Number:
         raise ToolFailure(f"The number is too large (over {MAX_BITS:,} bits).")
     if not isinstance(value, int | float):
         raise ToolFailure("The result is not a real number.")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ToolFailure("The result is too large or not a number.")
     return value
 
 
@@ -95,6 +106,8 @@ def _factorial(n: Number) -> int:
 
 
 def _rounded(number: Number, digits: Number = 0) -> Number:
+    if abs(digits) > MAX_DIGITS:  # Python would compute ten to the power of it
+        raise ToolFailure(f"round takes up to {MAX_DIGITS:,} digits here.")
     return round(number, int(digits)) if digits else round(number)
 
 

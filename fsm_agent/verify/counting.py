@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fsm_agent.verify.cover import cheapest_cover
 from fsm_agent.verify.edgesets import EdgeSets
 from fsm_agent.verify.graph import bits
 from fsm_agent.verify.polynomial import Polynomial
 from fsm_agent.verify.ranking import Ranking
+from fsm_agent.verify.setcover import cheapest_cover
 
 SAMPLE, CAP_SAMPLE = 10, 10**6
 """Limits at which formulas are compared. Caps are dear, so that they are used only where nothing else bounds."""

@@ -6,9 +6,11 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from fsm_agent.table import Table
-from fsm_agent.verify.bound import Bound, bounds, watched
-from fsm_agent.verify.exact import Search, search
+from fsm_agent.table import Row, Table
+from fsm_agent.verify.bound import Bound, bounds
+from fsm_agent.verify.exact import search
+from fsm_agent.verify.folding import Part, fold
+from fsm_agent.verify.longest import long_run, visits
 from fsm_agent.verify.proof import Proof, examine
 from fsm_agent.verify.ranking import ending_faults
 from fsm_agent.verify.scopes import SMALL, Scope, small_scopes
@@ -34,33 +36,47 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One bound: its formula, its value for the limits asked about (None without limits), and how it compares with
-    exact search: in how many of the small scopes the search ``reached`` the formula, and the ``exact`` number for the
-    limits asked about, None when they are too large to be searched."""
+    """One bound: its formula, its value for the limits asked about (None without limits), and what is known from below: the
+    number that a ``constructed`` run has under these limits, the ``exact`` one when they are small enough to be searched, and
+    in how many of the small scopes the search ``reached`` the formula."""
 
     quantity: str
     caps: bool
     formula: str
     legend: tuple[str, ...]
     value: int | None
+    constructed: int | None
     exact: int | None
     reached: int
     scopes: int
 
     @property
     def kind(self) -> str:
-        """ "exact" when the search of the limits asked about reached the value, else "upper"."""
-        return "exact" if self.value is not None and self.exact == self.value else "upper"
+        """ "exact" when a run under the limits asked about reaches the value, else "upper"."""
+        return "exact" if self.value is not None and self.value in (self.exact, self.constructed) else "upper"
+
+    @property
+    def basis(self) -> str:
+        """Why it is of its kind."""
+        if self.value is None:
+            return "for every configuration"
+        if self.kind == "exact":
+            return "reached by a constructed run" if self.constructed == self.value else "found by exact search"
+        known = [number for number in (self.exact, self.constructed) if number is not None]
+        return f"no run is known that has more than {max(known):,}" if known else "no run was looked for"
 
 
 @dataclass(frozen=True, slots=True)
 class Worst:
-    """A run with most visits in one small scope, as row ids."""
+    """A run with very many visits under ``limits``, as parts of row ids; a longest one when ``proved``."""
 
     quantity: str
+    caps: bool
     limits: dict[str, int]
     visits: int
-    rows: tuple[str, ...]
+    moves: int
+    proved: bool
+    rows: tuple[str | Part, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +94,7 @@ class Report:
     ranking_without_caps: tuple[str, ...]
     figures: tuple[Figure, ...]
     worst: Worst | None
+    limits: dict[str, int] | None
 
     @property
     def ok(self) -> bool:
@@ -100,9 +117,7 @@ class Report:
             text += ["", title, *(f"  {line}" for line in lines)]
         text += self._render_figures()
         if self.worst:
-            limits = ", ".join(f"{name} {value}" for name, value in self.worst.limits.items() if value)
-            text += ["", f"A longest run of a small scope: {self.worst.visits} {self.worst.quantity}"]
-            text += [*_wrapped(f"with {limits}, all else 0"), *_wrapped(" → ".join(self.worst.rows))]
+            text += ["", *self._render_worst(self.worst)]
         text += ["", "ok" if self.ok else "FAILED"]
         return "\n".join(text)
 
@@ -117,14 +132,25 @@ class Report:
             ("The same with the caps", self.ranking_with_caps),
         ]
 
+    def _render_worst(self, worst: Worst) -> list[str]:
+        kind = "A longest run" if worst.proved else "A long run"
+        caps = "with caps" if worst.caps else "without caps"
+        text = [f"{kind}: {worst.visits:,} {worst.quantity}, {caps}, in {worst.moves:,} moves"]
+        if worst.limits != self.limits:
+            limits = ", ".join(f"{name} {value}" for name, value in worst.limits.items() if value)
+            text += _wrapped(f"with {limits}, all else 0")
+        return [*text, *_wrapped(" → ".join(map(str, worst.rows)))]
+
     def _render_figures(self) -> list[str]:
         text: list[str] = ["", "Bounds"] if self.figures else []
+        if self.figures and self.limits:
+            text += _wrapped("for " + ", ".join(f"{name} {value}" for name, value in self.limits.items()))
         for figure in self.figures:
             caps = "with caps" if figure.caps else "without caps"
             value = "" if figure.value is None else f": at most {figure.value:,}"
-            text += [f"  {figure.quantity}, {caps}{value}", f"      {figure.formula}"]
+            text += [f"  {figure.quantity}, {caps}{value} ({figure.kind}: {figure.basis})", f"      {figure.formula}"]
             if figure.scopes:
-                text.append(f"      {figure.kind}; equal to exact search in {figure.reached} of {figure.scopes} small scopes")
+                text.append(f"      equal to exact search in {figure.reached} of {figure.scopes} small scopes")
         legend = dict.fromkeys(line for figure in self.figures for line in figure.legend)
         return [*text, *(f"  where {line}" for line in legend)]
 
@@ -142,7 +168,7 @@ def verify_table(
     proof = examine(table)
     checks = _proved(proof, table)
     if not all(check.ok for check in checks):
-        return _report(table, proof, checks, (), None)
+        return _report(table, proof, checks, (), None, limits)
     found = bounds(proof.without_caps, proof.with_caps, watch)
     scopes, missed = small_scopes(table) if small else ((), ())
     if scopes:
@@ -151,12 +177,22 @@ def verify_table(
             Check("no row is dead", f"{len(scopes)} small scopes", f"{len(table.rows)} rows", dead),
             _sound(found, scopes),
         )
-    asked = {caps: search(table, limits, caps=caps, most_pairs=SMALL) for caps in (True, False)} if limits and small else {}
-    figures = tuple(_figure(bound, limits, asked.get(bound.caps), scopes) for bound in found)
-    return _report(table, proof, checks, figures, _worst(scopes, (watch or watched(table))[:1]))
+    figures, runs = [], []
+    for bound in found:
+        known = _Known.of(table, bound, limits if small else None)
+        figures.append(_figure(bound, limits, known, scopes))
+        runs.append(known)
+    return _report(table, proof, checks, tuple(figures), _worst(table, found, runs, limits, scopes), limits)
 
 
-def _report(table: Table, proof: Proof, checks: tuple[Check, ...], figures: tuple[Figure, ...], worst: Worst | None) -> Report:
+def _report(
+    table: Table,
+    proof: Proof,
+    checks: tuple[Check, ...],
+    figures: tuple[Figure, ...],
+    worst: Worst | None,
+    limits: Mapping[str, int] | None,
+) -> Report:
     return Report(
         table=table.name,
         digest=table.digest,
@@ -169,6 +205,7 @@ def _report(table: Table, proof: Proof, checks: tuple[Check, ...], figures: tupl
         ranking_without_caps=tuple(proof.without_caps.lines()) if proof.without_caps.ends else (),
         figures=figures,
         worst=worst,
+        limits=None if limits is None else dict(limits),
     )
 
 
@@ -199,7 +236,28 @@ def _sound(found: tuple[Bound, ...], scopes: tuple[Scope, ...]) -> Check:
     return Check("no bound is below the exact search", f"{len(scopes)} small scopes", f"{pairs:,} pairs", tuple(findings))
 
 
-def _figure(bound: Bound, limits: Mapping[str, int] | None, asked: Search | None, scopes: tuple[Scope, ...]) -> Figure:
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known from below of one bound under the limits asked about: the number of a run, the number of exact search."""
+
+    run: tuple[Row, ...]
+    constructed: int | None
+    exact: int | None
+
+    @classmethod
+    def of(cls, table: Table, bound: Bound, limits: Mapping[str, int] | None) -> _Known:
+        if limits is None or not bound.states:
+            return cls((), None, None)
+        value = bound.value(limits)
+        run = long_run(table, limits, bound.states, caps=bound.caps, enough=value)
+        constructed = visits(table, run, bound.states)
+        found = search(table, limits, caps=bound.caps, most_pairs=SMALL) if constructed < value else None
+        if found is None:
+            return cls(run, constructed, None)
+        return cls(found.worst_run(bound.states or None), constructed, found.most_visits(bound.states or None))
+
+
+def _figure(bound: Bound, limits: Mapping[str, int] | None, known: _Known, scopes: tuple[Scope, ...]) -> Figure:
     compared = [(bound.value(scope.limits), exact) for scope, exact in _exact(bound, scopes)]
     return Figure(
         quantity=bound.name,
@@ -207,7 +265,8 @@ def _figure(bound: Bound, limits: Mapping[str, int] | None, asked: Search | None
         formula=bound.text,
         legend=tuple(bound.legend),
         value=None if limits is None else bound.value(limits),
-        exact=None if asked is None else asked.most_visits(bound.states or None),
+        constructed=known.constructed,
+        exact=known.exact,
         reached=sum(value == exact for value, exact in compared),
         scopes=len(compared),
     )
@@ -218,15 +277,30 @@ def _exact(bound: Bound, scopes: tuple[Scope, ...]) -> list[tuple[Scope, int]]:
     return [(scope, scope.found.most_visits(bound.states or None)) for scope in fitting]
 
 
-def _worst(scopes: tuple[Scope, ...], states: tuple[str, ...]) -> Worst | None:
-    """The longest of the runs that are short enough to be read."""
-    runs = [(scope, scope.found.worst_run(states)) for scope in scopes if not scope.caps]
-    readable = [run for run in runs if len(run[1]) <= READABLE]
-    if not readable:
+def _worst(
+    table: Table, found: tuple[Bound, ...], known: list[_Known], limits: Mapping[str, int] | None, scopes: tuple[Scope, ...]
+) -> Worst | None:
+    """A run for the first quantity: under the limits asked about and with the caps, as a turn runs; without limits the
+    longest of the small scopes that is short enough to be read."""
+    first = found[0].states
+    if limits is None:
+        runs = [(scope, scope.found.worst_run(first)) for scope in scopes if not scope.caps]
+        readable = [run for run in runs if len(run[1]) <= READABLE]
+        if not readable:
+            return None
+        scope, rows = max(readable, key=lambda run: len(run[1]))
+        return _a_worst(table, found[0], scope.limits, rows, scope.found.most_visits(first))
+    asked = [(bound, below) for bound, below in zip(found, known, strict=True) if bound.states == first and below.run]
+    if not asked:
         return None
-    scope, rows = max(readable, key=lambda run: len(run[1]))
-    quantity = f"visits of {' and '.join(states)}"
-    return Worst(quantity, scope.limits, scope.found.most_visits(states), tuple(row.id for row in rows))
+    bound, below = asked[-1]
+    return _a_worst(table, bound, limits, below.run, bound.value(limits) if below.exact is None else below.exact)
+
+
+def _a_worst(table: Table, bound: Bound, limits: Mapping[str, int], rows: tuple[Row, ...], most: int) -> Worst:
+    count = visits(table, rows, bound.states)
+    folded = fold([row.id for row in rows])
+    return Worst(bound.name, bound.caps, dict(limits), count, len(rows), count == most, folded)
 
 
 def _wrapped(text: str) -> list[str]:

@@ -12,6 +12,8 @@ from fsm_agent.verify.exact import Search, search
 SMALL = 5_000
 """Pairs of one scope; 20 ms."""
 MOST_TRIES = 80
+CAP, KEPT = 24, 6
+"""Roomy limits: of caps, and of what is never given back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,27 @@ def small_scopes(table: Table, most_pairs: int = SMALL) -> tuple[tuple[Scope, ..
             waiting = [row for row in waiting if row.id not in found.taken]
     missed = {row.id for row in waiting}
     return tuple(scopes), tuple(row for row in table.rows if row.id in missed)
+
+
+def roomy_limits(table: Table) -> dict[str, int]:
+    """Limits that leave most rows in reach of a short run: a few units of what is never given back, one or two of the rest.
+    Several limits of one counter differ."""
+    reset = {counter for row in table.rows for counter in row.resets}
+    caps = {counter.name for counter in table.counters if counter.cap}
+    limits: dict[str, int] = {}
+    used: dict[str, int] = {}
+    for atom in (atom for row in table.rows for atom in row.guard.atoms()):
+        if atom.limit in limit_names(table) and atom.limit not in limits:
+            used[atom.counter] = used.get(atom.counter, 0) + 1
+            base = CAP if atom.counter in caps else 2 if atom.counter in reset else KEPT
+            limits[atom.limit] = base + used[atom.counter] - 1
+    return limits
+
+
+def drawn_limits(table: Table, row: Row, seed: int) -> dict[str, int]:
+    """Random small limits under which ``row`` should be open in reach; the same seed gives the same."""
+    limits, caps = _aimed_at(row, table, random.Random(seed))  # noqa: S311 - reproducible, not secret
+    return limits if caps else limits | {counter.name: CAP for counter in table.counters if counter.cap}
 
 
 def _aimed_at(row: Row, table: Table, chance: random.Random) -> tuple[dict[str, int], bool]:

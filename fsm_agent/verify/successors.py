@@ -50,10 +50,35 @@ def compile_table(table: Table, limits: Mapping[str, int], *, caps: bool = False
     lines += ["    return out"]
     for number, row in enumerate(table.rows):
         lines += [f"def row_{number}(pair):", unpack, f"    return {writer.test(row.guard)}"]
-    space: dict[str, Any] = {}
-    exec(compile("\n".join(lines), f"<{table.name} successors>", "exec"), {}, space)  # noqa: S102 - our own text
+    space = _run(table, lines)
     opens = {row.id: space[f"row_{number}"] for number, row in enumerate(table.rows)}
     return Compiled(table, writer.largest, (0,) * (1 + len(counters)), space["successors"], opens)
+
+
+Moves = Callable[[Pair], list[tuple[int, Pair]]]
+
+
+def compile_moves(table: Table, limits: Mapping[str, int]) -> tuple[Pair, Moves]:
+    """The first pair of a turn, and a function that gives for a pair the rows that are open in it: their numbers in
+    ``table.rows`` and the pairs they lead to. As ``compile_table``, but rows are kept apart, final ones are included and
+    caps are counted."""
+    counters = tuple(counter.name for counter in table.counters)
+    writer = _Writer(table, counters, dict(limits) | {counter.name: 1 for counter in table.counters if counter.flag})
+    lines = ["def moves(pair):", f"    s{''.join(f', {writer.name(counter)}' for counter in counters)}, = pair", "    out = []"]
+    for number, state in enumerate(table.states):
+        lines.append(f"    {'el' if number else ''}if s == {number}:")
+        for at, row in enumerate(table.rows):
+            if row.source == state:
+                lines.append(f"        if {writer.test(row.guard)}: out.append(({at}, {writer.target(row)}))")
+        lines.append("        pass")
+    moves: Moves = _run(table, [*lines, "    return out"])["moves"]
+    return (0,) * (1 + len(counters)), moves
+
+
+def _run(table: Table, lines: list[str]) -> dict[str, Any]:
+    space: dict[str, Any] = {}
+    exec(compile("\n".join(lines), f"<{table.name} successors>", "exec"), {}, space)  # noqa: S102 - our own text
+    return space
 
 
 class _Writer:
@@ -86,10 +111,10 @@ class _Writer:
         tests: dict[str, list[str]] = {}
         for row in self.table.rows:
             if row.source == state and row.dest != self.table.final:
-                tests.setdefault(self._target(row), []).append(f"({self.test(row.guard)})")
+                tests.setdefault(self.target(row), []).append(f"({self.test(row.guard)})")
         return [f"        if {' or '.join(dict.fromkeys(guards))}: out.append({to})" for to, guards in tests.items()]
 
-    def _target(self, row: Row) -> str:
+    def target(self, row: Row) -> str:
         counts = [str(self.table.states.index(row.dest))]
         for counter in self.counters:
             name, largest = self.name(counter), self.largest[counter]

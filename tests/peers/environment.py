@@ -49,6 +49,27 @@ def peer_python(distribution: str, version: str, *also: str) -> Path:
     return home / python
 
 
+@cache
+def peer_package(package: str, version: str) -> Path:
+    """The folder of an npm package at this version, with what it requires beside it. Raises ``PeerUnavailable``.
+
+    Nothing that the packages would run while they are installed is run.
+    """
+    home = ROOT / f"{package.replace('/', '-').removeprefix('@')}-{version}"
+    inside = Path("node_modules", *package.split("/"))
+    if not (home / inside / "package.json").exists():
+        if (npm := shutil.which("npm")) is None or shutil.which("node") is None:
+            raise PeerUnavailable("node and npm are not installed")
+        growing = ROOT / f"{home.name}.{uuid4().hex[:8]}"
+        quiet = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel", "error")
+        try:
+            _run(npm, "install", *quiet, "--prefix", growing, f"{package}@{version}")
+            _rename(growing, home)
+        finally:
+            shutil.rmtree(growing, ignore_errors=True)
+    return home / inside
+
+
 def _rename(growing: Path, home: Path) -> None:
     try:
         growing.rename(home)

@@ -18,13 +18,13 @@ import pytest
 
 from fsm_agent import Agent, TurnResult
 from fsm_agent.invariants import sendable, violations
-from fsm_agent.journal import Exchange
 from fsm_agent.messages import messages_from
 from fsm_agent.providers.choose import MODES, choose
 from fsm_agent.providers.probe import local_models
 from fsm_agent.providers.profiles import LOCAL_SERVERS
 from fsm_agent.requests import Failure
 from fsm_agent.runner import Step
+from fsm_agent.store.rows import REPLY
 from fsm_agent.testing import FakeClock
 from states.limits import window_from
 from tests.harness import SHOWN, Heard, assert_legal_path, echo
@@ -90,7 +90,7 @@ class Played:
 
     result: TurnResult
     steps: Sequence[Step]
-    exchanges: Sequence[Exchange]
+    failures: list[Failure]
     shown: str
     deltas: int
 
@@ -102,10 +102,6 @@ class Played:
     def path(self) -> list[str]:
         """What the model and the compaction reported, in order."""
         return [step.event for step in self.steps if step.source in ("CallLLM", "Compress")]
-
-    @property
-    def failures(self) -> list[Failure]:
-        return [exchange.reply for exchange in self.exchanges if isinstance(exchange.reply, Failure)]
 
 
 @contextmanager
@@ -126,7 +122,10 @@ def ask(agent: Agent, heard: Heard, message: str = "Say hello.", history: Any = 
     turn = agent.start(message, conversation_history=history)
     result = turn.run()
     deltas = [delta for delta in heard.of("stream_delta") if delta]
-    played = Played(result, turn.steps, agent.journal.turns[turn.id].exchanges, "".join(deltas), len(deltas))
+    effects = [effect for seq in range(len(turn.steps)) for effect in agent.journal.effects(turn.id, seq)]
+    replies = [REPLY.decode(effect.reply) for effect in effects if effect.kind == "CallModel"]
+    failures = [reply for reply in replies if isinstance(reply, Failure)]
+    played = Played(result, turn.steps, failures, "".join(deltas), len(deltas))
     assert sum(bool(result[name]) for name in SHOWN) == 1
     assert result.messages[-1]["role"] == "assistant"
     assert not violations([row.to_dict() for row in messages_from(result.messages) if sendable(row)])

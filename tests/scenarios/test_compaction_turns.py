@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.sessions import store_for
+from fsm_agent.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedServer, blank, call, overflow, repeat, silence, status, text, tools
 from tests.harness import TOOLS, Heard, play, table
 
@@ -133,8 +133,7 @@ def test_auxiliary_models_are_tried_in_their_order() -> None:
 
 def test_dis_13_in_place_keeps_the_session_and_archives_the_rows() -> None:
     played = play([text("the summary"), text("done")], history=history(40), context_window=8192)
-    stored = store_for(str(played.agent.home)).session(played.agent.session_id)
-    assert stored.archived
+    assert store_for(str(played.agent.home)).archived(played.agent.session_id)
     assert played.result.parent_session_id is None
 
 

@@ -153,10 +153,9 @@ def test_d50_history_is_never_edited_in_place() -> None:
 
 
 def test_d52_the_exit_reason_is_kept_with_the_session() -> None:
-    from fsm_agent.sessions import store_for
-
     played = play([text("ok")])
-    assert store_for(str(played.agent.home)).session(played.agent.session_id).exits == ["text_response"]
+    [turn] = played.agent.journal.recent(session=played.agent.session_id)
+    assert (turn.exit, turn.outcome) == ("text_response", "completed")
 
 
 def test_d54_rekeying_is_bounded_by_the_keys() -> None:

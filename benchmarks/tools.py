@@ -1,0 +1,99 @@
+"""What running a tool costs beside the tool itself: one call after the other, and eight at the same time.
+
+    make bench                      # or: python benchmarks/tools.py --calls 1000 --runs 5
+
+A trivial call does nothing, so its whole time is the engine's. ``runner``: through the tool port alone, which checks arguments,
+starts the handler (a thread for a synchronous one), watches time limit and interrupt, and writes the result down. ``turn``: in
+a whole turn that gets all calls in one reply from a scripted model, with dispatch, guardrails, callbacks, journal and store.
+``plain``: calling the function. ``eight``: eight calls that wait 100 ms each, at the same time. Wall time, median of the runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from fsm_agent import Agent, tool
+from fsm_agent.clock import SystemClock
+from fsm_agent.requests import RunTool
+from fsm_agent.testing import ScriptedModel, call, text, tools
+from fsm_agent.tools import Tool, ToolRunner
+
+
+@tool(name="nothing")
+def in_a_thread(n: int) -> str:
+    """Do nothing."""
+    return str(n)
+
+
+@tool(name="nothing")
+async def in_the_loop(n: int) -> str:
+    """Do nothing."""
+    return str(n)
+
+
+@tool(name="slow", concurrency="parallel", effect="pure")
+def slow(n: int) -> str:
+    """Wait for a tenth of a second."""
+    time.sleep(0.1)
+    return str(n)
+
+
+async def one_after_the_other(one: Tool, calls: int) -> None:
+    runner, interrupted = ToolRunner([one], clock=SystemClock()), asyncio.Event()
+    for n in range(calls):
+        outcome = await runner.run(RunTool(str(n), "nothing", {"n": n}, 60.0), interrupted)
+        assert outcome.text == str(n)
+
+
+async def at_the_same_time(calls: int) -> None:
+    runner, interrupted = ToolRunner([slow], clock=SystemClock()), asyncio.Event()
+    await asyncio.gather(*(runner.run(RunTool(str(n), "slow", {"n": n}, 60.0), interrupted) for n in range(calls)))
+
+
+async def in_a_turn(one: Tool, calls: int) -> None:
+    with tempfile.TemporaryDirectory() as home:
+        script = [tools(*(call("nothing", {"n": n}) for n in range(calls))), text("done")]
+        agent = Agent(ScriptedModel(script), tools=[one], toolsets=[], home=home)
+        result = await agent.arun("go")
+        await agent.aclose()
+        assert sum(row["role"] == "tool" for row in result.messages) == calls
+
+
+async def plain(calls: int) -> None:
+    for n in range(calls):
+        in_a_thread(n)
+
+
+def median(work: Callable[[], Coroutine[Any, Any, None]], runs: int) -> float:
+    """Seconds."""
+    taken = []
+    for _ in range(runs):
+        started = time.perf_counter()
+        asyncio.run(work())
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--calls", type=int, default=1_000)
+    parser.add_argument("--runs", type=int, default=5)
+    given = parser.parse_args()
+    kinds = (("sync", in_a_thread), ("async", in_the_loop))
+    rows: list[tuple[str, Callable[[], Coroutine[Any, Any, None]]]] = [("plain", lambda: plain(given.calls))]
+    rows += [(f"runner, {kind}", lambda one=one: one_after_the_other(one, given.calls)) for kind, one in kinds]  # type: ignore[misc]
+    rows += [(f"turn, {kind}", lambda one=one: in_a_turn(one, given.calls)) for kind, one in kinds]  # type: ignore[misc]
+    print(f"{given.calls:,} trivial calls one after the other, median of {given.runs} runs")
+    for name, work in rows:
+        print(f"  {name:14} {median(work, given.runs) / given.calls * 1e3:8.3f} ms a call")
+    print(f"eight calls of 100 ms at the same time: {median(lambda: at_the_same_time(8), given.runs) * 1e3:.0f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""A turn that another process runs: watched through the journal, steered through rows of the table ``controls``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fsm_agent.codec import dumps
+from fsm_agent.debug.breakpoints import Breakpoint, Breakpoints
+from fsm_agent.debug.deputy import SAID, TOLD
+from fsm_agent.debug.events import Event, EventKind, Listener, Listeners, Status
+from fsm_agent.debug.orders import ORDERS
+from fsm_agent.debug.record import Record
+from fsm_agent.errors import ConfigError, StoreError
+from fsm_agent.store import Store
+from fsm_agent.table import Table
+
+log = logging.getLogger(__name__)
+POLL = 0.02
+"""Seconds between two looks at the journal."""
+ANSWERED_IN = 5.0
+"""Seconds in which the other process takes notice of a debugger, or it is too old, or hangs."""
+
+
+class Distant:
+    """Watches from the start; ``attach`` asks the other process to obey. Its thread ends with ``close`` or with the turn."""
+
+    def __init__(self, store: Store, record: Record, table: Table) -> None:
+        self.breakpoints = Breakpoints(table)
+        self._store, self._record = store, record
+        self._listeners = Listeners()
+        self._closed, self._attached = threading.Event(), threading.Event()
+        info = record.info
+        self._seq = info.seq
+        self._said = self._newest()
+        self._status = Status("running", info.seq, info.state, where="elsewhere")
+        self._refused = ""
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="fsm-agent-debugger")
+        self._thread.start()
+
+    def attach(self, pause: bool = False) -> None:
+        """Be obeyed from now on. Raises ``ConfigError`` when another debugger is, or when nobody answers."""
+        if self._attached.is_set():
+            return
+        breakpoints = [one.to_dict() for one in self.breakpoints]
+        self._write("attach", {"owner": self._store.owners.me, "pause": pause, "breakpoints": breakpoints})
+        if not self._attached.wait(ANSWERED_IN):
+            raise ConfigError(self._refused or "the process that runs this turn does not answer", self._record.turn_id)
+
+    def order(self, name: str, body: Mapping[str, Any]) -> None:
+        if name not in ORDERS:
+            raise ConfigError("no such order", name, ", ".join(ORDERS))
+        if name == "breakpoints":
+            self.breakpoints.replace([Breakpoint.of(one) for one in body.get("all", [])])
+            if not self._attached.is_set() and not len(self.breakpoints):
+                return
+        if name == "pause" and not self._attached.is_set():
+            self.attach(pause=True)
+            return
+        self.attach()
+        self._write(name, body)
+
+    def status(self) -> Status:
+        with self._lock:
+            return self._status
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        return self._listeners.add(listener)
+
+    def close(self) -> None:
+        if self._attached.is_set():
+            self._write("detach", {})
+        self._closed.set()
+
+    # The watching thread
+
+    def _watch(self) -> None:
+        while not self._closed.is_set():
+            try:
+                if not self._look():
+                    return
+            except StoreError:
+                log.warning("the journal of turn %s cannot be read", self._record.turn_id, exc_info=True)
+                self._closed.wait(1.0)
+            self._closed.wait(POLL)
+
+    def _look(self) -> bool:
+        info = self._record.info
+        if info.seq > self._seq:
+            for move in self._record.moves(self._seq + 1, info.seq):
+                self._seq = move["seq"]
+                self._set(seq=self._seq, state=move["dest"])
+                self._tell("moved", move)
+        self._hear()
+        if info.ended is not None:
+            self._status = Status("ended", info.seq, info.state, where="elsewhere")
+            self._tell("ended", {})
+            return False
+        if info.owner is None or self._store.owners.alive(info.owner) is None:
+            self._status = Status("idle", info.seq, info.state, where="nowhere")
+            self._tell("left", {})
+            return False
+        return True
+
+    def _hear(self) -> None:
+        with self._store.database.reading() as c:
+            rows = c.execute(
+                "SELECT id, body FROM controls WHERE turn = ? AND command = ? AND id > ? ORDER BY id",
+                (self._record.turn_id, SAID, self._said),
+            ).fetchall()
+        for number, text in rows:
+            self._said = number
+            said = json.loads(text)
+            self._heard(said["kind"], said["data"])
+
+    def _heard(self, kind: str, data: dict[str, Any]) -> None:
+        if kind == "refused":
+            self._refused = data["why"]
+            log.warning("order %s was refused: %s", data["order"], data["why"])
+            return
+        status = data if kind == "status" else data.pop("status")
+        self._set(**{name: tuple(value) if isinstance(value, list) else value for name, value in status.items()}, where="elsewhere")
+        self._attached.set()
+        if kind in TOLD and kind not in ("ended", "left"):
+            self._tell(kind, data)  # type: ignore[arg-type]  # one of TOLD
+
+    def _set(self, **values: Any) -> None:
+        with self._lock:
+            held = {name: getattr(self._status, name) for name in Status.__slots__}
+            self._status = Status(**(held | values))
+
+    def _tell(self, kind: EventKind, data: Mapping[str, Any]) -> None:
+        status = self.status()
+        self._listeners.tell(Event(kind, {"turn": self._record.turn_id, "seq": status.seq, "state": status.state, **data}))
+
+    def _newest(self) -> int:
+        with self._store.database.reading() as c:
+            return int(c.execute("SELECT COALESCE(MAX(id), 0) FROM controls").fetchone()[0])
+
+    def _write(self, command: str, body: Mapping[str, Any]) -> None:
+        values = (self._record.turn_id, command, dumps(dict(body)), time.time())
+        self._store.database.write(
+            lambda c: c.execute("INSERT INTO controls (turn, command, body, at) VALUES (?, ?, ?, ?)", values) and None
+        )
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):
+            self._closed.set()

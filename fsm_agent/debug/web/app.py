@@ -1,0 +1,261 @@
+"""The page's application: what it can be asked, and the answers. All work on turns is ``fsm_agent.debug``'s."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from fsm_agent.debug.core import COUNTER_NAMES
+from fsm_agent.debug.web.assets import assets
+from fsm_agent.debug.web.guard import Guard
+from fsm_agent.debug.web.map import bare, map_of
+from fsm_agent.debug.web.plain import answer
+from fsm_agent.debug.web.stream import events
+from fsm_agent.debug.wire import composed
+from fsm_agent.debug.workshop import Workshop
+from fsm_agent.errors import ConfigError, FsmAgentError
+from fsm_agent.root import MACHINE
+from fsm_agent.store.edits import EDITS
+
+Body = Mapping[str, Any]
+WINDOW = 400
+"""Moves that one answer holds at most."""
+
+
+def app_of(workshop: Workshop, port: int, token: str, first: str | None = None, secrets: Sequence[str] = ()) -> Starlette:
+    """``first`` is the turn that the page opens with; ``secrets`` never leave for the page, nor do keys of the environment."""
+    page = Page(workshop, first, (*secrets, *environment_keys(os.environ)))
+    return Starlette(routes=page.routes(), middleware=[Middleware(Guard, port=port, token=token)])
+
+
+def environment_keys(environment: Mapping[str, str]) -> list[str]:
+    """Values of variables that hold keys."""
+    return [value for name, value in environment.items() if value and name.endswith(("_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD"))]
+
+
+class Page:
+    """One handler a request. Handlers that read the store run in threads."""
+
+    def __init__(self, workshop: Workshop, first: str | None, secrets: Sequence[str]) -> None:
+        self._workshop, self._first, self._secrets = workshop, first, secrets
+
+    def routes(self) -> list[Route]:
+        turn = "/api/turns/{turn}"
+        gets: list[tuple[str, Callable[[Request], Any]]] = [
+            ("/api/hello", self.hello), ("/api/turns", self.turns), (turn, self.turn), (f"{turn}/moves", self.moves),
+            (f"{turn}/lanes", self.lanes), (f"{turn}/at/{{at:int}}", self.at), (f"{turn}/at/{{at:int}}/messages", self.messages),
+            (f"{turn}/at/{{at:int}}/wire", self.wire), (f"{turn}/find", self.find), (f"{turn}/seek", self.seek),
+            (f"{turn}/test", self.test), (f"{turn}/export", self.export), ("/api/compare", self.compare),
+        ]  # fmt: skip
+        posts: list[tuple[str, Callable[[Request, Body], Any]]] = [
+            ("/api/turns", self.start), ("/api/import", self.import_), (f"{turn}/orders/{{order}}", self.order),
+            (f"{turn}/breakpoints", self.breakpoints), (f"{turn}/fork", self.fork), (f"{turn}/resume", self.resume),
+        ]  # fmt: skip
+        return [
+            Route("/", self.index, methods=["GET"]),
+            Route("/static/{path:path}", self.asset, methods=["GET"]),
+            Route(f"{turn}/events", self.events, methods=["GET"]),
+            *(Route(path, self._reading(work), methods=["GET"]) for path, work in gets),
+            *(Route(path, self._changing(work), methods=["POST"]) for path, work in posts),
+        ]
+
+    # Files
+
+    async def index(self, request: Request) -> Response:
+        return Response(assets()["index.html"].body, media_type="text/html", headers={"cache-control": "no-store"})
+
+    async def asset(self, request: Request) -> Response:
+        found = assets().get(request.path_params["path"])
+        if found is None:
+            return Response("No such file.\n", 404, media_type="text/plain")
+        headers = {"etag": found.tag, "cache-control": "no-cache"}
+        if request.headers.get("if-none-match") == found.tag:
+            return Response(None, 304, headers)
+        return Response(found.body, 200, {**headers, "content-type": found.type})
+
+    # What there is
+
+    def hello(self, request: Request) -> Any:
+        table = MACHINE.table
+        return {
+            "first": self._first or self._workshop.newest(),
+            "canRun": self._workshop.can_run,
+            "states": list(table.states),
+            "final": table.final,
+            "counters": COUNTER_NAMES,
+            "rows": {row.id: {"rung": row.rung, "guard": row.guard.label, "why": row.why, "exit": row.exit} for row in table.rows},
+            "map": map_of(table),
+            "table": bare(_whole_table()),
+            "edits": EDITS,
+        }
+
+    def turns(self, request: Request) -> Any:
+        limit = min(_number(request, "limit", 50), 500)
+        return {"turns": [asdict(info) for info in self._workshop.recent(limit)]}
+
+    def turn(self, request: Request) -> Any:
+        debugger = self._workshop.open(request.path_params["turn"])
+        return {
+            **debugger.record.overview(),
+            "count": debugger.record.count,
+            "status": debugger.status.to_dict(),
+            "breakpoints": [one.to_dict() for one in debugger.breakpoints],
+        }
+
+    def moves(self, request: Request) -> Any:
+        first = max(1, _number(request, "first", 1))
+        last = min(_number(request, "last", first + WINDOW - 1), first + WINDOW - 1)
+        return {"first": first, "moves": self._record(request).moves(first, last)}
+
+    def lanes(self, request: Request) -> Any:
+        record = self._record(request)
+        count = len(record.path()) - 1
+        first, last = _number(request, "first", 0), min(_number(request, "last", count), count)
+        buckets = max(1, min(_number(request, "buckets", 1000), 4000))
+        return {"first": first, "last": last, "count": count, "masks": record.lanes(first, last, buckets, MACHINE.table.states)}
+
+    def at(self, request: Request) -> Any:
+        """Everything about one position but messages and wire."""
+        debugger = self._workshop.open(request.path_params["turn"])
+        at, record = request.path_params["at"], debugger.record
+        snapshot = record.snapshot(at)
+        return {
+            "at": at,
+            "state": snapshot["state"],
+            "move": next(iter(record.moves(at, at)), None) if at else None,
+            "visit": record.visit(at - 1) if at else [],
+            "now": debugger.visit(at),
+            "changed": [] if at == 0 else record.changed(at),
+            "counters": record.counters(at, COUNTER_NAMES),
+            "limits": snapshot.get("limits", {}),
+            "snapshot": snapshot,
+            "messages": snapshot["history"][2],
+            "messagesBefore": record.message_count(at - 1) if at else 0,
+        }
+
+    def messages(self, request: Request) -> Any:
+        record, at = self._record(request), request.path_params["at"]
+        count = record.message_count(at)
+        last = min(_number(request, "last", count - 1), count - 1)
+        first = _number(request, "first", max(0, last - 49))
+        return {"first": first, "count": count, "messages": record.messages(at, first, min(last, first + 199))}
+
+    def wire(self, request: Request) -> Any:
+        record = self._record(request)
+        return composed(self._workshop.store, record.turn_id, request.path_params["at"])
+
+    def find(self, request: Request) -> Any:
+        text = request.query_params.get("text", "").strip()
+        if not text:
+            raise ConfigError("there is nothing to look for", text, "some text")
+        return {"found": self._record(request).find(text, _number(request, "after", 0))}
+
+    def seek(self, request: Request) -> Any:
+        """The nearest position before (``back=1``) or after ``at`` at which a breakpoint stops."""
+        debugger = self._workshop.open(request.path_params["turn"])
+        debugger.look.to(_number(request, "at", 0))
+        if request.query_params.get("back"):
+            return {"at": debugger.look.back_to(debugger.breakpoints)[0]}
+        found = debugger.look.forward_to(debugger.breakpoints)
+        return {"at": found[0] if found else None}
+
+    def test(self, request: Request) -> Any:
+        return {"text": self._workshop.test(request.path_params["turn"])}
+
+    def export(self, request: Request) -> Any:
+        return {"text": self._workshop.export(request.path_params["turn"])}
+
+    def compare(self, request: Request) -> Any:
+        left, right = (request.query_params.get(name, "") for name in ("left", "right"))
+        return self._workshop.compare(self._workshop.find(left), self._workshop.find(right)).to_dict()
+
+    async def events(self, request: Request) -> Response:
+        turn = request.path_params["turn"]
+        await run_in_threadpool(self._workshop.open, turn)
+        stream = events(lambda: self._workshop.open(turn), self._secrets)
+        return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+    # What is done
+
+    def start(self, request: Request, body: Body) -> Any:
+        text = body.get("text")
+        if not isinstance(text, str):
+            raise ConfigError("the message has the wrong type", type(text).__name__, "text")
+        return {"turn": self._workshop.start(text).id}
+
+    def order(self, request: Request, body: Body) -> Any:
+        debugger = self._workshop.open(request.path_params["turn"])
+        debugger.order(request.path_params["order"], body)
+        return {"status": debugger.status.to_dict()}
+
+    def breakpoints(self, request: Request, body: Body) -> Any:
+        debugger = self._workshop.open(request.path_params["turn"])
+        return {"breakpoints": [one.to_dict() for one in debugger.set_breakpoints(list(body.get("all", [])))]}
+
+    def fork(self, request: Request, body: Body) -> Any:
+        at, edit = body.get("at"), body.get("edit") or {}
+        if not isinstance(at, int) or not isinstance(edit, Mapping):
+            raise ConfigError("a fork needs the position it begins at, and what is changed", body.get("at"), "at, edit")
+        return {"turn": self._workshop.fork(request.path_params["turn"], at, edit).id}
+
+    def resume(self, request: Request, body: Body) -> Any:
+        return {"turn": self._workshop.resume(request.path_params["turn"]).id}
+
+    def import_(self, request: Request, body: Body) -> Any:
+        return {"turn": self._workshop.import_(str(body.get("text", "")))}
+
+    # Inside
+
+    def _record(self, request: Request) -> Any:
+        return self._workshop.open(request.path_params["turn"]).record
+
+    def _reading(self, work: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            return await self._answered(lambda: work(request))
+
+        return handle
+
+    def _changing(self, work: Callable[[Request, Body], Any]) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            try:
+                body = json.loads(await request.body() or b"{}")
+            except (ValueError, RecursionError):
+                return answer({"error": "this is not JSON"}, status=400)
+            if not isinstance(body, dict):
+                return answer({"error": "this is no JSON object"}, status=400)
+            return await self._answered(lambda: work(request, body))
+
+        return handle
+
+    async def _answered(self, work: Callable[[], Any]) -> Response:
+        try:
+            return answer(await run_in_threadpool(work), self._secrets)
+        except FsmAgentError as error:
+            return answer({"error": str(error)}, self._secrets, 409)
+
+
+def _whole_table() -> str:
+    from importlib import import_module
+
+    from fsm_agent.diagram import render
+
+    return render(MACHINE.table, "svg", layout=import_module("states.layout").LAYOUT)
+
+
+def _number(request: Request, name: str, default: int) -> int:
+    text = request.query_params.get(name)
+    if text is None:
+        return default
+    if not text.isdigit():
+        raise ConfigError(f"{name} is no number", text, "a whole number from 0")
+    return int(text)

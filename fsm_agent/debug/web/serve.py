@@ -1,0 +1,84 @@
+"""Serving the page: on 127.0.0.1 only, under a token that is made anew each time."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from urllib.parse import urlencode
+
+import uvicorn
+
+from fsm_agent.debug.web.app import app_of
+from fsm_agent.debug.workshop import Workshop
+from fsm_agent.errors import ConfigError
+
+LOOPBACK = "127.0.0.1"
+PATIENCE = 10.0
+"""Seconds in which the server is up, or never."""
+
+
+class Server:
+    """The page of a workshop. ``run`` serves until interrupted; ``start`` and ``stop`` serve beside a program."""
+
+    def __init__(self, workshop: Workshop, port: int = 0, first: str | None = None, hide: Sequence[str] = ()) -> None:
+        self.token = secrets.token_urlsafe(24)
+        self._socket = _bound(port)
+        self.port: int = self._socket.getsockname()[1]
+        self._first = first
+        app = app_of(workshop, self.port, self.token, first, (*hide, self.token))
+        config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+        self._server = uvicorn.Server(config)
+        self._thread: threading.Thread | None = None
+
+    @property
+    def address(self) -> str:
+        """Where the page is, without the token."""
+        return f"http://{LOOPBACK}:{self.port}/"
+
+    @property
+    def url(self) -> str:
+        """What a person opens: with the token, and the turn to begin with."""
+        return f"{self.address}?{urlencode({'token': self.token} | ({'turn': self._first} if self._first else {}))}"
+
+    def run(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Serve until interrupted."""
+
+        async def serve() -> None:
+            task = asyncio.ensure_future(self._server.serve([self._socket]))
+            while not self._server.started and not task.done():
+                await asyncio.sleep(0.01)
+            if self._server.started:
+                ready()
+            await task
+
+        asyncio.run(serve())
+
+    def start(self) -> str:
+        """Serve in a thread; the address with the token."""
+        self._thread = threading.Thread(target=self.run, daemon=True, name="fsm-agent-page")
+        self._thread.start()
+        waiter = threading.Event()
+        for _ in range(int(PATIENCE / 0.02)):
+            if self._server.started:
+                return self.url
+            waiter.wait(0.02)
+        raise ConfigError("the page could not be served", self.address)
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        if self._thread is not None:
+            self._thread.join(PATIENCE)
+
+
+def _bound(port: int) -> socket.socket:
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind((LOOPBACK, port))
+    except (OSError, OverflowError) as error:
+        made.close()
+        raise ConfigError(f"the port cannot be used ({error})", port, "a free port, or 0 for any") from None
+    return made

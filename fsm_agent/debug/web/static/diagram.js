@@ -1,0 +1,113 @@
+// The map of states. It is laid out once by the program; afterwards only classes and the data of texts that are there change.
+import { html, plural, seconds, useLayoutEffect, useRef } from "./ui.js";
+
+const NS = "http://www.w3.org/2000/svg";
+
+/** Everything that is ever shown is put in at the start, so that a running turn inserts nothing. */
+class Drawn {
+  constructor(root, onBreak, onRun) {
+    this.states = new Map();
+    this.arrows = new Map();
+    this.marked = new Map();
+    for (const group of root.querySelectorAll("[id^='state-']")) this.prepare(group, group.dataset.state, this.states, "state");
+    for (const group of root.querySelectorAll("[id^='arrow-']"))
+      this.prepare(group, `${group.dataset.source}→${group.dataset.dest}`, this.arrows, "arrow");
+    for (const [kind, all] of [["state", this.states], ["arrow", this.arrows]])
+      for (const [name, one] of all) {
+        const act = (event) => (event.altKey || event.shiftKey ? onRun(kind, name) : onBreak(kind, name));
+        one.group.addEventListener("click", act);
+        one.group.addEventListener("keydown", (event) => {
+          if (event.key !== "Enter" && event.key !== " ") return;
+          event.preventDefault();
+          event.stopPropagation();
+          act(event);
+        });
+      }
+  }
+
+  prepare(group, name, into, kind) {
+    group.setAttribute("tabindex", "0");
+    group.setAttribute("role", "button");
+    group.setAttribute("aria-pressed", "false");
+    group.setAttribute("aria-label", `breakpoint on ${kind} ${name.replace("→", " to ")}`);
+    const dot = document.createElementNS(NS, "circle");
+    dot.setAttribute("class", "dot");
+    dot.setAttribute("r", kind === "state" ? 7 : 6);
+    const title = document.createElementNS(NS, "title");
+    title.textContent = this.hint(group, name, kind);
+    if (kind === "state") {
+      const box = group.querySelector(".box");
+      const [x, y, width] = ["x", "y", "width"].map((side) => Number(box.getAttribute(side)));
+      dot.setAttribute("cx", x);
+      dot.setAttribute("cy", y);
+      const engine = document.createElementNS(NS, "text");
+      engine.setAttribute("class", "here");
+      engine.setAttribute("x", x + width - 10);
+      engine.setAttribute("y", y + 21);
+      engine.appendChild(document.createTextNode(""));
+      group.append(engine);
+    } else {
+      const halo = group.querySelector(".halo");
+      const line = group.querySelector(".line");
+      const wide = Number(halo.getAttribute("width"));
+      const touch = line.cloneNode();
+      touch.setAttribute("class", "touch");
+      group.prepend(touch);
+      const middle = line.getPointAtLength(line.getTotalLength() / 2);
+      dot.setAttribute("cx", wide > 12 ? Number(halo.getAttribute("x")) - 2 : middle.x);
+      dot.setAttribute("cy", wide > 12 ? Number(halo.getAttribute("y")) + Number(halo.getAttribute("height")) / 2 : middle.y);
+    }
+    group.append(dot);
+    group.prepend(title);
+    into.set(name, { group, intro: group.querySelector(".intro"), here: group.querySelector(".here"), classes: "" });
+  }
+
+  hint(group, name, kind) {
+    const rows = (group.dataset.rows || "").split(" ").filter(Boolean);
+    return `${name}: click for a breakpoint, Shift-click to run to here${kind === "arrow" ? `\n${rows.join("\n")}` : ""}`;
+  }
+
+  show({ engine, phase, look, move, visits, breakpoints }) {
+    const broken = new Set(breakpoints.filter((one) => one.enabled).map((one) => `${one.kind} ${one.target}`));
+    const off = new Set(breakpoints.filter((one) => !one.enabled).map((one) => `${one.kind} ${one.target}`));
+    const taken = move ? `${move.source}→${move.dest}` : "";
+    for (const [name, one] of this.states) {
+      const seen = visits.states.get(name);
+      classes(one, {
+        engine: name === engine, look: name === look, seen: Boolean(seen), running: name === engine && phase === "running",
+        broken: broken.has(`state ${name}`), off: off.has(`state ${name}`),
+      });
+      words(one.intro, seen ? `${plural(seen.count, "visit")} · ${seconds(seen.seconds)}` : "not visited");
+      words(one.here, name === engine ? (phase === "ended" ? "■" : phase === "running" ? "▶" : "❚❚") : "");
+    }
+    for (const [name, one] of this.arrows)
+      classes(one, {
+        look: name === taken, seen: visits.arrows.has(name), broken: broken.has(`arrow ${name}`), off: off.has(`arrow ${name}`),
+      });
+  }
+}
+
+function classes(one, wanted) {
+  const text = Object.entries(wanted).filter(([, on]) => on).map(([name]) => name).join(" ");
+  if (text === one.classes) return;
+  for (const [name, on] of Object.entries(wanted)) one.group.classList.toggle(name, on);
+  one.group.setAttribute("aria-pressed", String(Boolean(wanted.broken)));
+  one.classes = text;
+}
+
+function words(element, text) {
+  if (element?.firstChild && element.firstChild.data !== text) element.firstChild.data = text;
+}
+
+export function Diagram({ svg, onBreak, onRun, ...shown }) {
+  const place = useRef(null);
+  const drawn = useRef(null);
+  const acts = useRef({});
+  acts.current = { onBreak, onRun };
+  useLayoutEffect(() => {
+    place.current.innerHTML = svg;
+    drawn.current = new Drawn(place.current, (...a) => acts.current.onBreak(...a), (...a) => acts.current.onRun(...a));
+  }, [svg]);
+  useLayoutEffect(() => drawn.current.show(shown));
+  return html`<div id="map" class="map" ref=${place} role="group" aria-label="map of the states"></div>`;
+}

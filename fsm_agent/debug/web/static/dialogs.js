@@ -1,0 +1,168 @@
+// Dialogs: fork with changes, answer by hand, a new turn, texts to keep, help.
+import { Button, html, pretty, useEffect, useRef, useState } from "./ui.js";
+
+export function Dialog({ title, onClose, children, wide }) {
+  const box = useRef(null);
+  useEffect(() => {
+    box.current.showModal();
+  }, []);
+  return html`<dialog ref=${box} class=${wide ? "wide" : ""} aria-label=${title} onClose=${onClose} onKeyDown=${(event) => event.stopPropagation()}>
+    <header><h2>${title}</h2><${Button} label="close" kind="link" onClick=${() => box.current.close()}>✕<//></header>
+    ${children}</dialog>`;
+}
+
+const FORK_HELP = "The turn as it was after so many moves becomes a new turn, in a session of its own. The old one stays as it is, and nothing that ran before runs again.";
+
+export function Fork({ at, edit, state, onFork, onClose }) {
+  const [parts, setParts] = useState(() => partsOf(edit, state));
+  const [problem, setProblem] = useState("");
+  const add = (kind) => setParts([...parts, { kind, key: "", text: "" }]);
+  const change = (index, values) => setParts(parts.map((part, i) => (i === index ? { ...part, ...values } : part)));
+  const send = async (event) => {
+    event.preventDefault();
+    try {
+      await onFork(at, editOf(parts));
+    } catch (error) {
+      setProblem(error.message);
+    }
+  };
+  const kinds = Object.keys(PARTS).filter((kind) => kind !== "reply" || state === "CallLLM");
+  return html`<${Dialog} title=${`Fork after ${at} ${at === 1 ? "move" : "moves"}`} onClose=${onClose}>
+    <form onSubmit=${send}>
+      <p class="quiet">${FORK_HELP}</p>
+      ${parts.map((part, index) => html`<fieldset><legend>${PARTS[part.kind].title}</legend>
+        ${PARTS[part.kind].key && html`<label class="stack"><span class="quiet">${PARTS[part.kind].key}</span><input type="text" aria-label=${PARTS[part.kind].key} value=${part.key} spellcheck=${false} onInput=${(event) => change(index, { key: event.currentTarget.value })} /></label>`}
+        ${part.kind !== "rerun_tools" && html`<textarea aria-label=${PARTS[part.kind].title} rows=${PARTS[part.kind].rows || 5} spellcheck=${false} value=${part.text} onInput=${(event) => change(index, { text: event.currentTarget.value })}></textarea>`}
+        <p class="line"><span class="quiet">${PARTS[part.kind].hint || ""}</span><${Button} label=${`leave out: ${PARTS[part.kind].title}`} kind="link" onClick=${() => setParts(parts.filter((_, i) => i !== index))}>leave out<//></p>
+      </fieldset>`)}
+      <label class="stack"><span class="quiet">Change something else</span><select aria-label="add a change" value="" onChange=${(event) => { if (event.currentTarget.value) add(event.currentTarget.value); event.currentTarget.value = ""; }}>
+        <option value="">add a change …</option>${kinds.map((kind) => html`<option value=${kind}>${PARTS[kind].title}</option>`)}</select></label>
+      ${problem && html`<p class="problem" role="alert">${problem}</p>`}
+      <footer><button type="submit" class="primary">${parts.length ? "Fork with these changes" : "Fork"}</button></footer>
+    </form><//>`;
+}
+
+const PARTS = {
+  results: { title: "Result of a tool", key: "call id", hint: "The text that the model reads as the result." },
+  reply: { title: "Answer of the model", hint: 'A text, or JSON: {"text": "", "tool_calls": [{"name": "…", "arguments": {…}}]}' },
+  messages: { title: "A message", key: "number of the message", hint: "The row as JSON; empty takes it out.", rows: 8 },
+  user_message: { title: "What the user said" },
+  counters: { title: "Counters", hint: 'JSON: {"retries": 0}', rows: 3 },
+  settings: { title: "Settings", hint: 'JSON, nested as in the settings: {"compression": {"enabled": true}}', rows: 3 },
+  system_prompt: { title: "System prompt", rows: 8 },
+  fields: { title: "Other fields", hint: "JSON: names of stored fields and their values", rows: 3 },
+  rerun_tools: { title: "Run the tools of this visit again", hint: "Instead of taking the results that are recorded." },
+};
+const JSONS = new Set(["counters", "settings", "fields"]);
+
+function partsOf(edit) {
+  return Object.entries(edit || {}).flatMap(([kind, value]) => {
+    if (kind === "results" || kind === "messages") return Object.entries(value).map(([key, text]) => ({ kind, key, text: pretty(text) }));
+    return [{ kind, key: "", text: pretty(value) }];
+  });
+}
+
+function editOf(parts) {
+  const edit = {};
+  for (const { kind, key, text } of parts) {
+    if (kind === "results") (edit.results ||= {})[key] = text;
+    else if (kind === "messages") (edit.messages ||= {})[key] = text.trim() ? parsed(text, "the message") : null;
+    else if (kind === "rerun_tools") edit.rerun_tools = true;
+    else if (kind === "reply") edit.reply = text.trim().startsWith("{") ? parsed(text, "the answer") : text;
+    else edit[kind] = JSONS.has(kind) ? parsed(text, PARTS[kind].title) : text;
+  }
+  return edit;
+}
+
+function parsed(text, what) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new Error(`${what} is not JSON`);
+  }
+}
+
+/** What waits for a person, at the top of the inspector. */
+export function Waiting({ held, onAnswer, onLet }) {
+  return held.map((one) => html`<${HeldCard} key=${one.id} one=${one} onAnswer=${onAnswer} onLet=${onLet} />`);
+}
+
+function HeldCard({ one, onAnswer, onLet }) {
+  const [byHand, setByHand] = useState(false);
+  const [text, setText] = useState("");
+  const approval = one.kind === "approval";
+  const title = approval ? "May this run?" : one.kind === "model" ? "The model is about to be asked" : "A tool is about to run";
+  const said = () => (one.kind === "model" && text.trim().startsWith("{") ? parsed(text, "the answer") : text);
+  return html`<section class="held" role="alertdialog" aria-label=${title}>
+    <h2>${title}</h2>
+    ${one.kind === "model" ? html`<p class="line"><code>${one.name}</code> <span class="quiet">about ${(one.estimate || 0).toLocaleString("en")} tokens</span></p>
+      <details class="fold"><summary>the exact body</summary><pre class="text" tabindex="0" aria-label="body of the request">${bodyOf(one.wire)}</pre></details>`
+      : html`<p class="line"><code>${one.name}</code></p><pre class="text" tabindex="0" aria-label="arguments">${pretty(one.arguments)}</pre>`}
+    ${byHand && html`<label class="stack"><span class="quiet">${one.kind === "model" ? 'a text, or {"text", "tool_calls": [{"name", "arguments"}]}' : "the result, as the model reads it"}</span><textarea rows="4" aria-label="answer by hand" value=${text} onInput=${(event) => setText(event.currentTarget.value)} onKeyDown=${(event) => event.stopPropagation()}></textarea></label>`}
+    <div class="buttons">
+      ${approval ? html`<${Button} label="allow once" kind="primary" onClick=${() => onAnswer(one.id, "once")}>Allow once<//><${Button} label="allow for this session" onClick=${() => onAnswer(one.id, "session")}>Allow for the session<//><${Button} label="deny" kind="danger" onClick=${() => onAnswer(one.id, "deny")}>Deny<//>`
+        : byHand ? html`<${Button} label="give this answer" kind="primary" onClick=${() => onAnswer(one.id, said())}>Give this answer<//><${Button} label="do not answer by hand" onClick=${() => setByHand(false)}>Back<//>`
+        : html`<${Button} label=${one.kind === "model" ? "send the request" : "run the tool"} kind="primary" onClick=${() => onLet(one.id)}>${one.kind === "model" ? "Send it" : "Run it"}<//><${Button} label="answer by hand" onClick=${() => setByHand(true)}>Answer by hand …<//>`}
+    </div></section>`;
+}
+
+function bodyOf(wire) {
+  try {
+    return JSON.stringify(JSON.parse(wire), null, 2);
+  } catch {
+    return wire;
+  }
+}
+
+export function Ask({ title, label, hint, button, rows = 4, onSend, onClose }) {
+  const [text, setText] = useState("");
+  const [problem, setProblem] = useState("");
+  const send = async (event) => {
+    event.preventDefault();
+    try {
+      await onSend(text);
+    } catch (error) {
+      setProblem(error.message);
+    }
+  };
+  return html`<${Dialog} title=${title} onClose=${onClose}><form onSubmit=${send}>
+    ${hint && html`<p class="quiet">${hint}</p>`}
+    <textarea rows=${rows} aria-label=${label} value=${text} onInput=${(event) => setText(event.currentTarget.value)}></textarea>
+    ${problem && html`<p class="problem" role="alert">${problem}</p>`}
+    <footer><button type="submit" class="primary">${button}</button></footer></form><//>`;
+}
+
+/** A text to look at, copy, or keep as a file. */
+export function Kept({ title, text, name, type, hint, onClose }) {
+  const [done, setDone] = useState("");
+  const save = () => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text], { type }));
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 5000);
+    setDone("saved");
+  };
+  const copy = async () => {
+    await navigator.clipboard.writeText(text);
+    setDone("copied");
+  };
+  return html`<${Dialog} title=${title} onClose=${onClose} wide=${true}>
+    <p class="quiet">${hint}</p>
+    <pre class="text tall" tabindex="0" aria-label=${title}>${text.length > 200_000 ? `${text.slice(0, 200_000)}\n…` : text}</pre>
+    <footer><span role="status" class="quiet">${done}</span><${Button} label="copy the text" onClick=${copy}>Copy<//><${Button} label=${`save as ${name}`} kind="primary" onClick=${save}>Save ${name}<//></footer><//>`;
+}
+
+const KEYS = [
+  ["n", "step: to the next move"], ["i", "into: one request and its reply"], ["o", "over: to the next request to the model"],
+  ["c", "continue, or pause"], ["b", "back: look at the move before (nothing runs)"], ["m", "look at the move after"],
+  ["Home / End", "look at the beginning / follow the engine"], ["[ / ]", "look at the breakpoint before / after"],
+  ["f", "fork from where you look"], ["x", "interrupt the turn"], ["/", "search"], ["1 – 5", "tabs of the inspector"], ["?", "this help"],
+];
+
+export function Help({ lag, onClose }) {
+  return html`<${Dialog} title="Keys" onClose=${onClose}>
+    <table class="keys"><tbody>${KEYS.map(([key, text]) => html`<tr><th scope="row"><kbd>${key}</kbd></th><td>${text}</td></tr>`)}</tbody></table>
+    <p class="quiet">On the map: click a state or an arrow for a breakpoint, Shift-click to run to there. On the lanes: drag to look, wheel to zoom.</p>
+    ${lag && html`<p class="quiet">From an event of the engine to this page: ${lag}.</p>`}<//>`;
+}

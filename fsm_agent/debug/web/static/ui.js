@@ -1,0 +1,55 @@
+// What every part of the page uses: elements, words for figures, small pieces.
+import { h, render, Fragment } from "./vendor/preact.mjs";
+import htm from "./vendor/htm.mjs";
+
+export const html = htm.bind(h);
+export { h, render, Fragment };
+export { useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/preact-hooks.mjs";
+
+export function seconds(value) {
+  if (value === null || value === undefined) return "";
+  if (value < 0.001) return `${Math.round(value * 1e6)} µs`;
+  if (value < 1) return `${(value * 1000).toFixed(value < 0.01 ? 1 : 0)} ms`;
+  return value < 100 ? `${value.toFixed(2)} s` : `${Math.round(value)} s`;
+}
+
+export function clock(value) {
+  return value ? new Date(value * 1000).toLocaleTimeString([], { hour12: false }) : "";
+}
+
+export const words = (name) => (name || "").replaceAll("_", " ");
+export const plural = (count, one, many = `${one}s`) => `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
+
+export function short(text, limit) {
+  const line = String(text ?? "").replace(/\s+/g, " ").trim();
+  return line.length <= limit ? line : `${line.slice(0, limit - 1)}…`;
+}
+
+/** A state's name with its colour. */
+export const State = ({ name, states }) => html`<span class="state-name ${tone(name, states)}">${name}</span>`;
+
+export function tone(name, states) {
+  const place = states.indexOf(name);
+  return place < 0 ? "" : place === states.length - 1 ? "final" : `t${place % 7}`;
+}
+
+/** Plain text of any JSON value, long strings with their line breaks kept. */
+export const pretty = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
+
+const MOST = 40_000;
+
+/** A block of text that may be long: the beginning, and the rest on demand. */
+export function Text({ value, label }) {
+  const text = pretty(value ?? "");
+  const cut = text.length > MOST;
+  return html`<pre class="text" tabindex="0" aria-label=${label}>${cut ? text.slice(0, MOST) : text}${cut &&
+  html`<span class="quiet">\n… ${(text.length - MOST).toLocaleString("en")} more characters</span>`}</pre>`;
+}
+
+/** A part that opens and closes. */
+export const Fold = ({ title, open, children, extra }) => html`<details class="fold" open=${open}>
+  <summary>${title}${extra && html`<span class="quiet extra">${extra}</span>`}</summary>${children}
+</details>`;
+
+export const Button = ({ label, hint, disabled, onClick, kind = "", children, pressed }) => html`<button type="button" class=${kind}
+  aria-label=${label} title=${hint || label} disabled=${disabled} aria-pressed=${pressed} onClick=${onClick}>${children}</button>`;

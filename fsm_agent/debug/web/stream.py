@@ -1,0 +1,54 @@
+"""Server-sent events: what a debugger is told goes on to the page at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from fsm_agent.codec import dumps
+from fsm_agent.debug.core import Debugger
+from fsm_agent.debug.events import Event
+from fsm_agent.debug.web.plain import masked
+
+ALIVE = 1.0
+"""Seconds after which a stream without news looks whether the turn came to life elsewhere, and says that it is still there."""
+WITH_STATUS = ("paused", "running", "waiting", "ended", "left")
+
+
+async def events(opened: Callable[[], Debugger], secrets: Sequence[str]) -> AsyncIterator[str]:
+    """The events of a turn for ever. ``opened`` gives its debugger, another one when the turn has come to life since."""
+    loop = asyncio.get_running_loop()
+    waiting: asyncio.Queue[Event] = asyncio.Queue()
+
+    def hear(event: Event) -> None:
+        loop.call_soon_threadsafe(waiting.put_nowait, event)
+
+    debugger = await asyncio.to_thread(opened)
+    stop = debugger.listen(hear)
+    try:
+        yield _line("hello", {"status": debugger.status.to_dict(), "count": debugger.record.count}, secrets)
+        while True:
+            try:
+                event = await asyncio.wait_for(waiting.get(), ALIVE)
+            except TimeoutError:
+                newest = await asyncio.to_thread(opened)
+                if newest is not debugger:
+                    stop()
+                    debugger, stop = newest, newest.listen(hear)
+                    yield _line("hello", {"status": debugger.status.to_dict(), "count": debugger.record.count}, secrets)
+                else:
+                    yield ": still here\n\n"
+                continue
+            data = dict(event.data)
+            if event.kind in WITH_STATUS:
+                data["status"] = debugger.status.to_dict()
+            yield _line(event.kind, data, secrets)
+    finally:
+        stop()
+
+
+def _line(kind: str, data: dict[str, Any], secrets: Sequence[str]) -> str:
+    body = {"kind": kind, "data": masked(data, secrets), "sent": time.time()}
+    return f"data: {dumps(body)}\n\n"

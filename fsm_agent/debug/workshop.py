@@ -1,0 +1,137 @@
+"""All turns of one home under the hands of a debugger: open, start, fork, compare, keep."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fsm_agent.agent import Agent
+from fsm_agent.debug.compare import Comparison, compare
+from fsm_agent.debug.core import Debugger
+from fsm_agent.debug.engines import Nowhere
+from fsm_agent.debug.record import Record
+from fsm_agent.errors import ConfigError
+from fsm_agent.store import Store
+from fsm_agent.store.read import TurnInfo, Turns
+
+Agents = Callable[[str | None], Agent]
+"""Makes the agent that runs a turn; told the ``"<provider>:<model>"`` that the turn ran on, if there is one already."""
+
+
+class Workshop:
+    """Open debuggers by turn. ``agents`` is asked for an agent when a turn is started, resumed or forked; without it one can only
+    look. Each running turn gets an agent of its own, because an interrupt is the agent's."""
+
+    def __init__(self, store: Store, agents: Agents | None = None) -> None:
+        self.store = store
+        self._agents = agents
+        self._open: dict[str, Debugger] = {}
+        self._made: list[Agent] = []
+        self._lock = threading.RLock()
+        self._turns = Turns(store.database)
+
+    @property
+    def can_run(self) -> bool:
+        return self._agents is not None
+
+    def recent(self, limit: int = 50) -> list[TurnInfo]:
+        """The newest turns first."""
+        return self._turns.recent(limit)
+
+    def newest(self) -> str | None:
+        """The turn that a page opens with: the newest one."""
+        found = self.recent(1)
+        return found[0].id if found else None
+
+    def find(self, name: str) -> str:
+        """A turn by its id or the beginning of it. Raises ``ConfigError`` for none or several."""
+        with self.store.database.reading() as c:
+            rows = c.execute("SELECT id FROM turns WHERE substr(id, 1, ?) = ? ORDER BY began DESC LIMIT 6", (len(name), name)).fetchall()
+        ids = [row[0] for row in rows]
+        if name in ids:
+            return name
+        if len(ids) != 1 or not name:
+            newest = ", ".join(info.id for info in self.recent(5)) or "none yet"
+            raise ConfigError("no such turn" if not ids else "several turns begin so", name, ", ".join(ids) or f"the newest: {newest}")
+        return str(ids[0])
+
+    def open(self, turn_id: str) -> Debugger:
+        """The debugger of a turn; opened again when the turn has come to life, or has stopped, since."""
+        with self._lock:
+            known = self._open.get(turn_id)
+            if known is not None and isinstance(known.engine, Nowhere) and known.record.info.ended is None:
+                known = None
+            if known is None:
+                before = self._open.get(turn_id)
+                known = self._open[turn_id] = Debugger.attach(self.store, turn_id)
+                if before is not None:
+                    known.set_breakpoints([one.to_dict() for one in before.breakpoints])
+            return known
+
+    def start(self, text: str, breakpoints: list[dict[str, Any]] | None = None) -> Debugger:
+        """A new turn, at its gate before the first request."""
+        return self._run(self._agent(None), lambda agent: agent.start(text), breakpoints)
+
+    def resume(self, turn_id: str) -> Debugger:
+        """An unfinished turn that no process runs, at its gate."""
+        return self._run(self._agent(turn_id), lambda agent: agent.resume(turn_id), self._breakpoints(turn_id))
+
+    def fork(self, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> Debugger:
+        """A new turn from a position of another one, at its gate; ``fsm_agent.store.edits`` says what ``edit`` may change."""
+        return self._run(self._agent(turn_id), lambda agent: agent.fork(turn_id, at, edit), self._breakpoints(turn_id))
+
+    def compare(self, left: str, right: str) -> Comparison:
+        return compare(Record(self.store, left), Record(self.store, right))
+
+    def test(self, turn_id: str) -> str:
+        """A pytest file that plays the turn again."""
+        from fsm_agent.debug.maketest import make_test
+
+        return make_test(self.store, turn_id)
+
+    def export(self, turn_id: str) -> str:
+        """The turn with its session, as JSON Lines."""
+        from fsm_agent.debug.transfer import export_run
+
+        return export_run(self.store, turn_id)
+
+    def import_(self, text: str) -> str:
+        """A run that ``export`` made; the id of its turn here."""
+        from fsm_agent.debug.transfer import import_run
+
+        return import_run(self.store, text)
+
+    def close(self) -> None:
+        """Leave all turns alone, and close the agents."""
+        with self._lock:
+            for debugger in self._open.values():
+                debugger.close()
+            self._open.clear()
+            for agent in self._made:
+                agent.close()
+            self._made.clear()
+
+    def _agent(self, turn_id: str | None) -> Agent:
+        if self._agents is None:
+            raise ConfigError("this debugger only looks: it was given no agent to run turns with")
+        hint = None
+        if turn_id is not None:
+            runtime = self._turns.snapshot(turn_id).get("runtime") or {}
+            hint = f"{runtime['provider']}:{runtime['model']}" if runtime.get("provider") else None
+        agent = self._agents(hint)
+        if agent not in self._made:
+            self._made.append(agent)
+        return agent
+
+    def _breakpoints(self, turn_id: str) -> list[dict[str, Any]]:
+        known = self._open.get(turn_id)
+        return [one.to_dict() for one in known.breakpoints] if known else []
+
+    def _run(self, agent: Agent, make: Callable[[Agent], Any], breakpoints: list[dict[str, Any]] | None) -> Debugger:
+        with self._lock:
+            debugger = Debugger.of(self.store, make(agent))
+            self._open[debugger.id] = debugger
+            if breakpoints:
+                debugger.set_breakpoints(breakpoints)
+            return debugger

@@ -1,0 +1,101 @@
+"""The gate of a turn: every request and every move passes here, and a debugger may stand at it.
+
+Nobody there costs one comparison. A debugger in this process takes its place with ``Gate.watcher``; one in another process is
+let in by ``fsm_agent.controls``, which looks for what people ask of the turns that run here.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from fsm_agent.journal import Exchange, Step
+from fsm_agent.signals import SignalBox
+
+Perform = Callable[[Any], Awaitable[Any]]
+
+
+class Watched(Protocol):
+    """What a debugger may know of a running turn."""
+
+    turn_id: str
+    state: str
+    seq: int
+
+    def counters(self) -> dict[str, int]: ...
+
+
+class Watcher(Protocol):
+    """Who stands at the gate. All methods but ``closed`` are called in the event loop that runs the turn."""
+
+    async def passing(self) -> None:
+        """Before each request and each move; the turn goes on when this returns."""
+        ...
+
+    async def performing(self, request: Any, perform: Perform) -> Any:
+        """The reply of a request: what ``perform`` says, or what a person says instead."""
+        ...
+
+    def happened(self, what: Exchange | Step) -> None:
+        """A request has its reply, or a move was made and journalled."""
+        ...
+
+    def closed(self, ended: bool) -> None:
+        """Nobody runs the turn any more: it has ended, or whoever ran it has stopped."""
+        ...
+
+
+class Desk(Protocol):
+    """Where the gates of running turns are known, so that other processes can ask something of them."""
+
+    def opened(self, gate: Gate) -> None: ...
+
+    def closed(self, gate: Gate) -> None: ...
+
+
+class Gate:
+    """One turn's gate. ``running`` while somebody runs the turn."""
+
+    def __init__(self, turn: Watched, signals: SignalBox, desk: Desk | None = None) -> None:
+        self.turn, self.signals = turn, signals
+        self.watcher: Watcher | None = None
+        self.running = False
+        self._desk = desk
+        GATES[turn.turn_id] = self
+
+    def through(self, perform: Perform) -> Perform:
+        """``perform``, by way of whoever stands here."""
+
+        async def by_way(request: Any) -> Any:
+            watcher = self.watcher
+            return await (perform(request) if watcher is None else watcher.performing(request, perform))
+
+        return by_way
+
+    def opened(self) -> None:
+        """Somebody runs the turn now."""
+        self.running = True
+        if self._desk is not None:
+            self._desk.opened(self)
+
+    def closed(self, ended: bool) -> None:
+        """Nobody runs it any more."""
+        self.running = False
+        if self._desk is not None:
+            self._desk.closed(self)
+        if self.watcher is not None:
+            self.watcher.closed(ended)
+
+    async def passed(self) -> None:
+        """Wait for as long as the debugger wants it."""
+        if self.watcher is not None:
+            await self.watcher.passing()
+
+    def happened(self, what: Exchange | Step) -> None:
+        if self.watcher is not None:
+            self.watcher.happened(what)
+
+
+GATES: weakref.WeakValueDictionary[str, Gate] = weakref.WeakValueDictionary()
+"""The turns of this process by their id, for debuggers in it."""

@@ -1,0 +1,249 @@
+"""One SQLite file: opened, brought to this version, written by one thread in groups, read by whoever asks.
+
+Commits are grouped: what is waiting when the writer is free goes into one transaction with one flush to disk, each job behind
+a savepoint of its own, so that a job which is refused takes nothing of the others with it. A commit that fails, fails
+every job in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import random
+import shutil
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Literal
+
+from fsm_agent.errors import StoreError
+from fsm_agent.store.schema import VERSIONS
+
+Durability = Literal["full", "normal"]
+Job = Callable[[sqlite3.Connection], Any]
+WRITE_RETRIES, RETRY_FROM, RETRY_TO = 15, 0.02, 0.15
+"""SESS-01: a locked database is tried 15 times more, 20 to 150 ms apart."""
+GROUP = 512
+"""Jobs of one commit at most."""
+IDLE = 1.0
+"""Seconds without work after which the writer's thread ends, and its connection with it."""
+
+
+class Database:
+    """Raises ``StoreError`` in one line for a file that cannot be used: not writable, corrupt, or of a newer version."""
+
+    group = GROUP
+    versions = VERSIONS
+
+    def __init__(self, path: Path, durability: Durability = "full") -> None:
+        self.path, self._durability = path, durability
+        self._jobs: queue.SimpleQueue[tuple[Job, Future[Any]]] = queue.SimpleQueue()
+        self._reading = threading.Lock()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._reader = self._prepared()
+        weakref.finalize(self, self._reader.close)
+        self.commits = 0
+
+    # Writing
+
+    def submit(self, job: Job) -> Future[Any]:
+        """Run ``job`` in the next transaction; its result once that is committed. Jobs are done in the order given."""
+        future: Future[Any] = Future()
+        with self._starting:
+            self._jobs.put((job, future))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._write_on, daemon=True, name="fsm-agent-store")
+                self._thread.start()
+        return future
+
+    def write(self, job: Job) -> Any:
+        """``submit``, and wait."""
+        return self.submit(job).result()
+
+    def _write_on(self) -> None:
+        """Until nothing came for a while; the next job starts another thread."""
+        connection: sqlite3.Connection | None = None
+        while group := self._group():
+            try:
+                connection = connection or self._connected()
+                self._commit(connection, group)
+            except BaseException as error:
+                failure = as_store_error(error, self.path)
+                for _, future in group:
+                    if not future.done():
+                        future.set_exception(failure)
+                if connection is not None:
+                    with contextlib.suppress(sqlite3.Error):
+                        connection.rollback()
+                    connection.close()
+                    connection = None
+        if connection is not None:
+            connection.close()
+
+    def _group(self) -> list[tuple[Job, Future[Any]]]:
+        """What is waiting, at least one job; nothing when the thread is to end."""
+        try:
+            group = [self._jobs.get(timeout=IDLE)]
+        except queue.Empty:
+            with self._starting:
+                if self._jobs.empty():
+                    self._thread = None
+                    return []
+            return self._group()
+        with contextlib.suppress(queue.Empty):
+            while len(group) < self.group:
+                group.append(self._jobs.get_nowait())
+        return group
+
+    def _commit(self, connection: sqlite3.Connection, group: list[tuple[Job, Future[Any]]]) -> None:
+        done: list[tuple[Future[Any], Any, BaseException | None]] = []
+        _patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
+        for job, future in group:
+            if not future.set_running_or_notify_cancel():
+                continue  # nobody waits for it any more, and from here on nobody can stop waiting
+            connection.execute("SAVEPOINT job")
+            try:
+                done.append((future, job(connection), None))
+            except sqlite3.DatabaseError as error:
+                if _spoils_all(error):
+                    raise
+                connection.execute("ROLLBACK TO job")
+                done.append((future, None, as_store_error(error, self.path)))
+            except Exception as error:
+                connection.execute("ROLLBACK TO job")
+                done.append((future, None, error))
+            connection.execute("RELEASE job")
+        self.committing()
+        connection.execute("COMMIT")
+        self.commits += 1
+        self.committed()
+        for future, result, problem in done:
+            if problem is not None:
+                future.set_exception(problem)
+            else:
+                future.set_result(result)
+
+    def committing(self) -> None:
+        """Called before each commit, in the writer's thread; for tests that end the process there."""
+
+    def committed(self) -> None:
+        """Called after each commit, before anybody is told of it."""
+
+    # Reading
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """The connection for reads; sees what was committed before."""
+        with self._reading:
+            try:
+                yield self._reader
+            except sqlite3.Error as error:
+                raise as_store_error(error, self.path) from error
+
+    def close(self) -> None:
+        """Finish what was submitted, and close. Safe to call twice."""
+        if self._thread is not None:
+            self.write(lambda connection: None)
+        with self._reading:
+            self._reader.close()
+
+    # Opening
+
+    def _prepared(self) -> sqlite3.Connection:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if not self.path.exists():
+                self.path.touch(mode=0o600)
+            connection = self._connected()
+            _patiently(lambda: self._migrate(connection))
+        except (sqlite3.Error, OSError) as error:
+            raise as_store_error(error, self.path) from error
+        return connection
+
+    def _connected(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=0.1)
+        connection.execute("PRAGMA journal_mode = WAL")  # where that is impossible the rollback journal stays
+        connection.execute(f"PRAGMA synchronous = {self._durability.upper()}")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA wal_autocheckpoint = 1000")
+        return connection
+
+    def _migrate(self, connection: sqlite3.Connection) -> None:
+        version, current = _version(connection), len(self.versions)
+        if version == current:
+            return
+        if version > current:
+            raise StoreError(
+                f"{self.path} was written by a newer version of fsm-agent (format {version}, this one reads up to {current}); "
+                "update fsm-agent, or use another home directory"
+            )
+        if version:
+            self._back_up(connection, version)
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for statements in self.versions[_version(connection) :]:
+                for statement in statements:
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {current}")
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+
+    def _back_up(self, connection: sqlite3.Connection, version: int) -> None:
+        """A whole copy beside the file, before anything in it is changed."""
+        copy = self.path.with_name(f"{self.path.name}.before-{len(self.versions)}.backup")
+        with contextlib.closing(sqlite3.connect(copy)) as target:
+            connection.backup(target)
+        shutil.copymode(self.path, copy)
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
+def _patiently(attempt: Callable[[], object]) -> None:
+    """Again while another process holds the lock, with a random wait between (SESS-01)."""
+    for number in range(WRITE_RETRIES + 1):
+        try:
+            attempt()
+            return
+        except sqlite3.OperationalError as error:
+            if number == WRITE_RETRIES or "locked" not in str(error):
+                raise
+            time.sleep(random.uniform(RETRY_FROM, RETRY_TO))  # noqa: S311 - spreads writers, no secret
+
+
+def _spoils_all(error: sqlite3.Error) -> bool:
+    """Is it the file, and not the job, that is at fault?"""
+    words = str(error).lower()
+    return any(
+        word in words for word in ("disk", "full", "malformed", "locked", "readonly", "not a database", "i/o", "unable to open")
+    )
+
+
+def as_store_error(error: BaseException, path: Path) -> Exception:
+    """One line that says what is wrong with the file and what to do; other errors as they are."""
+    if isinstance(error, sqlite3.Error):
+        words = str(error)
+        lower = words.lower()
+        if "full" in lower:
+            hint = "the disk is full; make room, the turn can then be resumed"
+        elif "locked" in lower:
+            hint = "another program holds its lock; close it and try again"
+        elif "malformed" in lower or "not a database" in lower:
+            hint = f"it is damaged; move {path.name} away (and restore a backup) to go on"
+        elif "readonly" in lower or "unable to open" in lower:
+            hint = "it cannot be written; check the permissions of the file and its directory"
+        else:
+            hint = words
+        return StoreError(f"the session store {path} cannot be used: {hint} ({words})")
+    if isinstance(error, OSError):
+        return StoreError(f"the session store {path} cannot be used: {os.strerror(error.errno or 0)}")
+    return error if isinstance(error, Exception) else RuntimeError(repr(error))

@@ -1,0 +1,118 @@
+"""The full-text index: filled in small batches behind the messages, from a mark that says how far it has come.
+
+Never in the transaction of a move. ``catch_up`` is for somebody who is about to search; ``keep_up`` goes on beside running turns, one
+short transaction at a time, so that nobody waits long for the writer. The index holds no copy of the messages (``content=''``).
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from fsm_agent.errors import StoreError
+from fsm_agent.store.database import Database
+from fsm_agent.store.words import columns, plain_text
+
+INDEX, MARK, FORMAT_MARK = "message_index", "message_index", "message_index_format"
+FORMAT = 1
+"""Of what ``words.columns`` makes; another number builds the index anew."""
+BESIDE = (64, 200_000)
+"""Messages and characters of one transaction beside running turns: a few milliseconds."""
+AT_ONCE = (1_000, 2_000_000)
+"""The same when somebody waits for the end: fewer transactions, fewer parts to merge."""
+Progress = Callable[[int, int], None]
+
+_CREATE = (
+    f"CREATE VIRTUAL TABLE {INDEX} USING fts5(words, chars, tags, content='', columnsize=0,"
+    " tokenize='unicode61 remove_diacritics 0')"
+)
+
+
+def catch_up(database: Database, seconds: float | None = None, progress: Progress | None = None) -> int:
+    """Index what came since the last time, for at most ``seconds``; how many messages are still waiting. ``progress`` hears
+    (done, of how many)."""
+    until = None if seconds is None else time.monotonic() + seconds
+    waiting = total = pending(database)
+    more = waiting > 0
+    while more and (until is None or time.monotonic() < until):
+        more = database.write(lambda c: index_batch(c, *AT_ONCE))
+        waiting = pending(database)
+        if progress is not None:
+            progress(max(0, total - waiting), total)
+    return waiting
+
+
+def keep_up(database: Database) -> None:
+    """Index what came since the last time without waiting for it. A store that refuses is told of by whoever searches."""
+
+    def go_on(done: Future[Any]) -> None:
+        if done.exception() is None and done.result():
+            keep_up(database)
+
+    database.submit(lambda c: index_batch(c, *BESIDE)).add_done_callback(go_on)
+
+
+def pending(database: Database) -> int:
+    """How many messages the index does not have yet, at most: numbers that were never given count too."""
+    with database.reading() as c:
+        return max(0, _newest(c) - (_mark(c, MARK) if there(c) else 0))
+
+
+def there(connection: sqlite3.Connection) -> bool:
+    """Is there an index that can be asked?"""
+    return _mark(connection, FORMAT_MARK) == FORMAT
+
+
+def index_batch(connection: sqlite3.Connection, rows: int, chars: int) -> bool:
+    """Index the next messages, at most ``rows`` of about ``chars`` characters; whether there may be more. Runs as a job of the
+    writer. Raises ``StoreError`` when this SQLite has no full-text search."""
+    _prepare(connection)
+    first = _mark(connection, MARK)
+    found = connection.execute(
+        "SELECT m.id, m.role, m.session, m.at, s.kind, m.body FROM messages m JOIN sessions s ON s.id = m.session"
+        " WHERE m.id > ? ORDER BY m.id LIMIT ?",
+        (first, rows),
+    )
+    batch: list[tuple[int, str, str, str]] = []
+    for message, role, session, at, kind, body in found:
+        words, singles, tags = columns(plain_text(json.loads(body)), role, session, at)
+        batch.append((message, words, singles, f"{tags} {kind}"))
+        chars -= len(words)
+        if chars <= 0:
+            break
+    if not batch:
+        return False
+    connection.executemany(f"INSERT INTO {INDEX} (rowid, words, chars, tags) VALUES (?, ?, ?, ?)", batch)
+    _set_mark(connection, MARK, batch[-1][0])
+    return len(batch) == rows or chars <= 0
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    if there(connection):
+        return
+    connection.execute(f"DROP TABLE IF EXISTS {INDEX}")
+    try:
+        connection.execute(_CREATE)
+    except sqlite3.OperationalError as error:
+        if "no such module" not in str(error):
+            raise
+        raise StoreError("sessions cannot be searched: the SQLite of this Python was built without FTS5") from error
+    _set_mark(connection, MARK, 0)
+    _set_mark(connection, FORMAT_MARK, FORMAT)
+
+
+def _newest(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("SELECT MAX(id) FROM messages").fetchone()[0] or 0)
+
+
+def _mark(connection: sqlite3.Connection, name: str) -> int:
+    row = connection.execute("SELECT value FROM marks WHERE name = ?", (name,)).fetchone()
+    return int(row[0]) if row else 0
+
+
+def _set_mark(connection: sqlite3.Connection, name: str, value: int) -> None:
+    connection.execute("INSERT OR REPLACE INTO marks VALUES (?, ?)", (name, value))

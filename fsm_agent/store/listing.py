@@ -1,0 +1,104 @@
+"""Sessions as lists show them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from fsm_agent.store.read import TurnInfo, Turns
+from fsm_agent.store.spent import SUMS, Spent
+from fsm_agent.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """One session. ``kind``: root, compression (it goes on another one, ``parent``), fork, or child (of a delegating turn);
+    ``successor`` is what it went on as. Times in seconds since the epoch. ``turns`` counts all, also undone ones; ``last`` is the
+    newest. ``unfinished``: the last turn was left in the middle; ``running``: who runs it (pid, host, since)."""
+
+    id: str
+    title: str
+    kind: str
+    parent: str | None
+    successor: str | None
+    model: str
+    created: float
+    touched: float
+    turns: int
+    last: TurnInfo | None
+    spent: Spent = Spent()
+    unfinished: bool = False
+    running: dict[str, Any] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        last = self.last
+        return {
+            "id": self.id, "title": self.title, "kind": self.kind, "parent": self.parent, "successor": self.successor,
+            "model": self.model, "created": self.created, "touched": self.touched, "turns": self.turns,
+            "last_turn": last and last.id, "last_exit": last and last.exit, "last_outcome": last and last.outcome,
+            "asked": last and last.asked, "unfinished": self.unfinished, "running": self.running, **_prefixed(self.spent),
+        }  # fmt: skip
+
+
+def sessions(store: Store, limit: int = 20, everything: bool = False) -> list[SessionInfo]:
+    """The sessions that were used last, newest first; ``everything`` includes those of sub-agents, and those that went on as another
+    one by compaction."""
+    where = "" if everything else "WHERE kind != 'child' AND successor IS NULL"
+    with store.database.reading() as c:
+        rows = c.execute(f"{_SELECT} {where} ORDER BY touched DESC, rowid DESC LIMIT ?", (limit,)).fetchall()
+    return _infos(store, rows)
+
+
+def session_info(store: Store, session_id: str) -> SessionInfo:
+    """One session that is there."""
+    with store.database.reading() as c:
+        rows = c.execute(f"{_SELECT} WHERE id = ?", (session_id,)).fetchall()
+    return _infos(store, rows)[0]
+
+
+def spent_by_turn(store: Store, session_id: str) -> dict[str, Spent]:
+    """What each turn of a session cost."""
+    with store.database.reading() as c:
+        rows = c.execute(
+            f"SELECT t.id, {SUMS} FROM turns t JOIN usage u ON u.turn = t.id WHERE t.session = ? GROUP BY t.id",  # noqa: S608
+            (session_id,),
+        ).fetchall()
+    return {row[0]: Spent.of(row[1:]) for row in rows}
+
+
+_SELECT = "SELECT id, title, kind, parent, successor, model, created, touched FROM sessions"
+
+
+def _infos(store: Store, rows: list[tuple[Any, ...]]) -> list[SessionInfo]:
+    turns = Turns(store.database)
+    ids = [row[0] for row in rows]
+    with store.database.reading() as c:
+        counts = dict(c.execute(f"SELECT session, COUNT(*) FROM turns WHERE {_AMONG} GROUP BY session", (json.dumps(ids),)).fetchall())  # noqa: S608
+        spent = _spent(c, ids)
+    found = []
+    for row in rows:
+        last = next(iter(turns.recent(1, row[0])), None)
+        info = SessionInfo(*row, counts.get(row[0], 0), last, spent.get(row[0], Spent()))
+        if last is not None and last.ended is None:
+            running = store.owners.alive(last.owner)
+            info = replace(info, unfinished=running is None, running=running)
+        found.append(info)
+    return found
+
+
+_AMONG = "session IN (SELECT value FROM json_each(?))"
+
+
+def _spent(c: sqlite3.Connection, ids: list[str]) -> dict[str, Spent]:
+    rows = c.execute(
+        f"SELECT t.session, {SUMS} FROM turns t JOIN usage u ON u.turn = t.id WHERE t.{_AMONG} GROUP BY t.session",  # noqa: S608
+        (json.dumps(ids),),
+    )
+    return {row[0]: Spent.of(row[1:]) for row in rows}
+
+
+def _prefixed(spent: Spent) -> dict[str, Any]:
+    told = asdict(spent)
+    return {"tokens": spent.tokens if spent.requests else None, "cost_usd": told["cost"], "cost_status": told["cost_status"]}

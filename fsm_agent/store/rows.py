@@ -1,0 +1,163 @@
+"""Between live values and rows of the database: sessions, their notes, and what an exchange is written as."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fsm_agent.codec import codec_of, dumps
+from fsm_agent.compaction.guard import CompactionGuard
+from fsm_agent.context import ContextMeter
+from fsm_agent.messages import Message, Usage
+from fsm_agent.prompt import StoredPrompt
+from fsm_agent.requests import (
+    AskApproval,
+    Opened,
+    Persist,
+    Preserve,
+    ReplaceHistory,
+    Reply,
+    Request,
+    RunTool,
+    Spill,
+    SyncMemory,
+)
+from fsm_agent.sessions import Appended, Continued, Note, Replaced, Session
+from fsm_agent.texts import clean
+
+PROMPTS = codec_of(dict[str, StoredPrompt])
+METER, GUARD, USAGE = codec_of(ContextMeter), codec_of(CompactionGuard), codec_of(Usage)
+REQUEST, REPLY = codec_of(Request), codec_of(Reply)
+WORDS = 200
+"""Characters of a user's message that name a turn in lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept of a session besides its rows, as it was at one moment."""
+
+    prompts: dict[str, StoredPrompt]
+    meter: ContextMeter
+    guard: CompactionGuard
+    usage: Usage
+    title: str
+
+    @classmethod
+    def of(cls, session: Session) -> Kept:
+        return cls(dict(session.prompts), replace(session.meter), replace(session.guard), session.usage, session.title)
+
+    def columns(self) -> dict[str, str]:
+        return {
+            "prompts": dumps(PROMPTS.encode(self.prompts)),
+            "meter": dumps(METER.encode(self.meter)),
+            "guard": dumps(GUARD.encode(self.guard)),
+            "usage": dumps(USAGE.encode(self.usage)),
+            "title": self.title,
+        }
+
+
+def write_notes(connection: sqlite3.Connection, session: Session, notes: Sequence[Note], turn_id: str | None, at: float) -> None:
+    """Put the changes of a session into the database, in order."""
+    for note in notes:
+        _write_note(connection, session, note, turn_id, at)
+
+
+def _write_note(connection: sqlite3.Connection, session: Session, note: Note, turn_id: str | None, at: float) -> None:
+    match note:
+        case Appended(number, version, row):
+            connection.execute(
+                "INSERT INTO messages (session, number, version, turn, at, role, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (session.id, number, -1 if version is None else version, turn_id, at, row.role, dumps(row.to_dict())),
+            )
+        case Replaced(version, numbers, dropped):
+            connection.execute("INSERT INTO transcripts VALUES (?, ?, ?)", (session.id, version, dumps(numbers)))
+            connection.execute("UPDATE sessions SET version = ? WHERE id = ?", (version, session.id))
+            connection.executemany(
+                "UPDATE messages SET active = 0 WHERE session = ? AND number = ?", [(session.id, number) for number in dropped]
+            )
+        case Continued(child):
+            insert_session(connection, child, at)
+            connection.execute(
+                "UPDATE sessions SET successor = ?, ended = ?, end_reason = ? WHERE id = ?",
+                (child.id, at, session.end_reason, session.id),
+            )
+
+
+def insert_session(connection: sqlite3.Connection, session: Session, at: float) -> None:
+    columns = {
+        **Kept.of(session).columns(), "id": session.id, "kind": session.kind, "parent": session.parent, "created": at,
+        "touched": at,
+    }  # fmt: skip
+    names = ", ".join(columns)
+    connection.execute(
+        f"INSERT INTO sessions ({names}) VALUES ({', '.join('?' * len(columns))})",  # noqa: S608 - names are ours
+        tuple(columns.values()),
+    )
+
+
+def message_of(body: str) -> Message:
+    return Message.from_dict(json.loads(body))
+
+
+def transcript(connection: sqlite3.Connection, session_id: str, version: int, length: int | None = None) -> list[tuple[int, str]]:
+    """(number, body) of the rows of one version of a transcript, in order; at most ``length``."""
+    row = connection.execute(
+        "SELECT numbers FROM transcripts WHERE session = ? AND version = ?", (session_id, version)
+    ).fetchone()
+    base: list[int] = json.loads(row[0]) if row else []
+    found: list[tuple[int, str]] = []
+    if base:
+        first = connection.execute(
+            "SELECT number, body FROM messages WHERE session = ? AND number BETWEEN ? AND ?", (session_id, min(base), max(base))
+        )
+        bodies = dict(first.fetchall())
+        found = [(number, bodies[number]) for number in base]
+    found += connection.execute(
+        "SELECT number, body FROM messages WHERE session = ? AND version = ? ORDER BY number", (session_id, version)
+    ).fetchall()
+    return found if length is None else found[:length]
+
+
+def request_json(session: Session, request: Any) -> str:
+    """A request as it is kept. Rows are kept once, with the session; here only their numbers."""
+    kind = type(request).__name__
+    match request:
+        case Persist(rows):
+            return dumps({"is": kind, "rows": session.numbered(rows)})
+        case ReplaceHistory(rows, rotate):
+            return dumps({"is": kind, "rows": len(rows), "rotate": rotate})
+        case Preserve(rows):
+            return dumps({"is": kind, "rows": len(rows)})
+        case Spill(call_id, text):
+            return dumps({"is": kind, "call_id": call_id, "chars": len(text)})
+        case SyncMemory():
+            return dumps({"is": kind})
+    return dumps(REQUEST.encode(request))
+
+
+def reply_json(reply: Any) -> str:
+    """A reply as it is kept. What a turn opened with is in its snapshot."""
+    if isinstance(reply, Opened):
+        kept = {"rows": len(reply.session_rows), "tools": len(reply.tools), "workdir": reply.workdir, "notices": reply.notices}
+        return dumps({"is": "Opened", **kept})
+    return dumps(REPLY.encode(reply))
+
+
+def named(request: Any) -> tuple[str, str, str]:
+    """(name, class, key) of a request that acts on the world."""
+    match request:
+        case RunTool(name=name, effect=effect, key=key):
+            return name, effect, key
+        case AskApproval(name=name):
+            return name, "pure", ""
+    return "", "", ""
+
+
+def asked_words(content: Any) -> str:
+    """The first words of what the user said."""
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = [str(part.get("text", "")) for part in parts if isinstance(part, Mapping)]
+    return " ".join(clean(" ".join(texts)).split())[:WORDS]

@@ -1,0 +1,168 @@
+"""The tables, version by version. A database says its version in ``PRAGMA user_version``.
+
+sessions      a conversation: what goes on from turn to turn, and who is running a turn on it
+messages      its rows, numbered within the session, never changed; ``active`` is false for rows that were put aside
+transcripts   after a compaction or an undo: the numbers of the rows that the new version of the transcript begins with
+turns         one message of a user and what became of it; ``start`` is its snapshot before the first move, ``undone`` when its
+              user took it back, ``final`` what the last state changed, which makes no move
+transitions   every move, with what it changed (``delta``); the snapshot at a move is the sum of those before
+effects       every request of a state and its reply; ``in_flight`` while nobody knows how it ended
+usage         tokens and cost of every request to a model, as they came in
+outbox        what other systems are still to be told of
+controls      what people ask of a turn that another process runs
+marks         how far something that reads along has come (the full-text index)
+grants        what people approved for good
+
+A version is a list of statements that lead from the version before. Only ever add one.
+"""
+
+from __future__ import annotations
+
+VERSIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """CREATE TABLE sessions (
+            id TEXT PRIMARY KEY,
+            title TEXT NOT NULL DEFAULT '',
+            kind TEXT NOT NULL DEFAULT 'root' CHECK (kind IN ('root', 'compression', 'fork', 'child')),
+            parent TEXT REFERENCES sessions(id),
+            successor TEXT REFERENCES sessions(id),
+            source TEXT NOT NULL DEFAULT '',
+            model TEXT NOT NULL DEFAULT '',
+            created REAL NOT NULL,
+            touched REAL NOT NULL,
+            ended REAL,
+            end_reason TEXT NOT NULL DEFAULT '',
+            version INTEGER NOT NULL DEFAULT 0,
+            revision INTEGER NOT NULL DEFAULT 0,
+            turns INTEGER NOT NULL DEFAULT 0,
+            prompts TEXT NOT NULL DEFAULT '{}',
+            meter TEXT NOT NULL DEFAULT '{}',
+            guard TEXT NOT NULL DEFAULT '{}',
+            usage TEXT NOT NULL DEFAULT '{}',
+            extra TEXT NOT NULL DEFAULT '{}',
+            holder TEXT,
+            owner TEXT
+        )""",
+        "CREATE INDEX sessions_by_parent ON sessions(parent)",
+        "CREATE INDEX sessions_by_title ON sessions(title)",
+        "CREATE INDEX sessions_by_touched ON sessions(touched)",
+        """CREATE TABLE messages (
+            id INTEGER PRIMARY KEY,
+            session TEXT NOT NULL REFERENCES sessions(id),
+            number INTEGER NOT NULL,
+            version INTEGER NOT NULL,
+            turn TEXT,
+            at REAL NOT NULL,
+            role TEXT NOT NULL,
+            active INTEGER NOT NULL DEFAULT 1,
+            body TEXT NOT NULL,
+            UNIQUE (session, number)
+        )""",
+        """CREATE TABLE transcripts (
+            session TEXT NOT NULL REFERENCES sessions(id),
+            version INTEGER NOT NULL,
+            numbers TEXT NOT NULL,
+            PRIMARY KEY (session, version)
+        ) WITHOUT ROWID""",
+        """CREATE TABLE turns (
+            id TEXT PRIMARY KEY,
+            session TEXT NOT NULL REFERENCES sessions(id),
+            parent TEXT REFERENCES turns(id),
+            forked_at INTEGER,
+            asked TEXT NOT NULL,
+            state TEXT NOT NULL,
+            seq INTEGER NOT NULL DEFAULT 0,
+            epoch INTEGER NOT NULL DEFAULT 1,
+            owner TEXT,
+            digest TEXT NOT NULL,
+            settings TEXT NOT NULL,
+            start TEXT NOT NULL,
+            began REAL NOT NULL,
+            moved REAL NOT NULL,
+            ended REAL,
+            exit TEXT,
+            outcome TEXT,
+            undone REAL,
+            result TEXT,
+            final TEXT
+        )""",
+        "CREATE INDEX turns_by_session ON turns(session, began)",
+        "CREATE INDEX turns_by_began ON turns(began)",
+        "CREATE INDEX turns_open ON turns(ended) WHERE ended IS NULL",
+        """CREATE TABLE transitions (
+            turn TEXT NOT NULL REFERENCES turns(id),
+            seq INTEGER NOT NULL,
+            source TEXT NOT NULL,
+            event TEXT NOT NULL,
+            dest TEXT NOT NULL,
+            row TEXT NOT NULL,
+            exit TEXT,
+            guards TEXT NOT NULL,
+            changes TEXT NOT NULL,
+            seconds REAL NOT NULL,
+            at REAL NOT NULL,
+            delta TEXT NOT NULL,
+            PRIMARY KEY (turn, seq)
+        ) WITHOUT ROWID""",
+        """CREATE TABLE effects (
+            turn TEXT NOT NULL REFERENCES turns(id),
+            seq INTEGER NOT NULL,
+            ordinal INTEGER NOT NULL,
+            place INTEGER NOT NULL,
+            state TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            name TEXT NOT NULL DEFAULT '',
+            class TEXT NOT NULL DEFAULT '',
+            key TEXT NOT NULL DEFAULT '',
+            status TEXT NOT NULL CHECK (status IN ('in_flight', 'done', 'unknown')),
+            request TEXT NOT NULL,
+            reply TEXT,
+            at REAL NOT NULL,
+            seconds REAL,
+            PRIMARY KEY (turn, seq, ordinal, place)
+        ) WITHOUT ROWID""",
+        """CREATE TABLE usage (
+            id INTEGER PRIMARY KEY,
+            session TEXT NOT NULL,
+            turn TEXT NOT NULL,
+            at REAL NOT NULL,
+            provider TEXT NOT NULL,
+            model TEXT NOT NULL,
+            purpose TEXT NOT NULL,
+            input INTEGER NOT NULL,
+            output INTEGER NOT NULL,
+            cache_read INTEGER NOT NULL,
+            cache_write INTEGER NOT NULL,
+            reasoning INTEGER NOT NULL,
+            cost REAL,
+            cost_status TEXT NOT NULL
+        )""",
+        "CREATE INDEX usage_by_at ON usage(at)",
+        "CREATE INDEX usage_by_turn ON usage(turn)",
+        """CREATE TABLE outbox (
+            id INTEGER PRIMARY KEY,
+            turn TEXT NOT NULL,
+            topic TEXT NOT NULL,
+            body TEXT NOT NULL,
+            at REAL NOT NULL,
+            sent REAL
+        )""",
+        """CREATE TABLE controls (
+            id INTEGER PRIMARY KEY,
+            turn TEXT NOT NULL,
+            command TEXT NOT NULL,
+            body TEXT NOT NULL DEFAULT '{}',
+            at REAL NOT NULL,
+            taken REAL
+        )""",
+        "CREATE INDEX controls_open ON controls(turn) WHERE taken IS NULL",
+        "CREATE TABLE marks (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+        """CREATE TABLE grants (
+            pattern TEXT PRIMARY KEY,
+            tool TEXT NOT NULL,
+            verdict TEXT NOT NULL CHECK (verdict IN ('allow', 'deny')),
+            scope TEXT NOT NULL,
+            at REAL NOT NULL
+        ) WITHOUT ROWID""",
+    ),
+)

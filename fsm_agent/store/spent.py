@@ -1,0 +1,64 @@
+"""Tokens and cost summed over requests. What is not known is never counted as nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+CostStatus = Literal["none", "estimated", "at_least", "included", "unknown"]
+SUMS = (
+    "COUNT(u.id), COALESCE(SUM(u.input), 0), COALESCE(SUM(u.output), 0), COALESCE(SUM(u.cache_read), 0), COALESCE(SUM(u.cache_write), 0),"
+    " COALESCE(SUM(u.reasoning), 0), SUM(u.cost), COALESCE(SUM(u.cost_status = 'unknown'), 0),"
+    " COALESCE(SUM(u.cost_status = 'included'), 0)"
+)
+"""Columns for ``Spent.of``, over rows of ``usage u``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """``requests`` that reported their tokens, in disjoint buckets (reasoning is a part of output). ``cost`` in US dollars, ``None``
+    when nothing of it is known. ``cost_status``: ``at_least`` where the price of some requests is not known, ``included`` where nothing
+    is paid by the token, ``none`` without requests."""
+
+    requests: int = 0
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    reasoning: int = 0
+    cost: float | None = None
+    cost_status: CostStatus = "none"
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> Spent:
+        """From the columns of ``SUMS``."""
+        requests, *tokens, cost, unknown, included = row
+        status: CostStatus = "estimated"
+        if not requests:
+            status = "none"
+        elif unknown:
+            status = "at_least" if cost else "unknown"
+        elif included == requests:
+            status = "included"
+        return cls(requests, *tokens, cost if status in ("estimated", "at_least") else None, status)
+
+    @property
+    def prompt(self) -> int:
+        return self.input + self.cache_read + self.cache_write
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt + self.output
+
+    @property
+    def cache_hit(self) -> float | None:
+        """Share of the prompt that was read from a provider's cache, 0 to 1."""
+        return self.cache_read / self.prompt if self.prompt else None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "requests": self.requests, "input": self.input, "output": self.output, "cache_read": self.cache_read,
+            "cache_write": self.cache_write, "reasoning": self.reasoning, "prompt": self.prompt, "tokens": self.tokens,
+            "cache_hit": self.cache_hit, "cost_usd": self.cost, "cost_status": self.cost_status,
+        }  # fmt: skip

@@ -1,0 +1,154 @@
+"""Getting one page over HTTP: bounded in time, size and redirects, and only from where it is allowed at every hop."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import zlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fsm_agent.settings import Web
+from fsm_agent.tools import ToolFailure
+from fsm_agent.toolsets.addresses import Resolve, named, reachable, resolve_by_system
+
+if TYPE_CHECKING:
+    import httpx2
+
+MAX_REDIRECTS = 5
+MAX_ADDRESS = 2_000
+"""Characters of an address; longer ones carry data, they do not name a page."""
+CONNECT = 10.0
+"""Seconds for one connection."""
+_MOVED = frozenset((301, 302, 303, 307, 308))
+_HEADERS = {
+    "User-Agent": "fsm-agent",
+    "Accept": "text/html, text/*;q=0.9, application/json;q=0.9, */*;q=0.1",
+    "Accept-Encoding": "gzip, deflate",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """``address``: where it was found in the end. ``body`` decompressed; ``cut``: there was more."""
+
+    address: str
+    status: int
+    reason: str
+    content_type: str
+    body: bytes
+    cut: bool
+
+
+class Fetcher:
+    """Fetches pages as ``settings`` allow. ``resolve`` and ``tls`` are the ports that tests replace."""
+
+    def __init__(
+        self,
+        settings: Web,
+        resolve: Resolve = resolve_by_system,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+    ) -> None:
+        self.settings, self.resolve, self.tls = settings, resolve, tls
+
+    async def fetch(self, address: str) -> Fetched:
+        """Get the page. Raises ``ToolFailure`` for every reason that there is none."""
+        import httpx2
+
+        try:
+            async with asyncio.timeout(self.settings.timeout):
+                return await self._fetched(address)
+        except TimeoutError:
+            raise ToolFailure(f"{address}: no whole answer within {self.settings.timeout:g} seconds.") from None
+        except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, ssl.SSLError) as error:
+            raise ToolFailure(f"{address}: {type(error).__name__}: {error}".rstrip(": ")) from None
+
+    async def _fetched(self, address: str) -> Fetched:
+        import httpx2
+
+        from fsm_agent.providers.sdk_port import tls  # kept for the whole process: reading the certificates takes a while
+
+        verify = self.tls() if self.tls else tls()
+        timeout = httpx2.Timeout(self.settings.timeout, connect=CONNECT)
+        # No proxy of the environment: it would resolve names by itself, and reach what must not be reached.
+        async with httpx2.AsyncClient(verify=verify, trust_env=False, timeout=timeout, follow_redirects=False) as client:
+            for _ in range(MAX_REDIRECTS + 1):
+                url = self._checked(address)
+                response = await self._sent(client, url)
+                try:
+                    target = response.headers.get("location")
+                    if response.status_code not in _MOVED or not target:
+                        return await self._read(response, str(url))
+                finally:
+                    await response.aclose()
+                address = str(url.join(target))
+        raise ToolFailure(f"{address}: more than {MAX_REDIRECTS} redirects.")
+
+    def _checked(self, address: str) -> httpx2.URL:
+        import httpx2
+
+        if len(address) > MAX_ADDRESS:
+            raise ToolFailure(f"The address is longer than {MAX_ADDRESS:,} characters.")
+        url = httpx2.URL(address.strip())
+        if url.scheme not in ("http", "https"):
+            raise ToolFailure(f"{address}: only http and https addresses are fetched.")
+        if not url.host:
+            raise ToolFailure(f"{address}: names no host.")
+        if url.userinfo:
+            raise ToolFailure("Addresses with a user name or password are not fetched.")
+        if self.settings.only_hosts and not named(url.host, self.settings.only_hosts):
+            raise ToolFailure(f"{url.host}: not among the hosts that may be fetched ({', '.join(self.settings.only_hosts)}).")
+        return url.copy_with(fragment=None)
+
+    async def _sent(self, client: httpx2.AsyncClient, url: httpx2.URL) -> httpx2.Response:
+        """Ask one of the host's checked addresses, the next when the first cannot be connected to."""
+        import httpx2
+
+        port = url.port or (443 if url.scheme == "https" else 80)
+        name, host = url.raw_host.decode("ascii"), url.netloc.decode("ascii")
+        found = await reachable(name, port, self.settings.allow_private_hosts, self.resolve)
+        for number, place in enumerate(found, start=1):
+            request = client.build_request(
+                "GET",
+                url.copy_with(host=place.partition("%")[0]),
+                headers={**_HEADERS, "Host": host},
+                extensions={"sni_hostname": name},
+            )
+            try:
+                return await client.send(request, stream=True)
+            except httpx2.ConnectError:
+                if number == len(found):
+                    raise
+        raise AssertionError("a host without addresses is not reachable")
+
+    async def _read(self, response: httpx2.Response, address: str) -> Fetched:
+        body, limit = bytearray(), self.settings.max_bytes
+        async for piece in _decompressed(response, limit + 1):
+            body += piece
+            if len(body) > limit:
+                break
+        kind = response.headers.get("content-type", "")
+        return Fetched(address, response.status_code, response.reason_phrase, kind, bytes(body[:limit]), len(body) > limit)
+
+
+async def _decompressed(response: httpx2.Response, most: int) -> AsyncIterator[bytes]:
+    """The body, never more than ``most`` bytes at a time: a few bytes can be made to unfold into gigabytes."""
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    if encoding in ("identity", ""):
+        async for piece in response.aiter_raw():
+            yield piece
+        return
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise ToolFailure(f"The answer came in the encoding {encoding!r}, which was not asked for.")
+    unpack: zlib._Decompress | None = None
+    async for piece in response.aiter_raw():
+        if unpack is None:  # deflate comes with a header, as it should, or without
+            bare = encoding == "deflate" and piece[:1] and piece[0] & 0x0F != 8
+            unpack = zlib.decompressobj(-15 if bare else 47)
+        try:
+            yield unpack.decompress(piece, most)
+        except zlib.error as error:
+            raise ToolFailure(f"The answer is damaged: {error}.") from None
+        if unpack.eof:
+            return

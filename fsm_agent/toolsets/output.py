@@ -1,0 +1,55 @@
+"""What a program wrote, kept within bounds and made into plain text."""
+
+from __future__ import annotations
+
+import re
+
+HEAD = TAIL = 20_000
+"""Bytes kept from the beginning and from the end of the output."""
+
+_SEQUENCE = re.compile(
+    r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # titles, links, the clipboard
+    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c]*(?:\x1b\\|\x9c)?"  # device control and private strings
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, cursor, screen
+    r"|\x1b[ -/]*[0-~]"
+)
+_STRUCK = re.compile("[^\n\x08]\x08")
+_OTHER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""C0 but tab and newline, C1, and marks that change the direction of text."""
+
+
+class Output:
+    """Keeps the head and the tail of what arrives and counts the rest."""
+
+    def __init__(self) -> None:
+        self.head, self.tail, self.total = bytearray(), bytearray(), 0
+
+    def add(self, data: bytes) -> None:
+        self.total += len(data)
+        room = HEAD - len(self.head)
+        self.head += data[:room]
+        self.tail += data[room:]
+        if len(self.tail) > 4 * TAIL:
+            del self.tail[:-TAIL]
+
+    def text(self) -> str:
+        tail = self.tail[-TAIL:]
+        left_out = self.total - len(self.head) - len(tail)
+        if not left_out:
+            return readable(self.head + tail)
+        return f"{readable(self.head)}\n… [{left_out:,} bytes left out] …\n{readable(tail)}"
+
+
+def readable(data: bytes | bytearray) -> str:
+    """Text as a person would see it in the end: without colours and other control sequences, and of a line that was written
+    over and over, such as a progress bar, only its last state."""
+    text = data.decode("utf-8", "replace").replace("\r\n", "\n")
+    text = _SEQUENCE.sub("", text)
+    text = _STRUCK.sub("", text)
+    if "\r" in text:
+        text = "\n".join(_last_state(line) for line in text.split("\n"))
+    return _OTHER.sub("", text)
+
+
+def _last_state(line: str) -> str:
+    return next((part for part in reversed(line.split("\r")) if part), "")

@@ -1,0 +1,199 @@
+"""From a web page to text that can be read: a script that runs in a process of its own, with the standard library only.
+
+Standard input is the page in UTF-8; the first argument is its address, the second ``main`` or ``whole``. Prints the text. A page
+is somebody else's, and a parser that a page keeps busy for ever must not do so here.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from urllib.parse import urljoin
+
+NEVER = frozenset(
+    ("script", "style", "template", "noscript", "svg", "math", "iframe", "object", "canvas", "audio", "video", "select")
+)
+ASIDE = frozenset(("nav", "aside", "footer"))
+BLOCKS = frozenset(
+    (
+        *("address", "article", "blockquote", "body", "dd", "details", "div", "dl", "dt", "fieldset", "figcaption", "figure"),
+        *("footer", "form", "header", "hr", "legend", "li", "main", "nav", "ol", "p", "pre", "section", "summary", "table"),
+        *("tbody", "tfoot", "thead", "tr", "ul", "h1", "h2", "h3", "h4", "h5", "h6"),
+    )
+)
+APART = frozenset(("p", "pre", "table", "ul", "ol", "dl", "blockquote", "h1", "h2", "h3", "h4", "h5", "h6", "section", "article"))
+VOID = frozenset(("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"))
+SELF_CLOSING = frozenset(("p", "li", "dd", "dt", "tr", "td", "th", "option"))
+"""Elements that end where the next of their kind begins."""
+MAX_LINK = 500
+_HIDDEN = re.compile(
+    r"display\s*:\s*none|visibility\s*:\s*hidden|opacity\s*:\s*0(?![.\d])|font-size\s*:\s*0(?![.\d])", re.IGNORECASE
+)
+
+Attributes = Sequence[tuple[str, str | None]]
+
+
+class Page(HTMLParser):
+    """Collects what a person would see. ``skip``: elements that are left out with all that is in them, besides hidden ones."""
+
+    def __init__(self, address: str, skip: frozenset[str]) -> None:
+        super().__init__(convert_charrefs=True)
+        self.base, self.skip = address, skip
+        self.title = ""
+        self.parts: list[str] = []
+        self.skipping: list[str] = []
+        """The element that is left out, and those of the same name inside it."""
+        self.lists: list[int | None] = []
+        self.link: tuple[int, str] | None = None
+        self.in_pre = 0
+        self.in_title = False
+
+    def handle_starttag(self, tag: str, attrs: Attributes) -> None:
+        if self.skipping:
+            if tag != self.skipping[0] or tag in VOID:
+                return
+            if tag not in SELF_CLOSING:
+                self.skipping.append(tag)
+                return
+            self.skipping.clear()
+        given = dict(attrs)
+        if tag in self.skip or (tag not in VOID and _hidden(given)):
+            self.skipping.append(tag)
+            return
+        self._break(tag)
+        self._open(tag, given)
+
+    def handle_endtag(self, tag: str) -> None:
+        if self.skipping:
+            if tag == self.skipping[0]:
+                self.skipping.pop()
+            return
+        if tag == "title":
+            self.in_title = False
+        elif tag == "pre" and self.in_pre:
+            self.in_pre -= 1
+            self.parts[-1] = self.parts[-1].rstrip()
+            self.parts.append("\n```")
+        elif tag in ("ul", "ol") and self.lists:
+            self.lists.pop()
+        elif tag == "code" and not self.in_pre:
+            self.parts.append("`")
+        elif tag == "a" and self.link:
+            self._close_link()
+        self._break(tag)
+
+    def handle_data(self, data: str) -> None:
+        if self.skipping:
+            return
+        if self.in_title:
+            self.title += data
+        elif self.in_pre:
+            self.parts.append(data)
+        else:
+            self.parts.append(re.sub(r"\s+", " ", data))
+
+    def _open(self, tag: str, given: dict[str, str | None]) -> None:
+        if tag == "title":
+            self.in_title = not self.title
+        elif tag == "base" and given.get("href"):
+            self.base = _joined(self.base, given["href"] or "")
+        elif tag == "br":
+            self.parts.append("\n")
+        elif tag == "hr":
+            self.parts.append("---\n")
+        elif tag == "pre":
+            self.in_pre += 1
+            self.parts.append("```\n")
+        elif tag == "code" and not self.in_pre:
+            self.parts.append("`")
+        elif tag in ("ul", "ol"):
+            self.lists.append(1 if tag == "ol" else None)
+        elif tag == "li":
+            self.parts.append(self._bullet())
+        elif tag in ("td", "th"):
+            self.parts.append(" | ")
+        elif re.fullmatch("h[1-6]", tag):
+            self.parts.append("#" * int(tag[1]) + " ")
+        elif tag == "img" and (given.get("alt") or "").strip():
+            self.parts.append(f"[image: {given['alt']}]")
+        elif tag == "a" and given.get("href"):
+            if self.link:
+                self._close_link()
+            self.link = (len(self.parts), _joined(self.base, given["href"] or ""))
+
+    def _break(self, tag: str) -> None:
+        """Begin a new line for a block, after an empty one for what stands apart."""
+        if tag in BLOCKS:
+            ended = bool(self.parts) and self.parts[-1].endswith("\n")
+            self.parts.append("\n" * ((tag in APART and not self.lists) + (not ended)))
+
+    def _bullet(self) -> str:
+        number = self.lists[-1] if self.lists else None
+        if self.lists and number is not None:
+            self.lists[-1] = number + 1
+        return "  " * (len(self.lists) - 1) + (f"{number}. " if number is not None else "- ")
+
+    def _close_link(self) -> None:
+        assert self.link is not None
+        start, address = self.link
+        self.link = None
+        words = " ".join("".join(self.parts[start:]).split())
+        if words and address.startswith(("http://", "https://")) and len(address) <= MAX_LINK and words != address:
+            self.parts[start:] = [f"[{words}]({address})"]
+
+    def text(self) -> str:
+        lines: list[str] = []
+        in_code = False
+        for line in "".join(self.parts).split("\n"):
+            fence = line.strip() == "```"
+            in_code = in_code != fence
+            plain = line.strip() if fence else line.rstrip() if in_code else _tidy(line)
+            if plain or (lines and lines[-1]):
+                lines.append(plain)
+        return "\n".join(lines).strip()
+
+
+def read(page: str, address: str, whole: bool) -> str:
+    """The page as text, with its title first. The main part is tried first, and everything is taken when it is no part."""
+    main = _parsed(page, address, NEVER if whole else NEVER | ASIDE)
+    if not whole and (main.skipping or not main.text()):
+        main = _parsed(page, address, NEVER)
+    title = " ".join(main.title.split())
+    text = main.text()
+    return f"{title}\n\n{text}".strip() if title and not text.startswith(f"# {title}") else text
+
+
+def _parsed(page: str, address: str, skip: frozenset[str]) -> Page:
+    parser = Page(address, skip)
+    parser.feed(page)
+    parser.close()
+    return parser
+
+
+def _hidden(given: dict[str, str | None]) -> bool:
+    return "hidden" in given or given.get("aria-hidden") == "true" or bool(_HIDDEN.search(given.get("style") or ""))
+
+
+def _joined(base: str, link: str) -> str:
+    try:
+        return urljoin(base, link.strip())
+    except ValueError:
+        return ""
+
+
+def _tidy(line: str) -> str:
+    indent = line[: len(line) - len(line.lstrip(" "))] if re.match(r" *(?:- |\d+\. )", line) else ""
+    return indent + " ".join(line.removeprefix(" | ").split())
+
+
+def main() -> int:
+    """Read the page from standard input."""
+    page = sys.stdin.buffer.read().decode("utf-8", "replace")
+    sys.stdout.buffer.write(read(page, sys.argv[1], sys.argv[2] == "whole").encode("utf-8", "replace"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""Engines with one fault each in how they write things down. The kill matrix must notice every one of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from concurrent.futures import Future
+from typing import Any
+
+from fsm_agent import Agent
+from fsm_agent.journal import UNKNOWN, Exchange, Step
+from fsm_agent.requests import RunTool
+from fsm_agent.store import Recording, TurnLog
+from fsm_agent.store.database import Job
+from tests.crash.scene import CrashingDatabase
+
+
+class NoIntent(TurnLog):
+    """Tools start without a word in the journal."""
+
+    def _intent(self, exchange: Exchange, place: int, request: Any) -> Job:
+        return lambda connection: None
+
+
+class SplitTransaction(TurnLog):
+    """The rows of a move and the move itself are two transactions."""
+
+    async def moved(self, step: Step) -> None:
+        before = self._turn.seq
+        self._turn.seq = before
+        delta = self._tracker.delta() | self._rows_delta()
+        from fsm_agent.codec import dumps
+
+        jobs, self._jobs = self._jobs, [self._transition(step, dumps(delta))]
+        self._recording = Recording()
+        await self._commit()
+        self._jobs = jobs
+        self._note_session()
+        await self._commit()
+
+
+class Repeating(Recording):
+    """What was in flight is simply done again."""
+
+    def reply(self, ordinal: int, place: int, request: Any) -> Any:
+        entry = self.entries.get((ordinal, place))
+        if isinstance(request, RunTool) and entry is not None and entry.reply is None:
+            return UNKNOWN
+        return super().reply(ordinal, place, request)
+
+
+class EarlyDatabase(CrashingDatabase):
+    """Tells everybody that it is done before it is, where the crash comes."""
+
+    def _commit(self, connection: Any, group: list[tuple[Job, Future[Any]]]) -> None:
+        if self.crash.point == ("before", self.crash.counts.get("before", 0) + 1):
+            for job, future in group:
+                connection.execute("BEGIN")
+                result = job(connection)
+                connection.execute("ROLLBACK")
+                future.set_result(result)
+            time.sleep(1)
+            os.kill(os.getpid(), signal.SIGKILL)
+        super()._commit(connection, group)
+
+
+def engine(log: type[TurnLog] = TurnLog, recording: type[Recording] | None = None) -> type[Agent]:
+    class Mutant(Agent):
+        def _log(self, state: Any, session: Any, known: Recording | None = None) -> TurnLog:
+            if recording is not None and known is not None:
+                known = recording(known.entries)
+            return log(self._store.database, session, state, known, tell=self._status)
+
+    return Mutant
+
+
+MUTANTS: dict[str, tuple[type[Agent], type[CrashingDatabase]]] = {
+    "no intent row": (engine(NoIntent), CrashingDatabase),
+    "split transaction": (engine(SplitTransaction), CrashingDatabase),
+    "repeat unsafe": (engine(recording=Repeating), CrashingDatabase),
+    "acknowledge before commit": (Agent, EarlyDatabase),
+}

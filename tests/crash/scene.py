@@ -1,0 +1,136 @@
+"""A turn through all eight states whose model has no memory of its own, and a world that notes what was done to it.
+
+The model answers from what it is sent, as a real one does, so a turn can be continued in another process. The tools write to a
+file, so that what really happened can be compared with what the journal says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fsm_agent import Agent, tool
+from fsm_agent.store import Database, Store
+from fsm_agent.testing import FakeClock, ScriptedModel, blank, call, overflow, repeat, text, tools
+
+SESSION = "s-crash"
+HISTORY = [
+    {"role": role, "content": f"{role} {number} " + "word " * 60} for number in range(10) for role in ("user", "assistant")
+]
+SUMMARY = "the summary of it all"
+
+
+class Crash:
+    """Ends this process at one point: ``("before", 3)`` the third commit, ``("after", 3)``, in the middle of the second model
+    call ``("model", 2)`` or of a tool ``("tool", 1)``."""
+
+    def __init__(self, point: tuple[str, int] | None = None) -> None:
+        self.point = point
+        self.counts: dict[str, int] = {}
+
+    def __call__(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+        if self.point == (what, self.counts[what]):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class CrashingDatabase(Database):
+    """Ends the process before or after a commit; each job has one of its own, so that the points are the same each time."""
+
+    crash = Crash()
+    group = 1
+
+    def committing(self) -> None:
+        self.crash("before")
+
+    def committed(self) -> None:
+        self.crash("after")
+
+
+class GroupingDatabase(CrashingDatabase):
+    """With several jobs a commit, as it really is."""
+
+    group = Database.group
+
+
+def note(home: Path, *words: str) -> None:
+    """A line in the file of the world, safe at once."""
+    with (home / "world.log").open("a") as file:
+        file.write(" ".join(words) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def world(home: Path) -> list[list[str]]:
+    path = home / "world.log"
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def tools_of(home: Path, crash: Crash) -> list[Any]:
+    @tool(effect="unsafe")
+    def put(key: str) -> str:
+        """Do what cannot be undone."""
+        note(home, "begin", "put", key)
+        crash("tool")
+        note(home, "end", "put", key)
+        return f"put {key}"
+
+    @tool(effect="idempotent")
+    def mark(key: str, idempotency_key: str = "") -> str:
+        """Do what may be done twice under one key."""
+        note(home, "begin", "mark", idempotency_key)
+        crash("tool")
+        note(home, "end", "mark", idempotency_key)
+        return f"marked {key}"
+
+    @tool(effect="pure")
+    def look(key: str) -> str:
+        """Look at something."""
+        note(home, "begin", "look", key)
+        crash("tool")
+        return f"saw {key}"
+
+    return [put, mark, look]
+
+
+def model(crash: Crash) -> ScriptedModel:
+    def answer(body: dict[str, Any]) -> Any:
+        crash("model")
+        said = json.dumps(body["messages"])
+        if "tools" not in body:
+            return text(SUMMARY)
+        if SUMMARY in said:
+            return blank() if body["messages"][-1]["role"] == "tool" else text("all done")
+        if '"role": "tool"' in said:
+            return overflow()
+        return tools(call("put", {"key": "a"}, "c1"), call("mark", {"key": "b"}, "c2"), call("look", {"key": "c"}, "c3"))
+
+    return ScriptedModel(repeat(answer))
+
+
+def agent_of(
+    home: Path,
+    crash: Crash,
+    durability: Any = "full",
+    session: str = SESSION,
+    kind: Callable[..., Agent] = Agent,
+    database: type[CrashingDatabase] = CrashingDatabase,
+    store: Store | None = None,
+) -> Agent:
+    CrashingDatabase.crash = crash
+    return kind(
+        model(crash),
+        tools=tools_of(home, crash),
+        toolsets=[],
+        system_prompt="You are a test.",
+        home=home,
+        session_id=session,
+        context_window=100_000,
+        clock=FakeClock(),
+        settings={"prompt": {"context_files": False}, "poll": {"control": 0.005}},
+        store=store or Store(home, durability, database),
+    )

@@ -1,0 +1,151 @@
+"""Values that are stored are read again as what they were."""
+
+from __future__ import annotations
+
+import json
+import typing
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fsm_agent.codec import codec_of, dumps
+from fsm_agent.deltas import Tracker, applied, difference, patched, restored
+from fsm_agent.messages import Message, ModelReply, ToolCall, Usage
+from fsm_agent.requests import (
+    Approval,
+    AskApproval,
+    CallModel,
+    Cancelled,
+    CheckSignals,
+    ErrorRow,
+    Failure,
+    ModelRequest,
+    Persist,
+    Reply,
+    Request,
+    Runtime,
+    RunTool,
+    Switched,
+    ToolOutcome,
+    Waited,
+)
+
+VALUES: list[Any] = [
+    CheckSignals(charge=True),
+    CallModel(ModelRequest(b"", stream=False, purpose="summary", estimate=3), 1.5, 2.5, auxiliary=1),
+    RunTool("c1", "put", {"a": [1, {"b": None}], "s": "\ud800"}, 3.0, "pure", "key"),
+    AskApproval("c1", "put", {}),
+]
+REPLIES: list[Any] = [
+    ModelReply("text", "thought", (ToolCall("c", "n", "{}"),), "tool_calls", usage=Usage(1, 2, 3, 4, 5), blocks=({"type": "x"},)),
+    Failure("http", "boom", 429, retry_after=0.0, usage=Usage(1)),
+    Cancelled("half"),
+    ToolOutcome("c", "unknown", "?", 0.5, ({"type": "image"},)),
+    Approval(True, "yes", "session"),
+    Waited(1.0, True),
+    Switched(True, Runtime("p", "m", error_rows=(ErrorRow("x", (400,), ("a",), ()),))),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_requests_come_back(value: Any) -> None:
+    codec = codec_of(Request)
+    assert codec.decode(json.loads(dumps(codec.encode(value)))) == value
+
+
+@pytest.mark.parametrize("value", REPLIES, ids=lambda value: type(value).__name__)
+def test_replies_come_back(value: Any) -> None:
+    codec = codec_of(Reply)
+    assert codec.decode(json.loads(dumps(codec.encode(value)))) == value
+
+
+def test_every_request_and_reply_has_a_codec() -> None:
+    for union in (Request, Reply):
+        for member in typing.get_args(union):
+            assert codec_of(member).frozen
+
+
+def test_a_message_comes_back_as_a_row() -> None:
+    row = Message("tool", [{"type": "text", "text": "x"}], tool_call_id="c", name="n", sent="preview", wire=False)
+    codec = codec_of(tuple[Message, ...])
+    [again] = codec.decode(json.loads(dumps(codec.encode((row,)))))
+    assert again.to_dict() == row.to_dict()
+    assert codec_of(Persist).decode(codec_of(Persist).encode(Persist((row,)))).rows[0].to_dict() == row.to_dict()
+
+
+def test_what_has_no_codec_is_refused_by_name() -> None:
+    with pytest.raises(TypeError, match="complex"):
+        codec_of(complex)
+
+
+def test_text_that_is_no_utf8_is_stored_in_ascii() -> None:
+    assert dumps({"a": "\ud83dü漢"}).isascii()
+    assert json.loads(dumps("\ud83d")) == "\ud83d"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(before=JSON, after=JSON)
+def test_a_difference_applied_is_the_value(before: Any, after: Any) -> None:
+    kept = json.loads(json.dumps(before))
+    change = json.loads(json.dumps(difference(before, after)))
+    assert applied(before, change) == after
+    assert before == kept
+
+
+@dataclass(slots=True)
+class Part:
+    number: int = 0
+
+
+@dataclass(slots=True)
+class Thing:
+    """A turn of somebody else's."""
+
+    name: str = ""
+    parts: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    part: Part = field(default_factory=Part)
+    left_out: object = field(default=None, metadata={"stored": False})
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["name", "parts", "counts", "part", "shorter"]), st.text(max_size=3), st.integers(0, 9)),
+        max_size=12,
+    )
+)
+def test_deltas_add_up_to_the_thing(edits: list[tuple[str, str, int]]) -> None:
+    thing, deltas = Thing(), []
+    tracker = Tracker(thing)
+    for what, text, number in edits:
+        match what:
+            case "name":
+                thing.name = text
+            case "parts":
+                thing.parts.append(text)
+            case "counts":
+                thing.counts[text] = number
+            case "part":
+                thing.part.number = number
+            case "shorter":
+                thing.parts = thing.parts[:-1]
+        deltas.append(json.loads(dumps(tracker.delta())))
+    assert restored(Thing, patched(tracker.start, deltas)) == thing
+    assert tracker.delta() == {}
+
+
+def test_a_delta_is_as_small_as_the_change() -> None:
+    thing = Thing(parts=[f"part {number}" for number in range(5_000)])
+    tracker = Tracker(thing)
+    thing.parts.append("one more")
+    assert tracker.delta() == {"parts": {"kept": 5_000, "added": ["one more"]}}

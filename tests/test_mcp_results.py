@@ -1,0 +1,93 @@
+"""From what a server answers to what a model gets, block by block."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+from mcp_types import CallToolResult
+
+from fsm_agent.mcp.results import MAX_IMAGE, MOST_IMAGES, result_of
+
+PIXEL = base64.b64encode(b"\x89PNG pixel").decode()
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "text", "text": words}
+
+
+def image(kind: str = "image/png", data: str = PIXEL) -> dict[str, Any]:
+    return {"type": "image", "data": data, "mimeType": kind}
+
+
+def answer(*content: dict[str, Any], structured: Any = None, failed: bool = False) -> CallToolResult:
+    raw = {"content": list(content), "isError": failed, "structuredContent": structured}
+    return CallToolResult.model_validate({name: value for name, value in raw.items() if value is not None})
+
+
+@pytest.mark.parametrize(
+    ("said", "structured"),
+    [
+        ('{"a": 1, "b": [2]}', {"b": [2], "a": 1}),
+        ("42", {"result": 42}),
+        ("plain words", {"result": "plain words"}),
+        ("file content", {"content": "file content"}),
+        ('{"a": 1}', {"result": {"a": 1}}),
+    ],
+)
+def test_what_is_said_twice_is_passed_on_once(said: str, structured: Any) -> None:
+    assert result_of(answer(text(said), structured=structured)).text == said
+
+
+def test_a_list_that_is_said_piece_by_piece_is_passed_on_once() -> None:
+    assert result_of(answer(text("1"), text("two"), structured={"result": [1, "two"]})).text == "1\ntwo"
+
+
+@pytest.mark.parametrize(
+    ("content", "structured", "expected"),
+    [
+        ([], {"a": 1}, '{"a": 1}'),
+        ([text("a summary")], {"a": 1, "b": 2}, 'a summary\n{"a": 1, "b": 2}'),
+        ([text("a summary")], {"a": 1}, 'a summary\n{"a": 1}'),
+        ([], {}, "{}"),
+        ([text("ä\x00\ud800")], None, "ä\ufffd"),
+        ([], None, ""),
+    ],
+)
+def test_what_only_the_structure_says_is_added(content: list[dict[str, Any]], structured: Any, expected: str) -> None:
+    assert result_of(answer(*content, structured=structured)).text == expected
+
+
+def test_a_failure_is_one_by_the_servers_word_alone() -> None:
+    assert result_of(answer(text("no disk"), failed=True)).failed
+    assert not result_of(answer(text("error: 0 failed"))).failed
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        (image("image/svg+xml"), "[content left out: image/svg+xml, 12 bytes]"),
+        (image(data="not base64!"), "[image left out: its data is broken]"),
+        (image(data="A" * (MAX_IMAGE + 4)), "[image left out: 3,750,003 bytes is too large]"),
+        ({"type": "audio", "data": PIXEL, "mimeType": "audio/wav"}, "[audio left out: audio/wav, 12 bytes]"),
+        ({"type": "resource", "resource": {"uri": "a://b", "text": "inside"}}, "[resource a://b]\ninside"),
+        (
+            {"type": "resource", "resource": {"uri": "a://b", "blob": PIXEL, "mimeType": "application/pdf"}},
+            "[resource a://b]\n[content left out: application/pdf, 12 bytes]",
+        ),
+        ({"type": "resource_link", "uri": "a://b", "name": "b"}, "[resource b: a://b]"),
+    ],
+)
+def test_what_a_model_cannot_be_given_is_named(block: dict[str, Any], expected: str) -> None:
+    made = result_of(answer(block))
+    assert (made.text, made.images) == (expected, ())
+
+
+def test_images_are_parts_up_to_a_number() -> None:
+    resource = {"type": "resource", "resource": {"uri": "a://b.png", "blob": PIXEL, "mimeType": "image/png"}}
+    made = result_of(answer(text("before"), image(), resource, *[image()] * MOST_IMAGES))
+    assert len(made.images) == MOST_IMAGES
+    assert made.images[0] == {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
+    assert made.text.startswith("before\n[resource a://b.png]\n[image left out: only 8")
+    assert made.text.count("image left out") == 2

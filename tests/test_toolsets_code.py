@@ -1,0 +1,113 @@
+"""execute_code: what a program can do, and what it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from fsm_agent.requests import RunTool, ToolOutcome
+from fsm_agent.testing.clock import FakeClock
+from fsm_agent.tools import ToolRunner
+from fsm_agent.toolsets import toolset
+
+
+def run(code: str, **arguments: object) -> ToolOutcome:
+    runner = ToolRunner(toolset("code"), clock=FakeClock(), poll=0.02)
+    return asyncio.run(runner.run(RunTool("1", "execute_code", {"code": code, **arguments}, 20.0), asyncio.Event()))
+
+
+def ok(code: str, **arguments: object) -> str:
+    outcome = run(code, **arguments)
+    assert outcome.status == "ok", outcome
+    return outcome.text
+
+
+def test_its_contract() -> None:
+    (made,) = toolset("code")
+    assert (made.spec.name, made.spec.effect, made.spec.approval, made.spec.concurrency) == (
+        "execute_code",
+        "unsafe",
+        "ask",
+        "serial",
+    )
+
+
+def test_it_prints() -> None:
+    assert ok("print(6 * 7)") == "exit code 0\n42"
+    assert ok("import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)") == "exit code 3\nout\nerr"
+    assert ok("6 * 7") == "exit code 0\n(no output)"
+    assert ok("import json, statistics; print(statistics.mean([1, 2]))") == "exit code 0\n1.5"
+    assert ok("print(input())").endswith("EOFError: EOF when reading a line")
+    assert 'main.py", line 1' in ok("1/0")
+    assert "SyntaxError" in ok("def")
+    assert run("").status == "error"
+
+
+def test_nothing_of_the_agent_is_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("DATABASE_PASSWORD", "secret")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    monkeypatch.setenv("PYTHONSTARTUP", "/nowhere")
+    assert ok("import os; print(sorted(os.environ))") == "exit code 0\n['HOME', 'LANG', 'PATH', 'TMPDIR']"
+    assert "ModuleNotFoundError" in ok("import web_server")
+    descriptors = "import os; print([fd for fd in range(3, 100) if os.path.exists(f'/proc/self/fd/{fd}')])"
+    assert ok(descriptors) == "exit code 0\n[]"
+
+
+def test_its_folder_is_its_own_and_thrown_away() -> None:
+    text = ok("import os; open('f', 'w').write('x'); print(os.getcwd(), os.listdir('.'), os.path.expanduser('~'))")
+    folder = Path(text.split("\n")[1].split()[0])
+    assert text == f"exit code 0\n{folder} ['main.py', 'f'] {folder}".replace(
+        "['main.py', 'f']", text.split(" ", 3)[-1].rpartition(" ")[0]
+    )
+    assert not folder.exists()
+    assert ok("import os; print(os.listdir('.'))") == "exit code 0\n['main.py']"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("x = 'a' * (2 << 30)", "MemoryError"),
+        ("open('f', 'wb').write(b'x' * 60_000_000)", "File too large"),
+        ("files = [open('/dev/null') for _ in range(500)]", "Too many open files"),
+    ],
+)
+def test_limits(code: str, words: str) -> None:
+    assert words in ok(code)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the system does not count the processes of root")
+def test_processes_are_limited() -> None:
+    assert "Resource temporarily unavailable" in ok(
+        "import subprocess\nfor _ in range(200): subprocess.Popen(['sleep', '5'])", timeout=10
+    )
+
+
+def test_time_is_limited() -> None:
+    started = time.monotonic()
+    outcome = run("print('begun', flush=True)\nwhile True: pass", timeout=0.5)
+    assert (outcome.status, outcome.text) == ("error", "Killed after 0.5 seconds. Output so far:\nbegun")
+    assert time.monotonic() - started < 5
+
+
+def test_what_it_starts_ends_with_it() -> None:
+    text = ok("import subprocess; print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid)")
+    assert not Path(f"/proc/{int(text.split()[-1])}").exists()
+
+
+def test_output_is_limited_and_plain() -> None:
+    text = ok("print('start'); print('x' * 300_000); print('\\x1b[31mend\\x1b]0;t\\x07')")
+    assert len(text) < 41_000
+    assert "bytes left out" in text
+    assert text.endswith("\nend")
+
+
+def test_killing_its_watcher_frees_nothing() -> None:
+    outcome = run("import os, time; os.kill(os.getppid(), 9); time.sleep(30)")
+    assert outcome.status == "error"
+    assert "was killed" in outcome.text
+    assert outcome.seconds < 5

@@ -27,12 +27,16 @@ check: .venv/developing ## style, types, import rules, and diagrams that must be
 diagrams: .venv/installed ## write diagrams/ anew from the table
 	@$(BIN)/python -m fsm_agent.diagram diagrams
 
-bench: .venv/developing ## what the engine costs beside a bare loop, and what a long history costs
+bench: .venv/developing ## what the engine costs beside a bare loop, and a long history and a tool call
 	@$(BIN)/python benchmarks/overhead.py
 	@echo
 	@$(BIN)/python benchmarks/long_history.py
 	@echo
 	@$(BIN)/python benchmarks/prefix_cache.py
+	@echo
+	@$(BIN)/python benchmarks/tools.py
+	@echo
+	@$(BIN)/python benchmarks/verify.py
 
 clean: ## remove what the targets made
 	rm -rf .venv .peers .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,6 +1,6 @@
 """What a report over many turns costs: ``fsm-agent insights`` on 10,000 turns of twelve moves and five tool calls each.
 
-    python benchmarks/insights.py --turns 10000
+python benchmarks/insights.py --turns 10000
 """
 
 from __future__ import annotations

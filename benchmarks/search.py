@@ -2,10 +2,10 @@
 
     make bench                      # or: python benchmarks/search.py --messages 1000000 --runs 50
 
-Messages have 5 to 400 words (50 on average) out of 50,000 by Zipf's law; every fifth also 40 Chinese characters out of 3,000. They are
-put into the database directly, indexed as a search does it, and searched through the same function as ``fsm-agent sessions
-search``: newest hits from the index, read, ranked, cut into snippets. Each class of words is searched with different words; p50
-and p95 over all of them, on a warm cache.
+Messages have 5 to 400 words (50 on average) out of 50,000 by Zipf's law; every fifth also 40 Chinese characters out of 3,000.
+They are put into the database directly, indexed as a search does it, and searched through the same function as ``fsm-agent
+sessions search``: newest hits from the index, read, ranked, cut into snippets. Each class of words is searched with different
+words; p50 and p95 over all of them, on a warm cache.
 """
 
 from __future__ import annotations
@@ -47,12 +47,20 @@ def bodies(rng: random.Random, count: int) -> Iterator[str]:
 def fill(database: Database, count: int) -> None:
     now, sessions = time.time(), count // A_SESSION
     rows = (
-        (f"s-{number // A_SESSION}", number % A_SESSION + 1, now - (count - number) * 30, ("user", "assistant", "tool")[number % 3], body)
+        (
+            f"s-{number // A_SESSION}",
+            number % A_SESSION + 1,
+            now - (count - number) * 30,
+            ("user", "assistant", "tool")[number % 3],
+            body,
+        )
         for number, body in enumerate(bodies(random.Random(1), count))
     )
 
     def write(c: sqlite3.Connection) -> None:
-        c.executemany("INSERT INTO sessions (id, created, touched) VALUES (?, ?, ?)", ((f"s-{n}", now, now) for n in range(sessions)))
+        c.executemany(
+            "INSERT INTO sessions (id, created, touched) VALUES (?, ?, ?)", ((f"s-{n}", now, now) for n in range(sessions))
+        )
         c.executemany("INSERT INTO messages (session, number, version, at, role, body) VALUES (?, ?, 0, ?, ?, ?)", rows)
 
     database.write(write)
@@ -80,7 +88,9 @@ def measure(database: Database, runs: int) -> None:
     print(f"  {'words':<28} {'p50 ms':>8} {'p95 ms':>8}   hits looked at")
     for name, word in classes(rng).items():
         show(name, [timed(database, word(), Among()) for _ in range(runs)])
-    show("common, by the user, 7 days", [timed(database, LATIN[n % 90 + 10], Among(roles=("user",), days=7)) for n in range(runs)])
+    show(
+        "common, by the user, 7 days", [timed(database, LATIN[n % 90 + 10], Among(roles=("user",), days=7)) for n in range(runs)]
+    )
     show("common, in one session", [timed(database, LATIN[n % 9], Among(session=f"s-{n * 7}")) for n in range(runs)])
 
 

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fsm_agent.agenttools import AGENT_LEVEL, AGENT_TOOLSETS, AgentTools, Parts, agent_tools
+from fsm_agent.agenttools.family import children_of, given_up, noted_parent
 from fsm_agent.approvals import Approvals
 from fsm_agent.backends import Backend, Backends, fallback_backends, make_backend
 from fsm_agent.backoff import Backoff
@@ -19,6 +21,7 @@ from fsm_agent.controls import controls_of
 from fsm_agent.credentials import ApiKey
 from fsm_agent.errors import ConfigError
 from fsm_agent.gate import Gate
+from fsm_agent.grants import Grants
 from fsm_agent.home import home_of
 from fsm_agent.journal import Step
 from fsm_agent.mcp.servers import McpServers
@@ -27,6 +30,7 @@ from fsm_agent.memory.files import Notes
 from fsm_agent.memory.provider import MemoryProvider
 from fsm_agent.memory.snapshot import recalled
 from fsm_agent.messages import Message, messages_from
+from fsm_agent.nursery import Inherited, Nursery
 from fsm_agent.perform import Performer
 from fsm_agent.ports import Clock, ModelPort
 from fsm_agent.prompt import Sources, prompt_of
@@ -45,14 +49,20 @@ from fsm_agent.store.edits import edited
 from fsm_agent.store.find import find_turn
 from fsm_agent.store.positions import Position, adopt, forked, position_of, take_over
 from fsm_agent.store.read import Turns
+from fsm_agent.store.store import ABANDONED
+from fsm_agent.store.titles import name_after, rename
+from fsm_agent.store.undo import Undone, undo
 from fsm_agent.tenancy import Tenancy
 from fsm_agent.threads import LOOP
 from fsm_agent.tools import Tool, as_tool
 from fsm_agent.tools.runner import ToolRunner
+from fsm_agent.toolsets import TOOLSETS
 from fsm_agent.toolsets import toolsets as tools_of
 from fsm_agent.turns import Turn
 from fsm_agent.world import RESULTS, World
 
+DEFAULT_TOOLSETS = ("core", "memory", "skills", "todo", "sessions")
+"""What works everywhere. ``delegate`` costs the requests of other turns, ``clarify`` needs a person: those are asked for."""
 MAX_MESSAGE = 8_000_000
 """Characters of one user message; more is refused, not cut."""
 
@@ -63,10 +73,10 @@ class Agent:
     ``model``: ``"<provider>:<model>"``, a ``ModelPort`` (a scripted one for instance), or ``None`` to take what is there:
     ``FSM_AGENT_MODEL``, a key in the environment, a local server, else the offline demo. ``api_key``: a string, a list, or
     an object with ``get()`` and ``refresh()``. ``tools``: decorated or plain functions. ``toolsets``: names of built-in
-    groups, ``[]`` for none. ``fallbacks``: dicts with the keys model (or a port), base_url, api_key, api_mode, context_window.
-    ``callbacks``: see ``fsm_agent.callbacks``. ``clock``: every wait and time limit goes through it. ``budget``: iterations
-    shared with other agents. ``auxiliary``: smaller models for summaries, a dict like those of ``fallbacks`` or a list
-    of them; the main model is used when they fail. ``memory``: an
+    groups (``fsm_agent.toolsets``, ``fsm_agent.agenttools``), ``[]`` for none. ``fallbacks``: dicts with the keys model (or a
+    port), base_url, api_key, api_mode, context_window. ``callbacks``: see ``fsm_agent.callbacks``. ``clock``: every wait and time
+    limit goes through it. ``budget``: iterations shared with other agents. ``auxiliary``: smaller models for summaries, a dict
+    like those of ``fallbacks`` or a list of them; the main model is used when they fail. ``memory``: an
     external memory besides the files in the home directory. ``mcp``: MCP servers by name instead of those in ``config.toml``, see
     ``fsm_agent.mcp``.
 
@@ -82,7 +92,7 @@ class Agent:
         api_key: ApiKey = None,
         context_window: int | None = None,
         tools: Sequence[Tool | Callable[..., Any]] = (),
-        toolsets: Sequence[str] = ("core", "memory", "skills"),
+        toolsets: Sequence[str] = DEFAULT_TOOLSETS,
         system_prompt: str | None = None,
         fallbacks: Sequence[Mapping[str, Any]] | None = None,
         settings: Settings | Mapping[str, Any] | None = None,
@@ -96,6 +106,7 @@ class Agent:
         mcp: Mapping[str, Any] | None = None,
         workdir: str | os.PathLike[str] | None = None,
         store: Store | None = None,
+        inherits: Inherited | None = None,
     ) -> None:
         self.settings = Settings.of(settings)
         self.home = home_of(home, os.environ)
@@ -111,20 +122,39 @@ class Agent:
         external = self._external(memory, clock)
         told = Callbacks(callbacks)
         poll = self.settings.poll.control
+        self._inherits = inherits
+        more = (
+            inherits.more
+            if inherits is not None
+            else McpServers.of(mcp, home=self.home, workdir=self._workdir, clock=clock, settings=self.settings)
+        )
+        chosen = backends.current.choice  # children do not look for a model again
+        given = {
+            "model": f"{chosen.profile.name}:{chosen.model}" if model is None else model,
+            "base_url": chosen.base_url if model is None else base_url, "api_mode": api_mode, "api_key": api_key,
+            "context_window": context_window, "tools": tuple(tools), "toolsets": tuple(toolsets),
+            "system_prompt": system_prompt, "fallbacks": fallbacks, "auxiliary": auxiliary, "settings": self.settings,
+            "home": self.home, "clock": clock, "workdir": self._workdir,
+        }  # fmt: skip
+        nursery = Nursery(Agent, given, lambda: self._world, more, inherits.depth if inherits is not None else 0)
+        parts = Parts(self._store, told, clock, self.settings, nursery)
+        own, registered = self._tools([*tools, *(external.tools() if external else ())], toolsets, parts)
         self._world = World(
             settings=self.settings,
             clock=clock,
             backends=backends,
+            agent_tools=AgentTools(own, clock=clock, interrupt_grace=self.settings.tool.interrupt_grace, poll=poll),
             tools=ToolRunner(
-                self._tools([*tools, *(external.tools() if external else ())], toolsets),
+                registered,
                 clock=clock,
                 interrupt_grace=self.settings.tool.interrupt_grace,
                 poll=poll,
                 on_risk=lambda name, why: told.emit("tool_progress", "risk", name, "; ".join(why)),
-                more=McpServers.of(mcp, home=self.home, workdir=self._workdir, clock=clock, settings=self.settings),
+                more=more,
+                reserved=[tool.spec.name for tool in own],
             ),
             callbacks=told,
-            approvals=Approvals(told, clock, self.settings.approval.timeout, poll),
+            approvals=inherits.approvals if inherits is not None else self._approvals(told, clock),
             backoff=_backoff(self.settings),
             signals=self.signals,
             home=self.home,
@@ -174,6 +204,7 @@ class Agent:
         Raises ``ConfigError`` for a message that is empty, too long, or neither text nor a list of parts.
         """
         content, session = _checked_message(user_message), self._session()
+        name_after(self._store, session, content)
         state = self._state(session, content)
         state.task_id = task_id or str(uuid.uuid4())
         if conversation_history is not None:
@@ -181,7 +212,12 @@ class Agent:
         performer, log = Performer(self._world, session, *self._prompt(session, system_message)), self._log(state, session)
 
         async def enter() -> Begun:
-            return await self._store.begin(session, state, log.opened, DIGEST)
+            begun = await self._store.begin(session, state, log.opened, DIGEST)
+            if self._inherits is not None:
+                await self._store.written(noted_parent(state.turn_id, self._inherits.order.parent_turn))
+            if begun.abandoned is not None:
+                await self._store.written(given_up(begun.abandoned, self._store.now(), ABANDONED))
+            return begun
 
         return self._turn(state, session, performer, log, enter)
 
@@ -219,6 +255,7 @@ class Agent:
         async def reenter() -> Begun:
             begun = await enter()
             recomposed(state, await performer.reopen(state.runtime))
+            performer.spent_before(state.iterations, children_of(self._store, state.turn_id))
             log.opened()
             return begun
 
@@ -273,6 +310,29 @@ class Agent:
         """``acompact``, synchronously."""
         return LOOP.run(self.acompact(focus))
 
+    async def aundo(self, turns: int = 1) -> Undone:
+        """Take back the session's last turns, one that was left unfinished among them: the transcript is what it was before, and
+        nothing is deleted. What tools did stays done. Raises ``ConfigError`` when there are not so many, ``SessionBusy`` while a turn
+        is running."""
+        undone = await undo(self._store, self._session().id, turns)
+        self.session_id = undone.session
+        return undone
+
+    def undo(self, turns: int = 1) -> Undone:
+        """``aundo``, synchronously."""
+        return LOOP.run(self.aundo(turns))
+
+    @property
+    def title(self) -> str:
+        """What the session is called: the first words of its first message, until it is given another title. Empty before its first
+        turn."""
+        return self._session().title
+
+    def rename(self, title: str) -> str:
+        """Give the session a title; what it is called now. Raises ``ConfigError`` for one that another session has, and before the
+        session's first turn."""
+        return rename(self._store, self._session().id, title)
+
     @property
     def journal(self) -> Turns:
         """What the turns of this home did: their moves, requests, snapshots and results."""
@@ -304,7 +364,8 @@ class Agent:
 
     def _ended(self, state: TurnState, steps: list[Step], session: Session) -> TurnResult:
         self.session_id = state.session_id
-        return result_of(state, steps, session.newest())
+        children = children_of(self._store, state.turn_id) if self._world.agent_tools.handles("delegate_task") else []
+        return result_of(state, steps, session.newest()).model_copy(update={"children": children})
 
     def interrupt(self, message: str | None = None) -> None:
         """Stop the running turn, or the next one before its first request. From any thread; idempotent."""
@@ -318,9 +379,10 @@ class Agent:
         """Store what an external memory was not told yet, and close the connections and programs of this agent."""
         await self._world.recall.aclose()
         await self._world.tools.aclose()
-        side = [backend.port for backend in self._world.auxiliary]
-        for port in (*self._world.backends.ports(), *side):
-            await port.aclose()
+        self._world.agent_tools.close()
+        for backend in (*self._world.backends.chain, *self._world.auxiliary):
+            if self._inherits is None or backend.choice.profile.name != "scripted":  # a port that was handed in is the parent's
+                await backend.port.aclose()
 
     def close(self) -> None:
         """``aclose``, synchronously."""
@@ -364,14 +426,30 @@ class Agent:
         )
         return tuple(chain)
 
-    def _tools(self, tools: Sequence[Tool | Callable[..., Any]], toolsets: Sequence[str]) -> list[Tool]:
+    def _tools(
+        self, tools: Sequence[Tool | Callable[..., Any]], toolsets: Sequence[str], parts: Parts
+    ) -> tuple[list[Tool], list[Tool]]:
+        """(those that are a part of the agent, all others). A user's tool takes the place of a built-in one of its name."""
         if isinstance(toolsets, str):
             raise ConfigError("toolsets has the wrong type", toolsets, "a list of names")
+        if unknown := [name for name in toolsets if name not in TOOLSETS and name not in AGENT_TOOLSETS]:
+            raise ConfigError("unknown toolset", unknown[0], ", ".join(sorted((*TOOLSETS, *AGENT_TOOLSETS))))
         own = [as_tool(one) for one in tools]
         names = {one.spec.name for one in own}
-        offered = tools_of(toolsets, self._workdir, self.home / RESULTS, self.home, self._notes, self.settings.web)
+        groups = [name for name in toolsets if name in TOOLSETS]
+        mine = [name for name in toolsets if name != "delegate" or parts.nursery.allowed]
+        offered = [
+            *tools_of(groups, self._workdir, self.home / RESULTS, self.home, self._notes, self.settings.web),
+            *agent_tools(mine, parts),
+        ]
         built_in = [one for one in offered if one.spec.name not in names]
-        return [*built_in, *own]
+        agent_level = [one for one in built_in if one.spec.name in AGENT_LEVEL]
+        return agent_level, [*(one for one in built_in if one.spec.name not in AGENT_LEVEL), *own]
+
+    def _approvals(self, told: Callbacks, clock: Clock) -> Approvals:
+        grants = Grants(lambda: self._store.database, self._store.now)
+        poll, rules = self.settings.poll.control, self.settings.approval
+        return Approvals(told, clock, rules, poll, grants=grants, workdir=str(self._workdir))
 
     def _external(self, provider: MemoryProvider | None, clock: Clock) -> ExternalMemory | None:
         if provider is None:
@@ -386,7 +464,7 @@ class Agent:
             workdir=self._workdir,
             settings=self.settings.prompt,
             identity=self._system_prompt,
-            tools=self._world.tools.lasting_names,
+            tools=(*self._world.tools.lasting_names, *self._world.agent_tools.names),
             provider=self._primary.provider,
             model=self._primary.model,
             window=self._primary.window,

@@ -51,6 +51,11 @@ class Backends:
     def current(self) -> Backend:
         return self._chain[self._index]
 
+    @property
+    def chain(self) -> Sequence[Backend]:
+        """The primary and its fallbacks."""
+        return tuple(self._chain)
+
     def ports(self) -> list[ModelPort]:
         return [backend.port for backend in self._chain]
 

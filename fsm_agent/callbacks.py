@@ -15,7 +15,7 @@ interim_assistant     text next to tool calls
 step                  iteration (from 1), what the tools of the iteration before did
 status                one line for people
 transition            turn id, source, event, dest, counters
-event                 name, data
+event                 name, data: turn:end, session:compress, memory:review; child:start, child:tool, child:status, child:end
 context               the user's text; answers a text that goes to the model with it and is not stored, or None
 transform             the final text; answers another text, or None to leave it
 approval              ``AskApproval``; answers True, False, "once", "session", "always", "deny", or an ``Approval``

@@ -36,7 +36,7 @@ class Codec:
 
 def dumps(value: object) -> str:
     """JSON in ASCII: half a surrogate pair, which models do write, survives a file that must be UTF-8."""
-    return json.dumps(value, separators=(",", ":"), default=_plain)
+    return _ENCODER.encode(value)
 
 
 def _plain(value: object) -> object:
@@ -48,6 +48,9 @@ def _plain(value: object) -> object:
     if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes):
         return list(value)
     return str(value)
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), default=_plain)
 
 
 @functools.cache

@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 import weakref
+from importlib import import_module
 from typing import Any, Protocol
 
 from fsm_agent.errors import StoreError
@@ -23,6 +24,8 @@ POLL, ATTACHED_POLL = 0.25, 0.02
 """Seconds between two looks, without and with a debugger in another process."""
 IDLE = 2.0
 """Seconds without a running turn after which the thread ends."""
+DEPUTY = "fsm_agent.debug.deputy"
+"""Who obeys. By its name: the debugger is built on turns, not turns on the debugger."""
 _OPEN = "SELECT id, turn, command, body FROM controls WHERE taken IS NULL ORDER BY id"
 
 
@@ -42,7 +45,7 @@ class Controls:
         self._database = weakref.ref(database)  # the registry must not keep it open
         self._lock = threading.Lock()
         self._gates: weakref.WeakValueDictionary[str, Gate] = weakref.WeakValueDictionary()
-        self._deputies: dict[str, Obeys] = {}
+        self._deputies: dict[str, tuple[Gate, Obeys]] = {}
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
 
@@ -72,7 +75,7 @@ class Controls:
                     self._thread = None
                     self._deputies.clear()
                     return
-                attached = any(deputy.attached for deputy in self._deputies.values())
+                attached = any(deputy.attached for _, deputy in self._deputies.values())
             self._wake.wait(ATTACHED_POLL if attached else POLL)
 
     def _look(self) -> None:
@@ -88,15 +91,18 @@ class Controls:
         taken = [(time.time(), row[0]) for _, row in mine]
         database.write(lambda c: c.executemany("UPDATE controls SET taken = ? WHERE id = ?", taken) and None)
         for gate, (_, _, command, body) in mine:
-            self._deputy(gate, database).obey(command, json.loads(body))
+            try:
+                self._deputy(gate, database).obey(command, json.loads(body))
+            except Exception:  # one bad order must not end the thread that looks for all of them
+                log.exception("order %s of turn %s could not be carried out", command, gate.turn.turn_id)
 
     def _deputy(self, gate: Gate, database: Database) -> Obeys:
-        from fsm_agent.debug.deputy import Deputy  # only where somebody debugs
-
-        turn_id = gate.turn.turn_id
-        if turn_id not in self._deputies:
-            self._deputies[turn_id] = Deputy(gate, database)
-        return self._deputies[turn_id]
+        known = self._deputies.get(gate.turn.turn_id)
+        if known is not None and known[0] is gate:
+            return known[1]
+        deputy: Obeys = import_module(DEPUTY).Deputy(gate, database)  # loaded only where somebody debugs
+        self._deputies[gate.turn.turn_id] = gate, deputy
+        return deputy
 
 
 _DESKS: weakref.WeakKeyDictionary[Database, Controls] = weakref.WeakKeyDictionary()

@@ -122,8 +122,8 @@ def ended(turn_id: str) -> None:
 
 
 class Events:
-    """Iterating listens from then on, and runs the turn with ``run`` unless that is ``None``; leaving the loop early stops it where
-    it is. What ``run`` raises is raised at the end of the events."""
+    """Iterating listens from then on, and runs the turn with ``run`` unless that is ``None``; leaving the loop early stops it
+    where it is. What ``run`` raises is raised at the end of the events."""
 
     def __init__(self, turn_id: str, run: Callable[[], Coroutine[Any, Any, object]] | None, size: int, over: bool) -> None:
         self._turn_id, self._run, self._size, self._over = turn_id, run, size, over

@@ -6,7 +6,10 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from fsm_agent.agenttools import Scene
 from fsm_agent.attempts import Attempts
+from fsm_agent.budget import IterationBudget, tree_budget
+from fsm_agent.events import CURRENT
 from fsm_agent.masking import mask
 from fsm_agent.requests import (
     Approval,
@@ -39,13 +42,17 @@ from fsm_agent.requests import (
     SyncMemory,
     Tell,
     ToolOutcome,
+    ToolSpec,
     Transform,
     Transformed,
     Wait,
 )
+from fsm_agent.result import ChildTurn
 from fsm_agent.sessions import Session
 from fsm_agent.texts import one_line
 from fsm_agent.world import DUMPS, RESULTS, World, save
+
+DENIED = "denied: {why}. Do not try the same thing in other words; ask the user or go on without."
 
 
 class Performer:
@@ -54,6 +61,7 @@ class Performer:
     def __init__(self, world: World, session: Session, system_prompt: str, notices: Sequence[str] = ()) -> None:
         self._world, self._session, self._prompt, self._notices = world, session, system_prompt, notices
         self._attempts = Attempts(world)
+        self._budget = world.budget or _family_budget(world)
         self._performers: dict[type, Callable[[Any], Awaitable[Any]]] = {
             OpenTurn: self._open,
             Prefetch: self._prefetch,
@@ -93,7 +101,7 @@ class Performer:
         await self._ready_auxiliary()
         return Opened(
             runtime,
-            self._world.tools.specs,
+            self._tools(),
             rows,
             self._prompt,
             workdir,
@@ -103,8 +111,13 @@ class Performer:
             review_due=self._review_due(),
         )
 
+    def _tools(self) -> tuple[ToolSpec, ...]:
+        world = self._world
+        return world.approvals.looked_at((*world.tools.specs, *world.agent_tools.specs))
+
     async def reopen(self, before: Runtime) -> Runtime:
         """What ``OpenTurn`` does, for a turn that was opened in another process: the runtime to go on with."""
+        self._tools()
         runtime, notice = await self._world.backends.resume(before)
         await self._ready_auxiliary()
         missing = await self._world.tools.ready(self._world.signals.event())
@@ -113,6 +126,12 @@ class Performer:
                 self._world.callbacks.emit("status", line)
         return runtime
 
+    def spent_before(self, iterations: int, children: Sequence[ChildTurn]) -> None:
+        """What a turn that goes on in this process has taken of its own budget already."""
+        if self._budget is not None and self._world.budget is None:
+            shared = self._world.settings.delegation.budget != "independent"
+            self._budget.used = iterations + (sum(child.api_calls for child in children) if shared else 0)
+
     async def _ready_auxiliary(self) -> None:
         for backend in self._world.auxiliary:
             backend.port.use_key(await backend.keys.key())
@@ -120,7 +139,7 @@ class Performer:
     def _review_due(self) -> bool:
         """Every so many turns of a session in which notes can be written."""
         every, turn_number = self._world.settings.memory.review_every, self._session.turns + 1
-        return every > 0 and turn_number % every == 0 and any(tool.name == "memory" for tool in self._world.tools.specs)
+        return every > 0 and turn_number % every == 0 and self._world.agent_tools.handles("memory")
 
     async def _prefetch(self, request: Prefetch) -> Prefetched:
         return await self._world.recall.prefetch(self._session.id, request.text, self._keep)
@@ -133,7 +152,7 @@ class Performer:
         return Done()
 
     async def _signals(self, request: CheckSignals) -> Signals:
-        box, budget = self._world.signals, self._world.budget
+        box, budget = self._world.signals, self._budget
         return Signals(
             interrupted=box.interrupted,
             message=box.message,
@@ -172,11 +191,22 @@ class Performer:
             await world.clock.sleep(world.settings.tool.delay)
         world.callbacks.emit("tool_start", request.call_id, request.name, dict(request.arguments))
         world.callbacks.emit("tool_progress", "started", request.name, one_line(str(dict(request.arguments)), 120))
-        outcome = await world.tools.run(request, world.signals.event())
+        outcome = await self._ran(request)
         arguments = dict(request.arguments)
         world.callbacks.emit("tool_complete", request.call_id, request.name, arguments, outcome.text, outcome.status)
         world.callbacks.emit("tool_progress", "completed", request.name, one_line(outcome.text, 120))
         return outcome
+
+    async def _ran(self, request: RunTool) -> ToolOutcome:
+        """By the agent itself for its own tools, and by the registry for all others: this is the only place that chooses."""
+        world, interrupted = self._world, self._world.signals.event()
+        if why := await world.approvals.before(request.name, request.arguments, interrupted):
+            return ToolOutcome(request.call_id, "denied", DENIED.format(why=why))
+        if not world.agent_tools.handles(request.name):
+            return await world.tools.run(request, interrupted)
+        window = world.backends.runtime().window
+        scene = Scene(self._session, CURRENT.get(), request.call_id, interrupted, self._budget, window)
+        return await world.agent_tools.run(request, scene)
 
     async def _ask(self, request: AskApproval) -> Approval:
         return await self._world.approvals.ask(request, self._world.signals.event())
@@ -226,3 +256,11 @@ class Performer:
     async def _tell(self, request: Tell) -> Done:
         self._world.callbacks.emit(request.channel, *request.values)
         return Done()
+
+
+def _family_budget(world: World) -> IterationBudget | None:
+    """What a turn shares with its children, for one that can have any (DIS-01)."""
+    if not world.agent_tools.handles("delegate_task"):
+        return None
+    limits = world.settings.delegation
+    return tree_budget(limits.budget, world.settings.max_iterations, limits.tree_cap_factor)

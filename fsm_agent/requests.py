@@ -162,11 +162,14 @@ class RunTool:
 
 @dataclass(frozen=True, slots=True)
 class AskApproval:
-    """May this call run? Waits for a person; nobody there means no."""
+    """May this call run? Waits for a person; nobody there means no. Whoever is asked is told the ``pattern`` that an answer
+    for longer than once is remembered under, and of a child turn the task that it works on (``origin``)."""
 
     call_id: str
     name: str
     arguments: Mapping[str, Any]
+    pattern: str = ""
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,12 +372,13 @@ class ToolOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """``scope``: how long the answer is remembered."""
+    """``scope``: how long the answer is remembered, under ``pattern`` (that of the question when empty)."""
 
     granted: bool
     reason: str = ""
     scope: Literal["once", "session", "always"] = "once"
     interrupted: bool = False
+    pattern: str = ""
 
 
 @dataclass(frozen=True, slots=True)

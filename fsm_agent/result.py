@@ -37,6 +37,23 @@ class TurnUsage(BaseModel):
         )
 
 
+class ChildTurn(BaseModel):
+    """A turn that ``delegate_task`` started: how it ended, and what it took, which is not in its parent's figures. ``outcome`` is
+    ``None`` for one that has not ended."""
+
+    model_config = ConfigDict(frozen=True)
+
+    turn_id: str
+    session_id: str
+    task_id: str = ""
+    outcome: str | None = None
+    turn_exit_reason: str | None = None
+    api_calls: int = 0
+    attempts: int = 0
+    usage: TurnUsage = TurnUsage()
+    estimated_cost_usd: float | None = None
+
+
 class VisitedState(BaseModel):
     """One visit of a state: how it was left, and the seconds spent in it."""
 
@@ -102,6 +119,7 @@ class TurnResult(BaseModel):
     guardrail: dict[str, Any] | None
     cleanup_errors: list[str]
     compressions: list[dict[str, Any]]
+    children: list[ChildTurn] = []
     states: list[VisitedState]
 
     def __getitem__(self, name: str) -> Any:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from fsm_agent.agenttools import AgentTools
 from fsm_agent.approvals import Approvals
 from fsm_agent.backends import Backend, Backends
 from fsm_agent.backoff import Backoff
@@ -45,6 +46,7 @@ class World:
     clock: Clock
     backends: Backends
     tools: ToolRunner
+    agent_tools: AgentTools
     callbacks: Callbacks
     approvals: Approvals
     backoff: Backoff

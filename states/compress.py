@@ -6,6 +6,7 @@ from collections.abc import Generator
 from typing import Any
 
 from fsm_agent.compaction import Division, assembled, divide, pruned
+from fsm_agent.compaction.carry import carried_todos
 from fsm_agent.compaction.divide import size_of
 from fsm_agent.compaction.prune import without_images
 from fsm_agent.context import ASSUMED_WINDOW, threshold
@@ -41,7 +42,7 @@ def compress(turn: TurnState) -> Yields:
             if summary.interrupted:
                 return "cancelled"
             if summary.text:
-                shorter = assembled(division, summary.text + kept)
+                shorter = assembled(division, summary.text + kept, carried_todos(division.middle, division.tail))
     if turn.forced and size_of(shorter) > _enough(turn, before):
         shorter = without_images(shorter)
     if size_of(shorter) > _enough(turn, before):

@@ -21,7 +21,6 @@ from fsm_agent.table import Row
 from fsm_agent.wire import WireCopy
 from states.guardrails import Guardrails
 
-
 ELSEWHERE = {STORED: False}
 """Not part of a stored snapshot: rows and settings are stored once, bytes are made of them again."""
 

@@ -91,6 +91,24 @@ def _negate_part(rows: list[Row], at: int, table: Table, chance: random.Random) 
     rows[at] = dataclasses.replace(rows[at], guard=all_of(parts))
 
 
+def _always_open(rows: list[Row], at: int, table: Table, chance: random.Random) -> None:
+    rows[at] = dataclasses.replace(rows[at], guard=ALWAYS)
+
+
+def _feed_itself(rows: list[Row], at: int, table: Table, chance: random.Random) -> None:
+    if rows[at].spends:
+        rows[at] = dataclasses.replace(rows[at], resets=tuple({*rows[at].resets, chance.choice(rows[at].spends)}))
+
+
+def _swap_counters(rows: list[Row], at: int, table: Table, chance: random.Random) -> None:
+    spends = list(rows[at].spends)
+    if spends:
+        other = chance.choice([counter.name for counter in table.counters if counter.name not in spends])
+        spends[chance.randrange(len(spends))] = other
+    rows[at] = dataclasses.replace(rows[at], spends=tuple(spends))
+
+
 EDITS: tuple[Edit, ...] = (
-    _forget_spend, _forget_reset, _reset_more, _drop_guard, _delete_row, _lead_elsewhere, _negate_part
+    _forget_spend, _forget_reset, _reset_more, _drop_guard, _delete_row, _lead_elsewhere, _negate_part,
+    _always_open, _feed_itself, _swap_counters,
 )  # fmt: skip

@@ -60,7 +60,8 @@ def test_version_and_help(cli: Cli) -> None:
     code, out, _ = cli("--help")
     assert code == 0
     listed = re.findall(r"^  ([a-z]+)  ", out.partition("Commands:")[2], re.MULTILINE)
-    assert listed == ["run", "chat", "diagram", "verify", "simulate", "doctor"]
+    commands = ["run", "chat", "diagram", "verify", "simulate", "insights", "debug", "doctor", "sessions", "approvals"]
+    assert sorted(listed) == sorted(commands)
 
 
 def test_help_is_quick_and_loads_nothing_heavy() -> None:
@@ -93,7 +94,7 @@ FILE = "{file}"
     ("arguments", "says"),
     [
         (["fly"], "No such command 'fly'"),
-        (["debug"], "No such command 'debug'"),
+        (["debugger"], "No such command 'debugger'"),
         (["run"], "Missing argument 'TEXT'"),
         (["run", "hi", "--colour"], "No such option: --colour"),
         (["run", "hi", "--max-iterations", "many"], "should be a valid integer"),
@@ -114,8 +115,8 @@ FILE = "{file}"
         (["diagram", "--format", "png"], "unknown diagram format; given: png; allowed: mermaid, dot, svg, md, json"),
         (["diagram", "nowhere:TABLE"], "the table cannot be loaded (No module named 'nowhere')"),
         (["verify", "states.table:COUNTERS"], "this is no transition table"),
-        (["verify", "--set", "speed=3"], "unknown limit; given: speed"),
-        (["verify", "--set", "iterations=-3"], "limit iterations is out of range; given: -3"),
+        (["verify", "--set", "speed=3"], "unknown setting or maximum; given: speed=3"),
+        (["verify", "--set", "iterations=-3"], "maximum iterations is out of range; given: -3"),
         (["simulate", "--fault", "flood"], "unknown fault; given: flood; allowed: rate_limit"),
     ],
 )

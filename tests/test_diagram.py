@@ -18,50 +18,26 @@ from fsm_agent.diagram.layers import automatic
 from fsm_agent.diagram.model import diagram_of, words
 from fsm_agent.diagram.proof import proof_lines
 from fsm_agent.diagram.scene import PAD, TEXT, TITLE, PlacedBox, Scene, scene_of
-from fsm_agent.diagram.stale import stale, write
+from fsm_agent.diagram.stale import files, stale, write
 from fsm_agent.diagram.textwidth import text_width, wrapped
 from fsm_agent.errors import ConfigError
-from fsm_agent.table import Counter, Rung, Table, end, go, left, lines_of, on
+from fsm_agent.table import Table, end, go, lines_of, on
 from states.layout import LAYOUT
 from states.table import TURN
+from tests.diagram_reading import missing_rows, read_strictly
+from tests.diagram_tables import SMALL
+from tests.tables import courier
 
 GENERATED = Path(__file__).parent.parent / "diagrams"
 PROOF = ("Every turn ends.", "sends ≤ blocks·(1 + overflows + retries·(1 + rebuilds)) + repairs + rekeys + fallbacks")
 
-ASK = Rung("ask", "Think", left("asks"), ("asks",))
-SMALL = Table(
-    name="small",
-    states=("Start", "Think", "Act", "Check", "Done"),
-    final="Done",
-    counters=(Counter("asks"), Counter("acts"), Counter("fixes")),
-    lines=lines_of(
-        {
-            "Start": [on("go", go("Think"), why="a first | word")],
-            "Think": [
-                on("blank", ASK, end("gave_up", "Done"), why="nothing said"),
-                on("act", Rung("do; <it>", "Act", left("acts"), ("acts",)), end("too_long", "Done"), why="a tool"),
-                on("said", end("answered", "Done"), why="an answer"),
-                on("review", go("Check"), why="not sure"),
-            ],
-            "Act": [
-                on("ok", go("Think"), why="a result"),
-                on("bad", Rung("fix", "Act", left("fixes"), ("fixes",)), Rung("give back", "Think"), why="it failed"),
-            ],
-            "Check": [
-                on("fine", end("checked", "Done"), why="good"),
-                on("poor", ASK, end("gave_up", "Done"), why="not good"),
-            ],
-        }
-    ),
-    macros=(("cancelled", {"Start": "stopped", "Think": "stopped", "Act": "stopped_in_tool"}),),
-)
-TABLES: list[tuple[Table, Layout | None]] = [(TURN, LAYOUT), (TURN, None), (SMALL, None)]
-each_table = pytest.mark.parametrize(("table", "layout"), TABLES, ids=["own layout", "automatic", "small"])
+TABLES: list[tuple[Table, Layout | None]] = [(TURN, LAYOUT), (TURN, None), (SMALL, None), (courier(), None)]
+each_table = pytest.mark.parametrize(("table", "layout"), TABLES, ids=["own layout", "automatic", "small", "parcel"])
 
 
 @cache
 def proved(name: str) -> tuple[str, ...]:
-    return proof_lines({"turn": TURN, "small": SMALL}[name])
+    return proof_lines({"turn": TURN, "small": SMALL, "parcel": courier()}[name])
 
 
 def scene(table: Table, layout: Layout | None) -> Scene:
@@ -200,13 +176,37 @@ def test_wrapped_lines_keep_to_their_width() -> None:
 
 
 @each_table
-def test_mermaid_has_nothing_that_mermaid_drops(table: Table, layout: Layout | None) -> None:
-    _, _, body = render(table, "mermaid", layout=layout).split("---\n")
-    first, *lines = body.splitlines()
-    assert first == "stateDiagram-v2"
-    plain = r'state "\w+" as \w+|\[\*\] --> \w+|\w+ --> \[\*\]|class(Def)? \w+ [\w:#,]+'
-    labelled = r"\w+( --> \w+)? : [^:;<>\"]+"
-    assert [line for line in lines if not re.fullmatch(f"    ({plain}|{labelled})", line)] == []
+def test_every_rows_label_is_read_in_mermaid(table: Table, layout: Layout | None) -> None:
+    assert missing_rows(table, read_strictly(render(table, "mermaid", layout=layout))) == []
+
+
+def test_the_strict_reader_misses_what_mermaid_would_drop() -> None:
+    text = render(TURN, "mermaid", layout=LAYOUT)
+    assert missing_rows(TURN, read_strictly(text.replace(": compress\n", ": com;press\n"))) == [
+        "ClassifyError.overflow/2",
+        "ClassifyError.outgrown/2",
+    ]
+    assert missing_rows(TURN, read_strictly(text.replace("⇥ output cap", "⇥ <output cap>"))) == ["ClassifyError.cap_unknown"]
+
+
+@each_table
+def test_every_rows_label_and_guard_is_read_in_the_picture(table: Table, layout: Layout | None) -> None:
+    """Each row has its rung or exit on the line of its event, inside the box of its state; the list of another event of the same
+    box stands for it after "as". Its guard is what a pointer shows."""
+    root = ET.fromstring(render(table, "svg", layout=layout))
+    for row in table.rows:
+        lines = [e for e in root.iter() if e.get("data-event") == row.event and row.id in e.get("data-rows", "").split()]
+        assert len(lines) == 1, row.id
+        (text,) = {"".join(e.itertext()) for e in lines[0].iter() if row.id in e.get("data-rows", "").split() and "span" in e.tag}
+        rung = row.dest if row.rung == f"→ {row.dest}" else row.rung
+        wanted = f"⇥ {words(row.exit)}" if row.exit else f"→ {rung}" if rung == row.dest else rung
+        if text.startswith("as "):
+            (other,) = (e for e in root.iter() if words(e.get("data-event", "")) == text[3:] and row.source in e.get("data-rows", ""))
+            text = "".join(other.itertext())
+            assert wanted in text, row.id
+        else:
+            assert text == wanted, row.id
+        assert f"{row.id}: {row.rung} if {row.guard.label}" in "".join(lines[0].itertext())
 
 
 def test_dot_has_plain_labels_and_balanced_quotes() -> None:
@@ -250,20 +250,29 @@ def test_the_generated_files_are_fresh() -> None:
 
 
 def test_a_changed_or_missing_file_is_stale(tmp_path: Path) -> None:
-    names = [f"small.{ending}" for ending in FORMATS.values()]
-    assert write(tmp_path / "new", SMALL) == names
-    assert stale(tmp_path / "new", SMALL) == []
+    fresh = files(SMALL)
+    assert list(fresh) == [*(f"small.{ending}" for ending in FORMATS.values()), "small.proofs.md"]
+    assert write(tmp_path / "new", fresh) == list(fresh)
+    assert stale(tmp_path / "new", fresh) == []
     (tmp_path / "new" / "small.svg").write_text("<svg/>")
     (tmp_path / "new" / "small.md").unlink()
-    assert stale(tmp_path / "new", SMALL) == ["small.svg", "small.md"]
-    assert write(tmp_path / "new", SMALL) == ["small.svg", "small.md"]
+    assert stale(tmp_path / "new", fresh) == ["small.svg", "small.md"]
+    assert write(tmp_path / "new", fresh) == ["small.svg", "small.md"]
 
 
 def test_the_command_writes_checks_and_explains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--check", str(tmp_path)]) == 1
+    table = ["--table", "tests.diagram_tables:SMALL"]
+    assert main(["--check", str(tmp_path), *table]) == 1
     assert "stale:" in capsys.readouterr().out
-    assert main([str(tmp_path)]) == 0
-    assert {file.name for file in tmp_path.iterdir()} == {f"turn.{ending}" for ending in FORMATS.values()}
+    assert main([str(tmp_path), *table]) == 0
+    assert {file.name for file in tmp_path.iterdir()} == set(files(SMALL))
+    assert main(["--check", str(tmp_path), *table]) == 0
+    assert main([str(tmp_path), *table, "--limits", "tests.diagram_tables:SMALL_LIMITS"]) == 0
+    assert "Figures are for asks 2, acts 3, fixes 1." in (tmp_path / "small.proofs.md").read_text()
     assert main([str(tmp_path), "--table", "states.table:NOTHING"]) == 2
     assert main([str(tmp_path), "--table", "states.table:BLOCK"]) == 2
     assert "given: states.table:BLOCK" in capsys.readouterr().err
+    assert main([str(tmp_path), *table, "--limits", "states.table:BLOCK"]) == 2
+    assert "these are no limits" in capsys.readouterr().err
+    assert main([str(tmp_path), *table, "--limits", "tests.tables:DEFAULTS"]) == 2
+    assert "limits are missing; given: acts, asks, fixes" in capsys.readouterr().err

@@ -70,8 +70,8 @@ def check_wires(rows: list[dict[str, Any]], where: str) -> None:
 
 
 def test_a_turn_survives_being_killed_at_some_points() -> None:
-    """Every point and every recovery is the slow one's; this is one in four."""
-    base, *cases = run("matrix", "full", "0", "4")
+    """Every point and every recovery is the slow one's; this is one in eight."""
+    base, *cases = run("matrix", "full", "0", "8")
     assert set(base["base"]["states"]) == STATES
     for case in cases:
         assert case["signals"][0] == SIGKILL

@@ -21,7 +21,7 @@ from fsm_agent.mcp.listed import Listed
 from fsm_agent.mcp.log import MAX_A_SECOND, MAX_FILE, ServerLog
 from fsm_agent.mcp.names import MOST, names_of, server_of
 from fsm_agent.mcp.offer import MOST_NOTICES, MOST_TOOLS, Offer, offered
-from fsm_agent.mcp.schema import MAX_SCHEMA, Unfit, fitted
+from fsm_agent.mcp.schema import MAX_SCHEMA, Unfit, fitted, looked_over
 from fsm_agent.mcp.variables import Unset, safe_environment
 from fsm_agent.requests import Effect
 from fsm_agent.settings import Settings
@@ -41,7 +41,7 @@ async def never(tool: str, arguments: Mapping[str, Any], effect: Effect) -> Any:
 
 
 def offer(*listed: Listed, taken: tuple[str, ...] = (), **config: Any) -> Offer:
-    return offered("s", ServerConfig(command="x", **config), listed, never, 120, taken)
+    return offered("s", ServerConfig(command="x", **config), looked_over(listed), never, 120, taken)
 
 
 # Config
@@ -84,6 +84,8 @@ def test_servers_come_from_the_config_file(tmp_path: Path) -> None:
 def test_what_is_given_replaces_the_file(tmp_path: Path) -> None:
     home = config_file(tmp_path, '[mcp.servers.a]\ncommand = "x"\n')
     assert list(servers_of({"b": {"command": "y"}}, home)) == ["b"]
+    assert list(servers_of({"servers": {"b": {"command": "y"}}}, home)) == ["b"]
+    assert list(servers_of({"servers": {"command": "y"}}, home)) == ["servers"]
     assert servers_of({}, home) == {}
     assert servers_of(None, tmp_path / "elsewhere") == {}
 

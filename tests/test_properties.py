@@ -24,36 +24,13 @@ from fsm_agent.budget import IterationBudget
 from fsm_agent.callbacks import CHANNELS
 from fsm_agent.invariants import violations
 from fsm_agent.journal import Step
-from fsm_agent.messages import Message, ModelReply, Usage
+from fsm_agent.messages import Message, Usage
 from fsm_agent.requests import Failure
 from fsm_agent.sessions import Session
-from fsm_agent.store import store_for
-from fsm_agent.testing import (
-    FakeClock,
-    ScriptedModel,
-    bad_json,
-    blank,
-    call,
-    content_filter,
-    cut,
-    cut_tool_call,
-    drop,
-    empty_sse,
-    json_reply,
-    length,
-    malformed_chunk,
-    no_finish,
-    overflow,
-    reasoning,
-    refusal,
-    repeat,
-    silence,
-    slow,
-    status,
-    text,
-    tools,
-)
-from fsm_agent.testing.replies import SERVED
+from fsm_agent.store import Store, store_for
+from fsm_agent.testing import FakeClock, ScriptedModel, call, cut, no_finish, repeat, silence, text, tools
+from fsm_agent.testing.kinds import KINDS
+from fsm_agent.testing.strategies import Moment, moments, small_settings, windows
 from states import scaffolds
 from states.table import TURN
 from tests.harness import SHOWN, assert_legal_path
@@ -69,18 +46,8 @@ SCAFFOLDS = tuple(
 # Replies by name
 
 
-def error(message: str, code: str | None = None) -> dict[str, Any]:
-    return {"error": {"message": message, "code": code, "type": "invalid_request_error"}}
-
-
 REPLIES: dict[str, Any] = {
-    "text": text("an answer."),
-    "unreported": text("without usage", usage=None),
-    "announced": text("I'll look at the files now."),
-    "thought text": text("<think>hm</think>so it is"),
-    "open think": text("<think>never closed"),
-    "open scratchpad": text("<scratchpad>never closed"),
-    "slow": slow("one two three", 0.5),
+    **KINDS,
     "echo": tools(call("echo", {"text": "a"})),
     "two": tools(call("echo", {"text": "a"}), call("put", {"key": "k"})),
     "three": tools(call("echo", {"text": "a"}), call("echo", {"text": "b"}), call("echo", {"text": "c"}), text="so:"),
@@ -92,7 +59,6 @@ REPLIES: dict[str, Any] = {
     "unknown and echo": tools(call("nope"), call("echo")),
     "blank name": tools(call("")),
     "repairable name": tools(call("Echo_Tool", {"text": "r"})),
-    "bad json": bad_json(),
     "bad json and echo": tools(call("echo", '{"text": }'), call("echo", {"text": "a"})),
     "array": tools(call("echo", "[1, 2]")),
     "wrong type": tools(call("echo", {"text": {"a": 1}})),
@@ -108,58 +74,10 @@ REPLIES: dict[str, Any] = {
     "interrupts": tools(call("echo"), call("interrupts"), call("put", {"key": "after"})),
     "steers": tools(call("steers")),
     "reasoned call": tools(call("echo"), reasoning="because"),
-    "blank": blank(),
-    "reasoning": reasoning("hm, let me see"),
-    "length": length("part one, "),
-    "incomplete": ModelReply("half of ", finish="incomplete", usage=SERVED),
-    "incomplete thinking": ModelReply(reasoning="hm", finish="incomplete", usage=SERVED),
-    "length thinking": length("<think>abc"),
-    "length blank": length(""),
-    "cut call": cut_tool_call(),
     "open call": tools(call("echo", '{"text": "abc')),
-    "content filter": content_filter(),
-    "filtered text": content_filter("half a sentence"),
-    "refusal": refusal("no, sorry"),
-    "400": status(400),
-    "401": status(401),
-    "402": status(402),
-    "403": status(403),
-    "404": status(404, "Not Found"),
-    "413": status(413),
-    "422": status(422),
-    "429": status(429),
-    "429 with Retry-After": status(429, headers={"Retry-After": "7"}),
-    "500": status(500),
-    "502 page": status(502, "<html><title>Bad Gateway</title></html>"),
-    "503": status(503, headers={"Retry-After": "0"}),
-    "529": status(529),
-    "no such model": status(404, error("The model does not exist", "model_not_found")),
-    "no streaming": status(400, error("streaming is not supported by this model")),
-    "no images": status(400, error("this model does not support image input")),
-    "signature": status(400, error("Invalid signature in thinking block")),
-    "grammar": status(400, error("error parsing grammar: x")),
-    "output cap": status(400, error("max_tokens is too large: 9000. This model supports at most 4096 completion tokens.")),
-    "output cap unknown": status(400, error("max_tokens is too large for this model")),
-    "certificate": Failure("transport", "x", exception="SSLError", detail="certificate verify failed"),
-    "unsent": Failure("transport", "x", exception="ConnectError", detail="connection refused", sent=False),
-    "encode": Failure("encode", "x", exception="UnicodeEncodeError", sent=False),
-    "overflow": overflow(),
-    "overflow of a small window": overflow(500),
-    "drop": drop(),
-    "cut": cut("half "),
-    "cut nothing": cut(""),
     "cut call text": cut("half ", call("echo", {"text": "a"})),
-    "no finish": no_finish("a text "),
     "no finish call": no_finish("", call("echo", {"text": "a"})),
     "no finish open call": no_finish("", call("put", "{}")),
-    "empty stream": empty_sse(),
-    "malformed": malformed_chunk(),
-    "malformed after text": malformed_chunk("some "),
-    "whole": json_reply(text("a whole reply")),
-    "error in a 200": json_reply({"error": {"message": "overloaded", "code": 500}}),
-    "not a reply": json_reply({"hello": 1}),
-    "nothing": json_reply([]),
-    "local bug": Failure("local", "a bug", exception="TypeError"),
 }
 SILENT = {"silence": "headers", "silence after text": "text so far ", "mute": "connect"}
 """Replies that end only because the clock jumps past the watchdog's limit."""
@@ -172,15 +90,6 @@ ENDING = {
 
 
 # Cases
-
-
-@dataclass(frozen=True)
-class Moment:
-    """The n-th time (from 0) that something of this kind happens, somebody does this."""
-
-    where: str
-    nth: int
-    what: str = "interrupt"
 
 
 @dataclass(frozen=True)
@@ -202,41 +111,7 @@ class Case:
     moments: list[Moment] = field(default_factory=list)
 
 
-def counts(most: int) -> st.SearchStrategy[int]:
-    return st.integers(0, most)
-
-
-def group(**values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    return st.fixed_dictionaries({}, optional=values)
-
-
-SETTINGS = st.fixed_dictionaries(
-    {"max_iterations": st.sampled_from([12, 5, 5, 4, 3, 2, 1, 0])},
-    optional={
-        "api_max_retries": st.integers(1, 3),
-        "max_attempts_per_turn": st.sampled_from([None, None, None, 1, 3, 8]),
-        "max_attempts_per_call_block": st.sampled_from([None, None, None, 1, 3]),
-        "max_output_tokens": st.just(100),
-        "invalid_tool_strikes": st.integers(1, 3),
-        "invalid_json_retries": counts(2),
-        "explain_abnormal_end": st.booleans(),
-        "budget": group(grace_call=st.booleans(), max_free_rounds=counts(2)),
-        "length": group(max_continuations=counts(3), tool_retries=counts(3)),
-        "continuation": group(acks_enabled=st.booleans(), ack=counts(2), scratchpad=counts(2), verify_enabled=st.booleans()),
-        "empty": group(nudges=counts(2), prefills=counts(2), retries=counts(3)),
-        "compression": group(enabled=st.booleans(), max_per_streak=counts(3), preflight_passes=counts(3), tail_floor=st.just(3)),
-        "guardrail": group(hard_stop=st.booleans(), stop_exact=st.integers(1, 2), stop_same=st.integers(1, 2)),
-        "interrupt": group(keep_partial=st.booleans()),
-        "stale": group(giveup=st.integers(1, 3)),
-    },
-)
-WINDOWS = st.sampled_from([None, 300, 700, 2_000, 20_000])
-MOMENTS = st.builds(
-    Moment,
-    st.sampled_from(["start", "model", "wait", "tool", "approval", *(channel for channel in CHANNELS if channel != "approval")]),
-    st.integers(0, 12),
-    st.sampled_from(["interrupt", "interrupt", "steer"]),
-)
+MOMENTS = moments(("start", "model", "wait", "tool", "approval", *(channel for channel in CHANNELS if channel != "approval")))
 NAMES = [*REPLIES, *SILENT]
 GOING_ON = st.sampled_from([name for name in NAMES if name not in ENDING])
 ANY = GOING_ON | GOING_ON | GOING_ON | st.sampled_from(NAMES)
@@ -250,9 +125,9 @@ SCRIPTS = st.lists(RUNS, max_size=20).map(lambda runs: [name for run in runs for
 CASES = st.builds(
     Case,
     script=SCRIPTS,
-    settings=SETTINGS,
-    window=WINDOWS,
-    fallbacks=st.lists(WINDOWS, max_size=2),
+    settings=small_settings(),
+    window=windows(),
+    fallbacks=st.lists(windows(), max_size=2),
     repeated=st.booleans(),
     history=st.sampled_from([0, 0, 1, 12]),
     keys=st.sampled_from([0, 1, 2, "refreshed", "refused"]),
@@ -571,8 +446,14 @@ async def next_turn(world: World) -> None:
         assert result.final_response == "all is well"
 
 
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """One for all turns of a test, so that it is opened once."""
+    return store_for(str(tmp_path))
+
+
 FAST = settings(
-    max_examples=300,
+    max_examples=200,
     derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
@@ -586,12 +467,12 @@ FAST = settings(
 @example(case=Case(script=["announced", "echo"], settings={"max_iterations": 2, "continuation": {"acks_enabled": True}}))
 @example(case=Case(script=["surrogate"], settings={"max_iterations": 0}))
 @given(case=CASES)
-def test_random_turns(case: Case, tmp_path: Path) -> None:
+def test_random_turns(case: Case, tmp_path: Path, store: Store) -> None:
     asyncio.run(play(case, tmp_path))
 
 
 @pytest.mark.slow
 @settings(FAST, max_examples=20_000, derandomize=False, print_blob=True)
 @given(case=CASES)
-def test_very_many_random_turns(case: Case, tmp_path: Path) -> None:
+def test_very_many_random_turns(case: Case, tmp_path: Path, store: Store) -> None:
     asyncio.run(play(case, tmp_path))

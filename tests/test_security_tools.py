@@ -117,14 +117,6 @@ def test_a_hard_line_is_not_even_asked_about(work: Path, monkeypatch: pytest.Mon
     assert all("can never be approved" in answer for answer in answers)
 
 
-def test_the_handler_itself_refuses_what_slipped_past_the_question(work: Path) -> None:
-    """It knows where the command would run, which nobody knew when it was asked about."""
-    person = Person("once")
-    up = "/".join([".."] * 40)
-    _, results = played([tools(call("terminal", {"command": f"rm -rf {up}"})), text("I could not.")], work, person)
-    assert results[0].startswith("Refused, and no approval can change that")
-
-
 # ------------------------------------------------------------------------------------------- what others tell a model
 
 

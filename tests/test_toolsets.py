@@ -292,7 +292,8 @@ def test_terminal_reports_exit_code_and_output(tmp_path: Path, use: Use) -> None
     assert ok(use("terminal", command="kill -9 $$")).startswith("killed by signal 9")
     assert error(use("terminal", command="true", directory="nope"))
     assert "outside" in error(use("terminal", command="true", directory=".."))
-    assert "no approval can change that" in error(use("terminal", command="sudo -S true"))
+    for command in ("sudo -S true", f"rm -rf {'../' * 40}", f"cd {'../' * 40}; rm -rf *"):
+        assert "no approval can change that" in error(use("terminal", command=command, directory="sub"))
 
 
 def test_terminal_hides_provider_keys(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -283,9 +284,10 @@ def test_jobs_do_not_outlive_their_process(tmp_path: Path, how: str) -> None:
         os.kill(family[2], 9)  # nobody is left who could end what had left the group
     agent.communicate()
     until(lambda: not any(alive(pid) for pid in family))
-    if how != "keeper":
-        folder = Path((tmp_path / "folder").read_text())
-        until(lambda: not folder.parent.exists())
+    folder = Path((tmp_path / "folder").read_text()).parent
+    if how == "keeper":
+        shutil.rmtree(folder)
+    until(lambda: not folder.exists())
 
 
 def test_a_job_whose_keeper_was_killed_is_told(tmp_path: Path, jobs: Jobs) -> None:

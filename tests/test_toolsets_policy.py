@@ -276,10 +276,10 @@ def test_the_environment_of_this_process_is_what_counts_by_default(monkeypatch: 
     ],
 )
 def test_the_policy_is_quick_on_long_commands(part: str) -> None:
-    started = time.monotonic()
+    started = time.process_time()
     hard_line(part * (19_999 // len(part)))
     hard_line("rm -rf /" + part * (19_000 // len(part)))
-    assert time.monotonic() - started < 1
+    assert time.process_time() - started < 1
 
 
 @given(st.text(alphabet="rm -f/~$(){}`'\"\\;|&<>*\nsudo:=cbh,x0", max_size=80))

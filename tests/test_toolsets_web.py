@@ -210,6 +210,13 @@ def test_redirects_are_followed_and_each_is_checked() -> None:
         assert len(served.asked) == 6
 
 
+def test_no_cookie_is_carried_from_one_page_to_the_next() -> None:
+    headers = {"Location": "/b", "Set-Cookie": "id=1; Path=/"}
+    with site({"/a": Answer(status=302, headers=headers), "/b": html("end")}) as served:
+        assert fetch(served.url("/a")).body == b"end"
+        assert served.cookies == [None, None]
+
+
 def test_large_pages_are_cut() -> None:
     def forever() -> Iterator[bytes]:
         while True:

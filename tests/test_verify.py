@@ -13,18 +13,12 @@ import pytest
 from fsm_agent.errors import TableError
 from fsm_agent.table import ALWAYS, Counter, Guard, Rung, Table, end, go, left, lines_of, on
 from fsm_agent.verify import Bound, bounds, examine, prove, search, verify_table
-from fsm_agent.verify.setcover import cheapest_cover
 from fsm_agent.verify.polynomial import Polynomial, Printer
-from fsm_agent.verify.scopes import limit_names
+from fsm_agent.verify.scopes import limit_names, small_scopes
+from fsm_agent.verify.setcover import cheapest_cover
 from states.table import TURN
 from tests.mutants import changed, mutant, with_rows, without
-
-DEFAULTS = {
-    "iterations": 90, "free_rounds": 90, "graces": 2, "fallbacks": 2, "rekeys": 2, "retries": 2, "patience": 1,
-    "rebuilds": 1, "compactions": 3, "overflows": 3, "repairs": 10, "continuations": 3, "cut_calls": 4,
-    "incompletes": 3, "scratchpads": 2, "acks": 2, "verifies": 1, "strikes": 2, "recalls": 3, "nudges": 1,
-    "prefills": 2, "empties": 3, "attempts": 360, "sends": 12,
-}  # fmt: skip
+from tests.tables import DEFAULTS, courier
 
 
 def bound_of(table: Table, *states: str, caps: bool = False) -> Bound:
@@ -128,7 +122,7 @@ def test_the_capped_formulas_equal_exact_search(found: dict[tuple[tuple[str, ...
 
 @pytest.mark.slow
 def test_the_formulas_equal_exact_search_on_many(found: dict[tuple[tuple[str, ...], bool], Bound]) -> None:
-    assert compare(found, range(1000, 1400), caps=False, most_pairs=600_000) >= 200
+    assert compare(found, range(1000, 1400), caps=False, most_pairs=40_000) >= 200
     assert compare(found, range(2000, 2200), caps=True, most_pairs=100_000) >= 60
 
 
@@ -318,7 +312,7 @@ def small_limits(seed: int, caps: bool) -> dict[str, int]:
 
 
 def test_no_mutant_is_wrongly_said_to_end() -> None:
-    seen = check_mutants(range(150))
+    seen = check_mutants(range(100))
     assert min(seen["ends"], seen["loops"], seen["holes or overlaps"]) >= 10, seen
 
 
@@ -357,23 +351,6 @@ def test_no_mutant_of_a_thousand_is_wrongly_said_to_end() -> None:
     check_mutants(range(10_000, 11_000))
 
 
-def courier() -> Table:
-    """A parcel: no flag, no cap, nothing about models."""
-    again = Rung("drive again", "Drive", left("tries"), ("tries",))
-    ring = Rung("ring", "Ring", left("rings"), ("rings",))
-    repack = Rung("repack", "Pack", left("repacks"), ("repacks",))
-    lines = {
-        "Pack": [on("packed", go("Drive"), why="")],
-        "Drive": [on("arrived", go("Ring"), why=""), on("broken", repack, end("lost", "Done"), why="")],
-        "Ring": [
-            on("open", end("delivered", "Done"), why=""),
-            on("closed", ring, again, end("returned", "Done"), why=""),
-        ],
-    }
-    counters = tuple(Counter(name) for name in ("tries", "rings", "repacks"))
-    return Table("parcel", ("Pack", "Drive", "Ring", "Done"), "Done", counters, lines_of(lines))
-
-
 def test_any_table_can_be_verified() -> None:
     limits = {"tries": 3, "rings": 2, "repacks": 1}
     report = verify_table(courier(), limits)
@@ -384,7 +361,7 @@ def test_any_table_can_be_verified() -> None:
     values = {figure.quantity: (figure.value, figure.exact, figure.kind) for figure in report.figures}
     assert values["visits of Drive"] == (5, 5, "exact")
     assert values["visits of Pack"] == (2, 2, "exact")
-    assert values["moves"][0] >= exact.most_visits()
+    assert values["moves"] == (13, 13, "exact") == (exact.most_visits(), 13, "exact")
     assert not any(figure.caps for figure in report.figures)
 
 
@@ -427,7 +404,10 @@ def test_the_report_says_all_and_is_json() -> None:
     assert data["ok"] is True
     assert {check["ok"] for check in data["checks"]} == {True}
     text = report.render()
-    for part in ("ok    every turn ends, caps taken away", "visits of CallLLM, without caps: at most 2,772", REQUESTS,
+    reached = "(exact: reached by a constructed run)"
+    for part in ("ok    every turn ends, caps taken away", f"visits of CallLLM, without caps: at most 2,772 {reached}",
+                 f"visits of CallLLM, with caps: at most 360 {reached}", REQUESTS,
+                 "A longest run: 360 visits of CallLLM, with caps, in",
                  "no row is dead", "where blocks = iterations + free_rounds + graces", "Prepare.ready →"):  # fmt: skip
         assert part in text
 
@@ -471,3 +451,14 @@ def test_a_cover_is_a_cheapest_one() -> None:
     assert cheapest_cover(0b111, [(0b011, 3), (0b110, 3), (0b001, 1), (0b111, 5)]) == (1, 2)
     assert cheapest_cover(0b100, [(0b011, 3)]) is None
     assert cheapest_cover(0, []) == ()
+
+
+def test_a_row_behind_large_scopes_is_not_called_dead() -> None:
+    """Every scope of this table has more pairs than are searched exactly; a search for the row itself finds it."""
+    names = [f"n{number}" for number in range(30)]
+    lines = [on(name, Rung(name, "A", left(name), (name,)), end("e", "E"), why="") for name in names]
+    lines += [on("x", end("both", "E", when=~left("n0") & ~left("n1")), end("one", "E"), why="")]
+    wide = Table("wide", ("A", "E"), "E", tuple(map(Counter, names)), lines_of({"A": lines}))
+    assert small_scopes(wide) == ((), wide.rows)
+    report = verify_table(wide)
+    assert [check.findings for check in report.checks if check.name == "no row is dead"] == [()]

@@ -100,8 +100,8 @@ def check_against_exact_search(seeds: range, most_pairs: int) -> tuple[int, int]
 
 
 def test_scripts_take_what_exact_search_says() -> None:
-    compared, missed = check_against_exact_search(range(12), 4_000)
-    assert compared >= 2_000
+    compared, missed = check_against_exact_search(range(9), 3_000)
+    assert compared >= 1_500
     assert missed <= compared // 100
 
 

@@ -27,15 +27,17 @@ def moved(to: str) -> Answer:
 
 
 class Site:
-    """``asked``: (path, Host header) of each request."""
+    """``asked``: (path, Host header) of each request; ``cookies``: what came with them."""
 
     def __init__(self, pages: Mapping[str, Answer], certificate: str | None = None) -> None:
         self.asked: list[tuple[str, str]] = []
+        self.cookies: list[str | None] = []
         site = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 site.asked.append((self.path, self.headers["Host"]))
+                site.cookies.append(self.headers["Cookie"])
                 answer = pages.get(self.path, Answer(b"no such page", 404, {"Content-Type": "text/plain"}))
                 self.send_response(answer.status)
                 for name, value in answer.headers.items():

@@ -6,6 +6,11 @@ from typing import Annotated
 
 import typer
 
+from fsm_agent.cli.approvals_app import approvals
+from fsm_agent.cli.diagram_app import diagram
+from fsm_agent.cli.options import ApiKey, BaseUrl, Home, Json, MaxIterations, Model, Sets, Yes
+from fsm_agent.cli.sessions_app import sessions
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -14,14 +19,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Model = Annotated[str | None, typer.Option("--model", "-m", help="<provider>:<model>; default: what is there.")]
-BaseUrl = Annotated[str | None, typer.Option(help="Address of an OpenAI-compatible server.")]
-ApiKey = Annotated[str | None, typer.Option(help="API key; better set in the environment.")]
-Home = Annotated[str | None, typer.Option(help="Data directory; default: $FSM_AGENT_HOME, else the platform's.")]
-MaxIterations = Annotated[int | None, typer.Option(help="Iterations that the turn may use.")]
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as api_max_retries=5.")]
-Yes = Annotated[bool, typer.Option("--yes/--ask", "-y", help="Approve every tool call without asking.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+app.add_typer(diagram, name="diagram")
+app.add_typer(sessions, name="sessions")
+app.add_typer(approvals, name="approvals")
+
+Session = Annotated[str | None, typer.Option(help="Go on in this session: its id, the beginning of one, or its title.")]
 TableName = Annotated[str | None, typer.Argument(metavar="[MODULE:TABLE]", help="A transition table; default: the turn's.")]
 
 
@@ -51,12 +53,13 @@ def run(
     max_iterations: MaxIterations = None,
     set: Sets = None,
     yes: Yes = False,
+    session: Session = None,
 ) -> None:
     """Run one turn. Exit codes: 0 completed, 1 failed, 2 wrong use, 3 partial, 130 interrupted."""
     from fsm_agent.cli.given import Given
     from fsm_agent.cli.run import run
 
-    raise typer.Exit(run(text, Given(model, base_url, api_key, home, max_iterations, set or (), yes), json))
+    raise typer.Exit(run(text, Given(model, base_url, api_key, home, max_iterations, set or (), yes, session), json))
 
 
 @app.command()
@@ -68,35 +71,28 @@ def chat(
     max_iterations: MaxIterations = None,
     set: Sets = None,
     yes: Yes = False,
+    session: Session = None,
 ) -> None:
     """Talk with the agent, turn after turn."""
     from fsm_agent.cli.chat import chat
     from fsm_agent.cli.given import Given
 
-    raise typer.Exit(chat(Given(model, base_url, api_key, home, max_iterations, set or (), yes)))
-
-
-@app.command()
-def diagram(
-    table: TableName = None,
-    format: Annotated[str, typer.Option("--format", "-f", help="mermaid, dot, svg, md or json.")] = "mermaid",
-) -> None:
-    """Print the diagram of a transition table."""
-    from fsm_agent.cli.table import diagram
-
-    raise typer.Exit(diagram(table, format))
+    raise typer.Exit(chat(Given(model, base_url, api_key, home, max_iterations, set or (), yes, session)))
 
 
 @app.command()
 def verify(
     table: TableName = None,
-    set: Annotated[list[str] | None, typer.Option("--set", metavar="LIMIT=N", help="A limit, such as iterations=200.")] = None,
+    set: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=N", help="A setting (max_iterations=9) or a maximum (fallbacks=2).")
+    ] = None,
+    promela: Annotated[str | None, typer.Option(metavar="FILE", help="Write a model for spin there.")] = None,
     json: Json = False,
 ) -> None:
-    """Prove that every turn ends, and print the proof. Exit code 1 when a check fails."""
-    from fsm_agent.cli.table import verify
+    """Prove that every turn ends, and print the proof. Exit codes: 0 proved, 1 a check failed, 2 wrong use."""
+    from fsm_agent.cli.verify import verify
 
-    raise typer.Exit(verify(table, set or (), json))
+    raise typer.Exit(verify(table, set or (), json, promela))
 
 
 @app.command()
@@ -112,6 +108,43 @@ def simulate(
     from fsm_agent.cli.simulate import simulate
 
     raise typer.Exit(simulate(fault or (), seed, json))
+
+
+@app.command()
+def insights(
+    days: Annotated[float, typer.Option(help="How far back.")] = 30,
+    json: Json = False,
+    home: Home = None,
+) -> None:
+    """What the turns of the last days did, and cost."""
+    from fsm_agent.cli.insights import report
+
+    raise typer.Exit(report(home, days, json))
+
+
+@app.command()
+def debug(
+    turn: Annotated[str | None, typer.Argument(metavar="[TURN]", help="A turn, or the beginning of its id; default: the newest.")] = None,
+    attach: Annotated[str | None, typer.Option(metavar="TURN", help="A turn that another process runs.")] = None,
+    task: Annotated[str | None, typer.Option(metavar="TEXT", help="Start a turn with this message, paused.")] = None,
+    web: Annotated[bool, typer.Option("--web", help="Serve a page (the default), until interrupted.")] = False,
+    port: Annotated[int, typer.Option(help="Port of the page; 0 for any that is free.")] = 0,
+    open: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
+    dap: Annotated[int | None, typer.Option(metavar="PORT", help="Serve editors (Debug Adapter Protocol) on this port.")] = None,
+    stdio: Annotated[bool, typer.Option("--stdio", help="Serve one editor over standard input and output.")] = False,
+    model: Model = None,
+    home: Home = None,
+    base_url: BaseUrl = None,
+    api_key: ApiKey = None,
+    max_iterations: MaxIterations = None,
+    set: Sets = None,
+) -> None:
+    """Step through a turn, look back, change it, and go on from anywhere."""
+    from fsm_agent.cli.debug import Wanted, debug
+    from fsm_agent.cli.given import Given
+
+    wanted = Wanted(turn, attach, task, web, port, open, dap, stdio)
+    raise typer.Exit(debug(wanted, Given(model, base_url, api_key, home, max_iterations, set or ())))
 
 
 @app.command()

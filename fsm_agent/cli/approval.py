@@ -1,45 +1,46 @@
-"""Asking a person whether a tool may run. Nobody at the terminal means no."""
+"""Asking the person at the terminal: may a tool run, and what the model wants to know. Nobody there means no."""
 
 from __future__ import annotations
 
 import select
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from rich.text import Text
 
 from fsm_agent.cli.live import Live
-from fsm_agent.cli.screen import clean
+from fsm_agent.cli.screen import clean, preview
 from fsm_agent.requests import AskApproval
 
-Answer = Literal["once", "session", "always", "deny"]
+Answer = Literal["once", "session", "always", "deny", "never"]
 ANSWERS: dict[str, Answer] = {
     "y": "once", "yes": "once", "once": "once", "s": "session", "session": "session", "a": "always", "always": "always",
-    "n": "deny", "no": "deny", "deny": "deny", "": "deny",
+    "n": "deny", "no": "deny", "deny": "deny", "": "deny", "never": "never",
 }  # fmt: skip
-QUESTION = "Allow it?  y once · s this session · a always · n no: "
+QUESTION = "Allow it?  y once · s this session · a always · n no · never: "
 MAX_SHOWN = 2_000
 """Characters of one argument that are shown before a person decides."""
 
 
-def asker(live: Live, yes: bool) -> Callable[[AskApproval], Answer | bool] | None:
-    """How to ask for approval; ``None`` when nobody is there, so that the turn knows it runs unattended."""
-    if yes:
-        return lambda request: True
-    if sys.stdin is None or not sys.stdin.isatty():
-        return None
-    return lambda request: _ask(request, live)
+def attend(live: Live, yes: bool) -> None:
+    """Let the turn ask the person at the terminal, if there is one. With ``yes`` every tool is approved without asking."""
+    there = sys.stdin is not None and sys.stdin.isatty()
+    live.approval = (lambda request: True) if yes else (lambda request: _ask(request, live)) if there else None
+    live.clarify = (lambda question, choices: _question(question, choices, live)) if there else None
 
 
 def _ask(request: AskApproval, live: Live) -> Answer:
     """Runs in a thread of its own and gives up when the turn has moved on without an answer."""
     waiting = live.waiting()
-    lines = [Text(f"  {clean(request.name)} wants to run:", "bold yellow")]
+    task = f" for the delegated task “{clean(request.origin)}”" if request.origin else ""
+    lines = [Text(f"  {clean(request.name)} wants to run{task}:", "bold yellow")]
     for name, value in request.arguments.items():
         shown = clean(str(value))
         cut = f" … [{len(shown):,} characters in all]" if len(shown) > MAX_SHOWN else ""
         lines.append(Text(f"    {clean(name)} = {shown[:MAX_SHOWN]}{cut}"))
+    if request.pattern:
+        lines.append(Text(f"    remembered as {preview(request.pattern, 200)}", "dim"))
     live.write(*lines)
     while True:
         live.question(QUESTION)
@@ -47,9 +48,23 @@ def _ask(request: AskApproval, live: Live) -> Answer:
             return "deny"
         live.answered()
         if (answer := ANSWERS.get(line.strip().lower())) is not None:
-            if answer == "deny":
+            if answer in ("deny", "never"):
                 live.write(Text("    ✗ denied", "yellow"))
             return answer
+
+
+def _question(question: str, choices: Sequence[str], live: Live) -> str | None:
+    """What the model wants to know: one of the choices by its number, or any other words."""
+    waiting = live.waiting()
+    live.write(Text(f"  {clean(question)}", "bold yellow"))
+    live.write(*(Text(f"    {number} {clean(choice)}") for number, choice in enumerate(choices, 1)))
+    live.question("Your answer" + (" (a number, or in your own words): " if choices else ": "))
+    if (line := _line(waiting)) is None:
+        return None
+    live.answered()
+    words = line.strip()
+    chosen = int(words) if words.isascii() and words.isdigit() else 0
+    return choices[chosen - 1] if 1 <= chosen <= len(choices) else words or None
 
 
 def _line(waiting: Callable[[], bool]) -> str | None:

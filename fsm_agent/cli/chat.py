@@ -5,67 +5,128 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+from collections.abc import Callable
+from functools import partial
 
 from rich.text import Text
 
 from fsm_agent.agent import Agent
-from fsm_agent.cli.approval import asker
+from fsm_agent.cli.approval import attend
 from fsm_agent.cli.given import Given, agent_of
 from fsm_agent.cli.live import Live
 from fsm_agent.cli.prompt import Reader, piped, typed
 from fsm_agent.cli.run import played
-from fsm_agent.cli.screen import clean, console_of, seconds
-from fsm_agent.errors import ConfigError
+from fsm_agent.cli.screen import clean, console_of, preview, seconds
+from fsm_agent.cli.sessions import store_of
+from fsm_agent.errors import ConfigError, SessionBusy
 from fsm_agent.result import TurnResult
+from fsm_agent.store import Store
+from fsm_agent.store.read import TurnInfo
+from fsm_agent.turns import Turn
 
 HELP = """Write a message and press Enter. Alt-Enter, or a backslash at the end of the line, begins a new line.
 Ctrl-C interrupts a running turn and keeps its text so far, twice leaves. Ctrl-D leaves.
 /path   the states that the last turn went through
+/resume   go on with a turn that was left unfinished
+/undo [N]   take back the last turn, or the last N; what tools did stays done
+/title [WORDS]   what the session is called, or is to be called
 /help   this text
 /exit   leave"""
-_COMMAND = re.compile(r"/[a-z]+")
+REMINDED = 86_400.0
+"""Seconds for which somebody who begins to talk is told of a turn that was left unfinished."""
+_COMMAND = re.compile(r"/([a-z]+)")
+_WITH_WORDS = re.compile(r"/(undo|title)[ \t]+(\S[^\n]*)")
 
 
 def chat(given: Given) -> int:
     """Talk until the input ends. Returns 0; a message that cannot be used is refused and the talk goes on."""
     live = Live(console_of(sys.stdout))
-    live.approval = asker(live, given.yes)
+    attend(live, given.yes)
     agent, choice = agent_of(given, live)
     live.begin(f"{choice.profile.name}:{choice.model}", choice.why)
     live.write(Text("  /help shows what can be done, Ctrl-D leaves", "dim"))
+    if given.session is not None:
+        _greet(agent, live)
+    else:
+        _remind(agent, live, store_of(given.home))
     asyncio.run(_talk(agent, live, typed(agent.home) if sys.stdin.isatty() else piped(live)))
     return 0
+
+
+def _remind(agent: Agent, live: Live, store: Store) -> None:
+    """Of the newest turn, when its process ended in the middle of it not long ago."""
+    newest = next(iter(agent.journal.recent(1)), None)
+    if newest is None or newest.ended is not None or store.now() - newest.moved > REMINDED or store.owners.alive(newest.owner):
+        return
+    live.write(Text(f"  a turn was left unfinished: “{preview(newest.asked, 60)}”", "yellow"))
+    live.write(Text(f"  fsm-agent sessions resume {clean(newest.id)}", "yellow"))
+
+
+def _greet(agent: Agent, live: Live) -> None:
+    """Which session goes on, and whether its last turn was left in the middle."""
+    live.write(Text.assemble("  ", (preview(agent.title, 80), "bold"), (f"  {clean(agent.session_id)}", "dim")))
+    if (last := _unfinished(agent)) is not None:
+        words = f"  its last turn was left unfinished in {last.state}, after {last.seq} moves: “{preview(last.asked, 60)}”"
+        live.write(Text(words, "yellow"), Text("  /resume goes on with it; another message gives it up", "yellow"))
+
+
+def _unfinished(agent: Agent) -> TurnInfo | None:
+    return next((turn for turn in agent.journal.recent(1, agent.session_id) if turn.ended is None), None)
 
 
 async def _talk(agent: Agent, live: Live, read: Reader) -> None:
     last: TurnResult | None = None
     try:
         while (text := await read()) is not None:
-            if _COMMAND.fullmatch(text.strip()):
-                if text.strip() in ("/exit", "/quit"):
-                    return
-                live.write(Text(_obey(text.strip(), last)))
+            found = _COMMAND.fullmatch(text.strip()) or _WITH_WORDS.fullmatch(text.strip())
+            if found is not None:
+                command, words = (*found.groups(), "")[:2]
+                if command in ("exit", "quit"):
+                    break
+                last = await _obey(command, words, agent, live, last)
             elif text.strip():
-                last = await _answer(agent, text, live) or last
+                last = await _answer(agent, partial(agent.start, text), live) or last
+        if last is not None:
+            live.write(Text(f"  go on later: fsm-agent chat --session {clean(agent.session_id)}", "dim"))
     finally:
         await agent.aclose()
 
 
-async def _answer(agent: Agent, text: str, live: Live) -> TurnResult | None:
+async def _answer(agent: Agent, begin: Callable[[], Turn], live: Live) -> TurnResult | None:
     try:
-        turn = agent.start(text)
-    except ConfigError as error:
+        turn = begin()
+        return await played(agent, turn, live)
+    except (ConfigError, SessionBusy) as error:
         live.write(Text(clean(str(error)), "red"))
         return None
-    return await played(agent, turn, live)
 
 
-def _obey(command: str, last: TurnResult | None) -> str:
-    if command == "/help":
-        return HELP
-    if command == "/path":
-        return _path(last) if last else "There was no turn yet."
-    return f"There is no command {command}; /help shows what can be done."
+async def _obey(command: str, words: str, agent: Agent, live: Live, last: TurnResult | None) -> TurnResult | None:
+    """Do what was asked; the last result, for ``/path``."""
+    if command == "resume":
+        return await _answer(agent, partial(agent.resume, agent.session_id), live) or last
+    try:
+        live.write(Text(await _reply(command, words, agent, last)))
+    except (ConfigError, SessionBusy) as error:
+        live.write(Text(clean(str(error)), "red"))
+    return last
+
+
+async def _reply(command: str, words: str, agent: Agent, last: TurnResult | None) -> str:
+    match command:
+        case "help":
+            return HELP
+        case "path":
+            return _path(last) if last else "There was no turn yet."
+        case "title":
+            title = agent.rename(words) if words else agent.title
+            return f"The session is called “{clean(title)}”." if title else "The session gets its title with its first turn."
+        case "undo":
+            if words and not words.isdecimal():
+                raise ConfigError("so many turns cannot be undone", words, "a number")
+            done = await agent.aundo(int(words or 1))
+            return f"Taken back, from “{preview(done.asked, 60)}” on; the transcript has {done.rows} messages now."
+    return f"There is no command /{command}; /help shows what can be done."
 
 
 def _path(result: TurnResult) -> str:

@@ -8,16 +8,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fsm_agent.agent import Agent
+from fsm_agent.agent import DEFAULT_TOOLSETS, Agent
 from fsm_agent.errors import ConfigError
+from fsm_agent.home import home_of
 from fsm_agent.providers.choose import Choice, choose
 from fsm_agent.providers.probe import local_models
 from fsm_agent.settings import Settings
+from fsm_agent.store import store_for
+from fsm_agent.store.find import find_session
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What ``run`` and ``chat`` have in common. ``sets`` are ``nested.name=value`` texts; ``yes`` approves every tool."""
+    """What ``run`` and ``chat`` have in common. ``sets`` are ``nested.name=value`` texts; ``yes`` approves every tool;
+    ``session`` is the one to go on in, as its user calls it."""
 
     model: str | None = None
     base_url: str | None = None
@@ -26,19 +30,27 @@ class Given:
     max_iterations: int | None = None
     sets: Sequence[str] = ()
     yes: bool = False
+    session: str | None = None
 
 
 def agent_of(given: Given, callbacks: object) -> tuple[Agent, Choice]:
     """The agent, and the model that was chosen with the reason why. Raises ``ConfigError``."""
     settings = settings_of(given.sets, given.max_iterations)
     choice = choose(given.model, given.base_url, given.api_key, env=os.environ, probe=local_models)
+    if given.yes:  # of children too
+        settings = settings.model_copy(update={"delegation": settings.delegation.model_copy(update={"approvals": "ask"})})
+    asks = ("clarify",) if getattr(callbacks, "clarify", None) is not None else ()
+    store = store_for(home_of(given.home, os.environ), settings.store.durability)
     agent = Agent(
         f"{choice.profile.name}:{choice.model}",
         base_url=choice.base_url,
         api_key=given.api_key,
+        toolsets=(*DEFAULT_TOOLSETS, "delegate", *asks),
         settings=settings,
         home=given.home,
+        session_id=None if given.session is None else find_session(store, given.session),
         callbacks=callbacks,
+        store=store,
     )
     return agent, choice
 

@@ -28,6 +28,7 @@ class Live:
     """``quiet`` shows nothing at all. On anything but a terminal there is no spinner and no control sequence."""
 
     approval: Callable[[AskApproval], Any] | None = None
+    clarify: Callable[[str, list[str]], Any] | None = None
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self.console = console
@@ -93,6 +94,17 @@ class Live:
         self.write(Text(f"    · {preview(line, 200)}", "yellow"))
         self._spin(preview(line, 60))
 
+    def event(self, name: str, data: Mapping[str, Any]) -> None:
+        """What delegated tasks do."""
+        match name:
+            case "child:start":
+                self.write(Text(f"    ↳ {preview(data['goal'], 120)}", "cyan"))
+            case "child:tool":
+                self.write(Text(f"      ↳ {preview(data['name'], 40)}  {preview(data['arguments'], 80)}", "dim"))
+            case "child:end":
+                why = f": {preview(data['error'], 120)}" if data["error"] else ""
+                self.write(Text(f"    ↳ {data['status']}{why}", _COLOURS.get(data["status"], "yellow")))
+
     def begin(self, model: str, why: str) -> None:
         """Say what will answer."""
         self._entered = self._began = time.monotonic()
@@ -115,7 +127,7 @@ class Live:
         tokens = f"{result.total_tokens:,} tokens" if result.usage_known else "tokens unknown"
         parts = (
             f"{result.turn_exit_reason.value}", f"{result.provider}:{preview(result.model, 60)}",
-            _count(result.api_calls, "iteration"), _count(result.attempts, "attempt"), tokens,
+            _count(result.api_calls, "iteration"), _count(result.attempts, "attempt"), tokens, *_children(result),
             seconds(time.monotonic() - self._began),
         )  # fmt: skip
         self.write(Text(""), Text.assemble((outcome, f"bold {_COLOURS[outcome]}"), (" · " + " · ".join(parts), "dim")))
@@ -173,6 +185,13 @@ class Live:
 
     def _flush(self) -> None:
         self.console.file.flush()
+
+
+def _children(result: TurnResult) -> list[str]:
+    """What child turns took, which is not in the turn's own figures."""
+    children = result.children
+    attempts, tokens = sum(child.attempts for child in children), sum(child.usage.total for child in children)
+    return [f"{_count(len(children), 'child turn')} ({_count(attempts, 'attempt')}, {tokens:,} tokens)"] if children else []
 
 
 def _count(number: int, noun: str) -> str:

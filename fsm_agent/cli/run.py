@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Callable
 
 from rich.text import Text
 
 from fsm_agent.agent import Agent
-from fsm_agent.cli.approval import asker
+from fsm_agent.cli.approval import attend
 from fsm_agent.cli.given import Given, agent_of
 from fsm_agent.cli.interrupts import ctrl_c
 from fsm_agent.cli.live import Live
@@ -19,14 +20,18 @@ from fsm_agent.turns import Turn
 
 
 def run(text: str, given: Given, as_json: bool) -> int:
-    """Run the turn and return the exit code of its outcome. With ``as_json`` standard output gets the result and nothing
-    else; progress goes to standard error then, if that is a terminal."""
+    """Run a new turn and return the exit code of its outcome."""
+    return go(given, as_json, lambda agent: agent.start(sys.stdin.read() if text == "-" else text))
+
+
+def go(given: Given, as_json: bool, begin: Callable[[Agent], Turn]) -> int:
+    """Run the turn that ``begin`` makes and return the exit code of its outcome. With ``as_json`` standard output gets the result
+    and nothing else; progress goes to standard error then, if that is a terminal."""
     stream = sys.stderr if as_json else sys.stdout
     live = Live(console_of(stream), quiet=as_json and not stream.isatty())
-    live.approval = asker(live, given.yes)
+    attend(live, given.yes)
     agent, choice = agent_of(given, live)
-    message = sys.stdin.read() if text == "-" else text
-    turn = agent.start(message)
+    turn = begin(agent)
     live.begin(f"{choice.profile.name}:{choice.model}", choice.why)
     result = asyncio.run(_one(agent, turn, live))
     if as_json:

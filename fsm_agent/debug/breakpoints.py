@@ -18,7 +18,8 @@ Kind = Literal["state", "event", "row", "arrow", "exit"]
 ARROW = "→"
 _HITS = re.compile(r"\s*(>=|<=|==|>|<|%)?\s*(\d+)\s*")
 _COMPARE: Mapping[str, Callable[[int, int], bool]] = {
-    ">=": operator.ge, "<=": operator.le, "==": operator.eq, ">": operator.gt, "<": operator.lt, "%": lambda hits, every: hits % every == 0,
+    ">=": operator.ge, "<=": operator.le, "==": operator.eq, ">": operator.gt, "<": operator.lt,
+    "%": lambda hits, every: hits % every == 0,
 }  # fmt: skip
 _FIELD = re.compile(r"\{(\w+)\}")
 FACTS = ("seq", "source", "event", "dest", "row", "exit")

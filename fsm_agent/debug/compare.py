@@ -48,7 +48,7 @@ def compare(left: Record, right: Record) -> Comparison:
     parted = same + 1 if same < max(map(len, rows)) else None
     stretches = [Stretch("same", (1, same), (1, same))] if same else []
     tails = [one[same : same + ALIGNED] for one in rows]
-    for tag, a, b, c, d in SequenceMatcher(None, *tails, autojunk=False).get_opcodes():
+    for tag, a, b, c, d in SequenceMatcher(None, tails[0], tails[1], autojunk=False).get_opcodes():
         stretches.append(Stretch(_TAGS[tag], (same + a + 1, same + b), (same + c + 1, same + d)))
     rest = [(same + len(tail) + 1, len(one)) for tail, one in zip(tails, rows, strict=True)]
     if any(first <= last for first, last in rest):

@@ -26,6 +26,8 @@ from fsm_agent.signatures import signature
 from fsm_agent.table import Table
 
 Mode = Literal["paused", "step", "into", "over", "free", "to"]
+SETTLES = 0.25
+"""Seconds in which the rules about approvals have usually answered, or somebody else is being asked."""
 MODEL_STATE = "CallLLM"
 """Where *step over* stops: the next request to the model."""
 
@@ -110,7 +112,8 @@ class Controller:
         self.gate.signals.steer(text)
 
     def hold(self, kinds: Iterable[str]) -> None:
-        """Hold requests to the model (``model``) or calls of tools (``tool``) back until a person answers them or lets them go."""
+        """Hold requests to the model (``model``) or calls of tools (``tool``) back until a person answers them or lets them
+        go."""
         wanted = set(kinds)
         if unknown := sorted(wanted - set(HOLDS)):
             raise ConfigError("this cannot be held back", unknown[0], ", ".join(HOLDS))
@@ -161,14 +164,15 @@ class Controller:
         return await perform(request) if answer is PERFORM else answer
 
     async def _approval(self, request: AskApproval, perform: Perform) -> Any:
-        """Whoever is asked for approvals otherwise is asked too; the first answer counts. What nobody can approve stays so."""
+        """The turn's own rules come first, so that what nobody can approve stays forbidden. Where they say that nobody is
+        there to be asked, the debugger is; where somebody else is asked, it can only deny."""
         key = signature(request.name, request.arguments)
         own = asyncio.ensure_future(perform(request))
-        await asyncio.sleep(0)
+        await asyncio.wait({own}, timeout=SETTLES)
         try:
             if own.done() and own.result().reason != NOBODY:
                 return own.result()
-            if key in self._granted:
+            if own.done() and key in self._granted:
                 return Approval(True, "approved before", "session")
             answer = await self._asked("approval", request, None if own.done() else own)
         finally:
@@ -182,7 +186,7 @@ class Controller:
         loop = asyncio.get_running_loop()
         with self._lock:
             self._loop = loop
-            held = Held(next(self._numbers), kind, request, loop.create_future())
+            held = Held(next(self._numbers), kind, request, loop.create_future(), elsewhere=other is not None)
             self._held[held.id] = held
         self._tell_waiting()
         stop = asyncio.ensure_future(self.gate.signals.event().wait())
@@ -195,7 +199,8 @@ class Controller:
                     return Approval(False, "interrupted", interrupted=True) if kind == "approval" else PERFORM
                 if other is not None and other.result().reason != NOBODY:
                     return other.result()
-                other = None  # nobody was there; the debugger still is
+                other, held.elsewhere = None, False  # nobody was there; the debugger is
+                self._tell_waiting()
         finally:
             stop.cancel()
             with self._lock:
@@ -239,11 +244,11 @@ class Controller:
                 phase = "ended"
             elif self._left:
                 phase = "idle"
-            elif self._held:
+            elif self._open():
                 phase = "waiting"
             elif self._mode == "paused" and (self._standing or not self.gate.running):
                 phase = "paused"
-            turn, held = self.gate.turn, tuple(one.shown() for one in self._held.values())
+            turn, held = self.gate.turn, tuple(one.shown() for one in self._open())
             why = (self._reason, self._text, self._met) if phase == "paused" else ("", "", ())
             return Status(phase, turn.seq, turn.state, *why, held, tuple(sorted(self._hold)), "here", self._interrupted)
 
@@ -278,11 +283,18 @@ class Controller:
 
     def _waiting(self, number: int) -> Held:
         with self._lock:
-            if number not in self._held:
-                raise ConfigError("nothing waits for an answer under this number", number, ", ".join(map(str, self._held)) or "none")
-            return self._held[number]
+            waiting = {one.id: one for one in self._open()}
+        if number not in waiting:
+            raise ConfigError("nothing waits for an answer under this number", number, ", ".join(map(str, waiting)) or "none")
+        return waiting[number]
+
+    def _open(self) -> list[Held]:
+        """What still waits for a person."""
+        return [one for one in self._held.values() if not one.answered]
 
     def _resolve(self, held: Held, answer: Any) -> None:
+        held.answered = True
+
         def settle() -> None:
             if not held.answer.done():
                 held.answer.set_result(answer)
@@ -297,10 +309,9 @@ class Controller:
 
     def _tell_waiting(self) -> None:
         with self._lock:
-            shown = [one.shown() for one in self._held.values()]
+            shown = [one.shown() for one in self._open()]
         self._tell("waiting", held=shown)
 
     def _tell(self, kind: EventKind, **data: Any) -> None:
         turn = self.gate.turn
         self.listeners.tell(Event(kind, {"turn": turn.turn_id, "seq": turn.seq, "state": turn.state} | data))
-

@@ -23,6 +23,8 @@ TOLD = ("paused", "running", "waiting", "log", "ended", "left")
 """Events that go to the other process; moves it reads from the journal."""
 LOOK_AFTER = 1.0
 """Seconds between two looks whether the debugger still lives: a turn must not wait for a dead one."""
+KEPT = 3600.0
+"""Seconds after which what was ordered and said is forgotten."""
 
 
 class Deputy:
@@ -65,6 +67,8 @@ class Deputy:
         controller.listeners.add(self._hear)
         carry_out(controller, "breakpoints", {"all": body.get("breakpoints", [])})
         self._controller, self._debugger, self._looked = controller, body["owner"], time.monotonic()
+        before = time.time() - KEPT
+        self._database.submit(lambda c: c.execute("DELETE FROM controls WHERE taken < ?", (before,)) and None)
         self._say("status", controller.status().to_dict())
 
     def _detach(self) -> None:

@@ -14,7 +14,7 @@ from fsm_agent.codec import dumps
 from fsm_agent.debug.breakpoints import Breakpoint, Breakpoints
 from fsm_agent.debug.deputy import SAID, TOLD
 from fsm_agent.debug.events import Event, EventKind, Listener, Listeners, Status
-from fsm_agent.debug.orders import ORDERS
+from fsm_agent.debug.orders import ORDERS, RUNS
 from fsm_agent.debug.record import Record
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.store import Store
@@ -64,6 +64,8 @@ class Distant:
             self.attach(pause=True)
             return
         self.attach()
+        if name in RUNS:
+            self._set(phase="running", reason="", text="", breakpoints=())  # what it was is not what it will be
         self._write(name, body)
 
     def status(self) -> Status:
@@ -99,6 +101,7 @@ class Distant:
                 self._tell("moved", move)
         self._hear()
         if info.ended is not None:
+            self._forget()
             self._status = Status("ended", info.seq, info.state, where="elsewhere")
             self._tell("ended", {})
             return False
@@ -107,6 +110,13 @@ class Distant:
             self._tell("left", {})
             return False
         return True
+
+    def _forget(self) -> None:
+        """Orders that came too late."""
+        turn = self._record.turn_id
+        self._store.database.submit(
+            lambda c: c.execute("DELETE FROM controls WHERE turn = ? AND taken IS NULL", (turn,)) and None
+        )
 
     def _hear(self) -> None:
         with self._store.database.reading() as c:
@@ -125,7 +135,8 @@ class Distant:
             log.warning("order %s was refused: %s", data["order"], data["why"])
             return
         status = data if kind == "status" else data.pop("status")
-        self._set(**{name: tuple(value) if isinstance(value, list) else value for name, value in status.items()}, where="elsewhere")
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in status.items()}
+        self._set(**{**values, "where": "elsewhere"})
         self._attached.set()
         if kind in TOLD and kind not in ("ended", "left"):
             self._tell(kind, data)  # type: ignore[arg-type]  # one of TOLD

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from fsm_agent.debug.control import Controller
-from fsm_agent.debug.events import Listener, Listeners, Status
-from fsm_agent.debug.orders import carry_out
+from fsm_agent.debug.events import Event, Listener, Listeners, Status
+from fsm_agent.debug.orders import RUNS, carry_out
 from fsm_agent.debug.record import Record
 from fsm_agent.errors import ConfigError
 from fsm_agent.gate import Gate
@@ -58,7 +58,7 @@ class Here:
 
     def order(self, name: str, body: Mapping[str, Any]) -> None:
         carry_out(self.controller, name, body)
-        if name in ("step", "into", "over", "continue", "to", "interrupt"):
+        if name in RUNS:
             self.start()
 
     def status(self) -> Status:
@@ -72,6 +72,9 @@ class Here:
         if self._running is not None and not self._running.done() and self.status().phase in ("paused", "waiting"):
             running, self._running = self._running, None
             running.cancel()
+            self.controller.go_away()
+            self.controller.closed(ended=False)  # nobody is at the gate any more to hear of it
+            return
         self.controller.go_away()
 
 
@@ -104,7 +107,11 @@ class Nowhere:
 async def settled(engine: Engine, timeout: float | None = None) -> Status:
     """Wait until the engine stands still: paused, waiting for a person, idle or ended. Raises ``TimeoutError``."""
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
-    stop = engine.listen(lambda event: loop.call_soon_threadsafe(changed.set))
+
+    def hear(event: Event) -> None:
+        loop.call_soon_threadsafe(changed.set)
+
+    stop = engine.listen(hear)
     try:
         async with asyncio.timeout(timeout):
             while (status := engine.status()).phase == "running":

@@ -41,9 +41,10 @@ Listener = Callable[[Event], None]
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where the engine is. ``phase``: ``paused`` between two requests, ``running``, ``waiting`` for a person's answer, ``ended``, or
-    ``idle``: unfinished, and no process runs it. ``held`` is what a person is asked; ``where``: here, elsewhere (another process) or
-    nowhere."""
+    """Where the engine is. ``phase``: ``paused`` between two requests, ``running``, ``waiting`` for a person's answer,
+    ``ended``, or
+    ``idle``: unfinished, and no process runs it. ``held`` is what a person is asked; ``where``: here, elsewhere (another
+    process) or nowhere."""
 
     phase: Phase
     seq: int

@@ -11,12 +11,12 @@ from fsm_agent.approvals import read_answer
 from fsm_agent.codec import dumps
 from fsm_agent.errors import ConfigError
 from fsm_agent.messages import ModelReply, ToolCall
-from fsm_agent.requests import Approval, AskApproval, CallModel, Failure, RunTool, ToolOutcome
+from fsm_agent.requests import Approval, AskApproval, CallModel, Failure, RunTool, ToolOutcome, ToolStatus
 
 HeldKind = Literal["model", "tool", "approval"]
 HOLDS = ("model", "tool")
 """What may be held back before it is performed."""
-STATUSES = ("ok", "error", "timeout", "unknown")
+STATUSES: tuple[ToolStatus, ...] = ("ok", "error", "timeout", "unknown")
 
 
 class Perform:
@@ -28,21 +28,25 @@ PERFORM = Perform()
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """One request that waits. ``answer`` is set in the loop of the turn."""
+    """One request that waits. ``answer`` is set in the loop of the turn. ``elsewhere``: somebody else is asked as well,
+    whose rules the debugger must not go round; it can only deny then."""
 
     id: int
     kind: HeldKind
     request: CallModel | RunTool | AskApproval
     answer: asyncio.Future[Any]
+    elsewhere: bool = False
+    answered: bool = False
 
     def shown(self) -> dict[str, Any]:
         """As JSON: what is asked, and for the model the exact body that would go out."""
-        made: dict[str, Any] = {"id": self.id, "kind": self.kind}
+        made: dict[str, Any] = {"id": self.id, "kind": self.kind, "elsewhere": self.elsewhere}
         match self.request:
             case CallModel(request=request):
                 made |= {"name": request.purpose, "wire": request.body.decode("utf-8", "replace"), "estimate": request.estimate}
-            case RunTool(name=name, call_id=call_id, arguments=arguments) | AskApproval(
-                name=name, call_id=call_id, arguments=arguments
+            case (
+                RunTool(name=name, call_id=call_id, arguments=arguments)
+                | AskApproval(name=name, call_id=call_id, arguments=arguments)
             ):
                 made |= {"name": name, "call_id": call_id, "arguments": dict(arguments)}
         return made
@@ -54,8 +58,11 @@ class Held:
                 return model_reply(said)
             case RunTool(call_id=call_id):
                 return tool_outcome(call_id, said)
-            case AskApproval():
-                return approval(said)
+            case AskApproval(name=name):
+                answer = approval(said)
+                if answer.granted and self.elsewhere:
+                    raise ConfigError(f"{name} is asked about where the turn runs, and can be allowed only there", said, "deny")
+                return answer
 
 
 def held_kind(request: Any) -> HeldKind | None:
@@ -110,10 +117,10 @@ def tool_outcome(call_id: str, said: Any) -> ToolOutcome:
     words = {"text": said} if isinstance(said, str) else said
     if not isinstance(words, Mapping) or not isinstance(words.get("text"), str):
         raise ConfigError("a tool cannot give this back", said, 'a text, or {"text", "status"}')
-    status = words.get("status", "ok")
-    if status not in STATUSES:
-        raise ConfigError("no such status of a tool's result", status, ", ".join(STATUSES))
-    return ToolOutcome(call_id, status, words["text"])
+    for status in STATUSES:
+        if status == words.get("status", "ok"):
+            return ToolOutcome(call_id, status, words["text"])
+    raise ConfigError("no such status of a tool's result", words["status"], ", ".join(STATUSES))
 
 
 def approval(said: Any) -> Approval:

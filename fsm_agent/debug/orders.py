@@ -28,6 +28,10 @@ from fsm_agent.errors import ConfigError
 Order = Callable[[Controller, Mapping[str, Any]], None]
 
 
+RUNS = ("step", "into", "over", "continue", "to", "interrupt")
+"""Orders after which the turn runs."""
+
+
 def carry_out(controller: Controller, name: str, body: Mapping[str, Any]) -> None:
     """One order. Raises ``ConfigError`` for one that there is not, or that cannot be carried out now."""
     order = ORDERS.get(name)

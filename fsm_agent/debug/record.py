@@ -1,7 +1,7 @@
-"""What a turn did, from the journal: moves by ranges, the snapshot at any move, what each visit asked for. Plain values throughout.
+"""What a turn did, from the journal: moves by ranges, the snapshot at any move, what each visit asked for. All plain values.
 
-A position ``n`` is "after n moves"; the visit at position ``n`` is what the state did that the turn was in then, so move ``n + 1``
-ends it. A forked turn has the moves of the turn it comes from before its own.
+A position ``n`` is "after n moves"; the visit at position ``n`` is what the state did that the turn was in then, so that
+move ``n + 1`` ends it. A forked turn has the moves of the turn it comes from before its own.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fsm_agent.debug.events import step_dict
+from fsm_agent.debug.taken import answers
 from fsm_agent.deltas import patched
 from fsm_agent.errors import ConfigError
 from fsm_agent.journal import Step
@@ -97,8 +98,23 @@ class Record:
                     self._path += [dest for (dest,) in rows]
             return self._path
 
+    def arrows(self) -> list[tuple[str, str, int, float]]:
+        """(source, dest, how often it was taken, seconds spent in the source before), of all moves so far."""
+        summed: dict[tuple[str, str], tuple[int, float]] = {}
+        with self._store.database.reading() as c:
+            for part in self.parts:
+                rows = c.execute(
+                    "SELECT source, dest, COUNT(*), SUM(seconds) FROM transitions WHERE turn = ? AND seq >= ?"
+                    " AND (? IS NULL OR seq <= ?) GROUP BY source, dest",
+                    (part.turn, part.first, part.last, part.last),
+                )
+                for source, dest, count, took in rows:
+                    before = summed.get((source, dest), (0, 0.0))
+                    summed[source, dest] = (before[0] + count, before[1] + took)
+        return [(source, dest, *both) for (source, dest), both in summed.items()]
+
     def lanes(self, first: int, last: int, buckets: int, states: Sequence[str]) -> list[int]:
-        """The positions ``first`` to ``last`` in at most ``buckets`` equal parts: which of ``states`` each part was in, as bits."""
+        """The positions ``first`` to ``last`` in at most ``buckets`` equal parts: the ``states`` of each part, as bits."""
         path = self.path()
         first, last = max(0, first), min(last, len(path) - 1)
         if last < first:
@@ -132,8 +148,13 @@ class Record:
         return [{"field": name, "before": before.get(name), "after": after[name]} for name in names]
 
     def visit(self, at: int) -> list[dict[str, Any]]:
-        """What the state at a position asked for, with the replies and the seconds they took."""
-        return [asdict(effect) for effect in self._turns.effects(self.turn_id, at)]
+        """What the state at a position asked for, with the replies and the seconds they took. In the first visit of a fork also
+        the answers that were there already: ``status`` is ``by hand`` or ``taken over`` for those."""
+        known = [asdict(effect) for effect in self._turns.effects(self.turn_id, at)]
+        if len(self.parts) > 1 and at == self.parts[-1].first - 1:
+            after = self.snapshot(at + 1) if at < self.count else None
+            known = [*known, *answers(self._turns, self.turn_id, at, self.snapshot(at)["state"], known, after)]
+        return known
 
     def message_count(self, at: int) -> int:
         return int(self.snapshot(at)["history"][2])
@@ -204,7 +225,8 @@ class Record:
         with self._store.database.reading() as c:
             for part in self._within(start + 1, at):
                 rows = c.execute(
-                    "SELECT delta FROM transitions WHERE turn = ? AND seq BETWEEN ? AND ? ORDER BY seq", (part.turn, part.first, part.last)
+                    "SELECT delta FROM transitions WHERE turn = ? AND seq BETWEEN ? AND ? ORDER BY seq",
+                    (part.turn, part.first, part.last),
                 )
                 deltas += [json.loads(delta) for (delta,) in rows]
         return patched(self._snapshots[start], deltas) | {"seq": at}

@@ -23,4 +23,10 @@ def composed(store: Store, turn_id: str, at: int) -> dict[str, Any]:
         return {"body": None, "why": "no request was made here"}
     body = json.loads(turn.request.body)
     note = "" if position.turn.digest == DIGEST else "composed again by another version of the table than ran then"
-    return {"body": body, "mode": turn.runtime.api_mode, "bytes": len(turn.request.body), "estimate": turn.request.estimate, "note": note}
+    return {
+        "body": body,
+        "mode": turn.runtime.api_mode,
+        "bytes": len(turn.request.body),
+        "estimate": turn.request.estimate,
+        "note": note,
+    }

@@ -12,7 +12,10 @@ from fsm_agent.debug.core import Debugger
 from fsm_agent.debug.engines import Nowhere
 from fsm_agent.debug.record import Record
 from fsm_agent.errors import ConfigError
+from fsm_agent.gate import GATES
 from fsm_agent.store import Store
+from fsm_agent.store.export import export_turn
+from fsm_agent.store.importing import import_lines
 from fsm_agent.store.read import TurnInfo, Turns
 
 Agents = Callable[[str | None], Agent]
@@ -47,20 +50,24 @@ class Workshop:
     def find(self, name: str) -> str:
         """A turn by its id or the beginning of it. Raises ``ConfigError`` for none or several."""
         with self.store.database.reading() as c:
-            rows = c.execute("SELECT id FROM turns WHERE substr(id, 1, ?) = ? ORDER BY began DESC LIMIT 6", (len(name), name)).fetchall()
+            rows = c.execute(
+                "SELECT id FROM turns WHERE substr(id, 1, ?) = ? ORDER BY began DESC LIMIT 6", (len(name), name)
+            ).fetchall()
         ids = [row[0] for row in rows]
         if name in ids:
             return name
         if len(ids) != 1 or not name:
             newest = ", ".join(info.id for info in self.recent(5)) or "none yet"
-            raise ConfigError("no such turn" if not ids else "several turns begin so", name, ", ".join(ids) or f"the newest: {newest}")
+            raise ConfigError(
+                "no such turn" if not ids else "several turns begin so", name, ", ".join(ids) or f"the newest: {newest}"
+            )
         return str(ids[0])
 
     def open(self, turn_id: str) -> Debugger:
         """The debugger of a turn; opened again when the turn has come to life, or has stopped, since."""
         with self._lock:
             known = self._open.get(turn_id)
-            if known is not None and isinstance(known.engine, Nowhere) and known.record.info.ended is None:
+            if known is not None and isinstance(known.engine, Nowhere) and self._alive(known.record.info):
                 known = None
             if known is None:
                 before = self._open.get(turn_id)
@@ -91,16 +98,18 @@ class Workshop:
         return make_test(self.store, turn_id)
 
     def export(self, turn_id: str) -> str:
-        """The turn with its session, as JSON Lines."""
-        from fsm_agent.debug.transfer import export_run
-
-        return export_run(self.store, turn_id)
+        """The turn with its session, as JSON Lines; what looks like a key is masked."""
+        return "".join(f"{line}\n" for line in export_turn(self.store.database, turn_id))
 
     def import_(self, text: str) -> str:
         """A run that ``export`` made; the id of its turn here."""
-        from fsm_agent.debug.transfer import import_run
-
-        return import_run(self.store, text)
+        imported = import_lines(self.store, text.splitlines(), "what was given")
+        if imported.of == "turn":
+            return imported.id
+        turns = self._turns.recent(1, imported.id)
+        if not turns:
+            raise ConfigError("the session that was imported has no turns", imported.id)
+        return turns[0].id
 
     def close(self) -> None:
         """Leave all turns alone, and close the agents."""
@@ -123,6 +132,13 @@ class Workshop:
         if agent not in self._made:
             self._made.append(agent)
         return agent
+
+    def _alive(self, info: TurnInfo) -> bool:
+        """Does a process run the turn?"""
+        gate = GATES.get(info.id)
+        if info.ended is not None or (gate is not None and gate.running):
+            return info.ended is None
+        return info.owner != self.store.owners.me and self.store.owners.alive(info.owner) is not None
 
     def _breakpoints(self, turn_id: str) -> list[dict[str, Any]]:
         known = self._open.get(turn_id)

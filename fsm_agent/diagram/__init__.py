@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fsm_agent.diagram.dot import as_dot
+from fsm_agent.diagram.graphviz import laid_out
 from fsm_agent.diagram.jsonform import as_json
 from fsm_agent.diagram.layout import Layout
 from fsm_agent.diagram.markdown import as_markdown
 from fsm_agent.diagram.mermaid import as_mermaid
-from fsm_agent.diagram.model import diagram_of
+from fsm_agent.diagram.model import Diagram, diagram_of
 from fsm_agent.diagram.svg import as_svg
 from fsm_agent.errors import ConfigError
 from fsm_agent.table import Table
 
-__all__ = ["FORMATS", "Layout", "render"]
+__all__ = ["FORMATS", "Layout", "render", "written"]
 
 FORMATS: Mapping[str, str] = {"mermaid": "mmd", "dot": "dot", "svg": "svg", "markdown": "md", "json": "json"}
 """Every format, with the ending of its files."""
@@ -26,14 +27,23 @@ def render(table: Table, format: str, *, layout: Layout | None = None, proof_lin
     ``layout`` fixes the places of the SVG and tells which exits are drawn as arrows; without it both are chosen
     automatically. ``proof_lines`` fill a panel of the SVG. Raises ``ConfigError`` for an unknown format.
     """
-    diagram = diagram_of(table, layout.get("ways_out") if layout else None)
+    return written(diagram_of(table, layout.get("ways_out") if layout else None), format, layout, proof_lines=proof_lines)
+
+
+def written(
+    diagram: Diagram, format: str, layout: Layout | None = None, engine: str = "own", *, proof_lines: Sequence[str] = ()
+) -> str:
+    """A diagram, also one that is marked or a part of a table, in one of ``FORMATS``. JSON and Markdown are of the whole table.
+
+    ``engine`` "graphviz" lays an SVG out with Graphviz and needs the extra of that name. Raises ``ConfigError``.
+    """
     match format:
         case "mermaid":
             return as_mermaid(diagram)
         case "dot":
             return as_dot(diagram)
         case "svg":
-            return as_svg(diagram, layout, proof_lines)
+            return as_svg(diagram, layout, proof_lines) if engine == "own" else laid_out(as_dot(diagram))
         case "markdown":
             return as_markdown(diagram)
         case "json":

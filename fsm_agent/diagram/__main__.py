@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import cast
 
+from fsm_agent.diagram.describe import default_limits
 from fsm_agent.diagram.layout import Layout
-from fsm_agent.diagram.proof import proof_lines
-from fsm_agent.diagram.stale import stale, write
+from fsm_agent.diagram.stale import files, stale, write
 from fsm_agent.errors import ConfigError
 from fsm_agent.table import Table
 
@@ -25,21 +25,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is stale")
     parser.add_argument("--table", default=TABLE, metavar="MODULE:NAME", help=f"default: {TABLE}")
     parser.add_argument("--layout", metavar="MODULE:NAME", help=f"default: {LAYOUT} for the default table, else automatic")
+    parser.add_argument("--limits", metavar="MODULE:NAME", help="a mapping that the figures of the proofs page are for")
     options = parser.parse_args(arguments)
     try:
         table, layout = _load(options.table, options.layout)
+        limits = default_limits() if options.table == TABLE else _limits(table, options.limits)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    proofs = proof_lines(table)
+    fresh = files(table, layout, limits)
     if options.check:
-        names = stale(options.directory, table, layout, proofs)
+        names = stale(options.directory, fresh)
         for name in names:
             print(f"stale: {options.directory / name} (run: python -m fsm_agent.diagram {options.directory})")
         return 1 if names else 0
-    for name in write(options.directory, table, layout, proofs):
+    for name in write(options.directory, fresh):
         print(f"written: {options.directory / name}")
     return 0
+
+
+def _limits(table: Table, name: str | None) -> Mapping[str, int] | None:
+    if name is None:
+        return None
+    limits = _attribute(name)
+    if not isinstance(limits, Mapping) or not all(type(value) is int for value in limits.values()):
+        raise ConfigError("these are no limits", name, "module:attribute of a mapping of names to whole numbers")
+    if missing := sorted({atom.limit for row in table.rows for atom in row.guard.atoms()} - set(limits)):
+        raise ConfigError("limits are missing", ", ".join(missing), f"all of them in {name}")
+    return limits
 
 
 def _load(table_name: str, layout_name: str | None) -> tuple[Table, Layout | None]:
@@ -54,7 +67,7 @@ def _attribute(name: str) -> object:
     module, _, attribute = name.partition(":")
     try:
         return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # a module of the user's may raise anything
         raise ConfigError(f"cannot load ({error})", name, "module:attribute") from error
 
 

@@ -5,15 +5,28 @@ Plain, because HTML-like labels are dropped silently by builds of Graphviz that 
 
 from __future__ import annotations
 
-from fsm_agent.diagram.model import Arrow, Box, Diagram
-from fsm_agent.diagram.scene import LABEL_WRAP
+from collections.abc import Mapping
+
+from fsm_agent.diagram.model import Arrow, Box, Diagram, Mark
+from fsm_agent.diagram.scene import LABEL_WRAP, thickness
 from fsm_agent.diagram.textwidth import joined
 from fsm_agent.diagram.theme import LIGHT, Tone, tone_names
 
 
+MARKED: Mapping[Mark, tuple[str, str]] = {
+    "never": (LIGHT.bad, ", style=dashed"),
+    "removed": (LIGHT.bad, ", style=dashed"),
+    "added": (LIGHT.good, ", penwidth=2.5"),
+    "changed": (LIGHT.warn, ", penwidth=2.5"),
+    "unused": ("#b4bcc8", ", penwidth=1"),
+    "kept": ("#b4bcc8", ", penwidth=1"),
+}
+"""Colour and look of boxes and arrows with this mark."""
+
+
 def as_dot(diagram: Diagram) -> str:
     """A ``digraph``; ``dot -Tsvg`` draws it."""
-    names = tone_names(diagram.table.states, diagram.table.final)
+    names = tone_names([*diagram.table.states, *diagram.states], diagram.table.final)
     tones = {state: _tone(name) for state, name in names.items()}
     lines = [
         f"digraph {_quoted(diagram.table.name)} {{",
@@ -30,14 +43,17 @@ def as_dot(diagram: Diagram) -> str:
 def _node(box: Box, tone: Tone) -> str:
     entries = [f"{entry.label}:  {entry.text}" if entry.label else f"      {entry.text}" for entry in box.entries]
     inside = "".join(f"{_escaped(line)}\\l" for line in ([box.intro] if box.intro else []) + entries)
-    label = f"{_escaped(box.state)}\\n\\n{inside}" if inside else _escaped(box.state)
-    return f'{_quoted(box.state)} [label="{label}", fillcolor="{tone.strip}", color="{tone.line}"];'
+    name = f"{box.state}   {box.badge}" if box.badge else box.state
+    label = f"{_escaped(name)}\\n\\n{inside}" if inside else _escaped(name)
+    line, extra = MARKED.get(box.mark, (tone.line, ""))
+    return f'{_quoted(box.state)} [label="{label}", fillcolor="{tone.strip}", color="{line}"{extra}];'
 
 
 def _edge(arrow: Arrow, tone: Tone) -> str:
     label = "\\n".join(_escaped(line) for line in joined(arrow.labels, LABEL_WRAP))
-    line = LIGHT.out if arrow.way_out else tone.line
-    extra = ", penwidth=2" if arrow.way_out else ""
+    line, extra = MARKED.get(arrow.mark, (LIGHT.out if arrow.way_out else tone.line, ""))
+    if not extra and (arrow.way_out or arrow.count):
+        extra = f", penwidth={thickness(arrow.count) if arrow.count else 2:.2g}"
     ends = f"{_quoted(arrow.source)} -> {_quoted(arrow.dest)}"
     return f'{ends} [label="{label}", color="{line}", fontcolor="{line}"{extra}];'
 

@@ -4,53 +4,38 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from typing import Any
 
-from fsm_agent.diagram.model import Diagram, line_rows
-from fsm_agent.table import Line, Row, Table
+from fsm_agent.diagram.describe import describe
+from fsm_agent.diagram.model import Diagram
+from fsm_agent.table import Table
 
 
 def as_json(diagram: Diagram) -> str:
-    """``name, digest, initial, final, states, counters, resets, lines, macros, arrows, rows``, in table order."""
+    """``name, digest, initial, final, states, counters, resets, lines, macros, arrows, rows``, in table order; complete, so that
+    ``table_from`` makes the same table of it. A counter's ``limits`` are the names that its guards compare it with."""
     table = diagram.table
+    form = describe(table)
+    limits = {c.name: sorted({a.limit for r in table.rows for a in r.guard.atoms() if a.counter == c.name}) for c in table.counters}
     parts = {
         "name": _dump(table.name),
         "digest": _dump(table.digest),
         "initial": _dump(table.initial),
         "final": _dump(table.final),
         "states": _dump(table.states),
-        "counters": _many({"name": c.name, "flag": c.flag, "cap": c.cap} for c in table.counters),
-        "resets": _dump({name: list(group) for name, group in table.reset_groups.items()}),
-        "lines": _many(_line(table, line) for line in table.lines),
-        "macros": _many({"event": event, "exits": dict(exits)} for event, exits in table.macros),
+        "counters": _many({**counter, "limits": limits[counter["name"]]} for counter in form["counters"]),
+        "resets": _dump(form["resets"]),
+        "lines": _many(_with_rows(table, line) for line in form["lines"]),
+        "macros": _many(form["macros"]),
         "arrows": _many({"source": a.source, "dest": a.dest, "labels": a.labels, "rows": a.rows} for a in diagram.arrows),
-        "rows": _many(_row(row) for row in table.rows),
+        "rows": _many(form["rows"]),
     }
     return "{\n" + ",\n".join(f'  "{name}": {text}' for name, text in parts.items()) + "\n}\n"
 
 
-def _line(table: Table, line: Line) -> dict[str, object]:
-    return {
-        "state": line.source,
-        "event": line.event,
-        "ladder": [{"rung": rung.name, "to": rung.to, "exit": rung.exit, "row": row.id} for rung, row in line_rows(table, line)],
-        "resets": line.resets,
-        "why": line.why,
-    }
-
-
-def _row(row: Row) -> dict[str, object]:
-    return {
-        "id": row.id,
-        "source": row.source,
-        "event": row.event,
-        "dest": row.dest,
-        "guard": row.guard.label,
-        "rung": row.rung,
-        "spends": row.spends,
-        "resets": row.resets,
-        "exit": row.exit,
-        "why": row.why,
-    }
+def _with_rows(table: Table, line: dict[str, Any]) -> dict[str, Any]:
+    rows = table.by_event[line["state"], line["event"]]
+    return {**line, "ladder": [{**rung, "row": row.id} for rung, row in zip(line["ladder"], rows, strict=True)]}
 
 
 def _dump(value: object) -> str:

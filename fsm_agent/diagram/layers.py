@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fsm_agent.diagram.geometry import Rect
+from fsm_agent.diagram.geometry import CORNER, Rect
 from fsm_agent.diagram.layout import Layout, Route
 from fsm_agent.diagram.model import Arrow, Diagram
 from fsm_agent.diagram.scene import LABEL_WRAP, PAD, default_route, label_size, measure
@@ -21,6 +21,7 @@ BOX_GAP = 56.0
 BAND = 30.0  # least height of the band of labels
 TRACK = 14.0  # between two arrows that run side by side
 PANEL = 440.0
+NEAR = 64.0  # a bend of less than this is straightened
 
 Pair = tuple[str, str]
 
@@ -79,13 +80,15 @@ def _grid(diagram: Diagram) -> _Grid:
 
 def _layers(diagram: Diagram) -> list[list[str]]:
     """States by their distance from the first one; what no arrow reaches, and then the final state, stand last."""
-    table = diagram.table
-    layers, seen = [[table.initial]], {table.initial, table.final}
-    while len(seen) < len(table.states):
+    final, first = diagram.table.final, diagram.table.initial
+    states = [state for state in diagram.states if state != final]
+    start = first if first in states else states[0]
+    layers, seen = [[start]], {start, final}
+    while not seen.issuperset(states):
         found = [a.dest for state in layers[-1] for a in diagram.arrows if a.source == state and a.dest not in seen]
-        layers.append(list(dict.fromkeys(found)) or [state for state in table.states if state not in seen])
+        layers.append(list(dict.fromkeys(found)) or [state for state in states if state not in seen])
         seen.update(layers[-1])
-    return [*layers, [table.final]]
+    return [*layers, [final]] if final in diagram.states else layers
 
 
 def _place_boxes(grid: _Grid, diagram: Diagram) -> None:
@@ -141,7 +144,7 @@ def _step_routes(grid: _Grid, exits: dict[Pair, float], entries: dict[Pair, floa
         height = _size(arrow)[1]
         y = grid.bands[gap][0] + used[gap] + height / 2
         used[gap] += height
-        start, end = exits[pair], entries[pair]
+        start, end = _straightened(grid, pair, exits, entries), entries[pair]
         routes[pair] = {
             "start": ("bottom", start),
             "end": ("top", end),
@@ -149,6 +152,14 @@ def _step_routes(grid: _Grid, exits: dict[Pair, float], entries: dict[Pair, floa
             "label": ((start + end) / 2, y),
         }
     return routes
+
+
+def _straightened(grid: _Grid, pair: Pair, exits: dict[Pair, float], entries: dict[Pair, float]) -> float:
+    """Where a step leaves its box: just above where it arrives when that is near and free, so that it is one straight line."""
+    start, end, box = exits[pair], entries[pair], grid.rects[pair[0]]
+    others = [at for other, at in exits.items() if other[0] == pair[0] and other != pair]
+    inside = box.x + CORNER < end < box.right - CORNER
+    return end if inside and abs(end - start) < NEAR and all(abs(at - end) > TRACK for at in others) else start
 
 
 def _lane_routes(grid: _Grid, exits: dict[Pair, float], entries: dict[Pair, float]) -> dict[Pair, Route]:

@@ -32,5 +32,6 @@ class Layout(TypedDict):
     arrows: Mapping[tuple[str, str], Route]
     how_to_read: tuple[float, float, float]  # x, y, width
     proved: tuple[float, float, float]
+    heights: NotRequired[Mapping[str, float]]  # least heights of boxes
     ways_out: NotRequired[Mapping[str, Sequence[str]]]  # exits drawn as arrows: {state: events}
     notes: NotRequired[Sequence[str]]  # sentences added to "How to read"

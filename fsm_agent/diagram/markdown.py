@@ -34,7 +34,7 @@ def as_markdown(diagram: Diagram) -> str:
 def _state(table: Table, state: str) -> Iterator[str]:
     lines = [line for line in table.lines if line.source == state]
     yield from ("", f"### {state}", "")
-    yield from _grid(
+    yield from grid(
         ("Event", "Decision list", "Resets", "Why"),
         ((f"`{ln.event}`", _list(ln), resets_in_words(table, ln.resets), ln.why) for ln in lines),
     )
@@ -54,7 +54,7 @@ def _macros(table: Table) -> Iterator[str]:
     if not table.macros:
         return
     yield from ("", f"### Every state but {table.final}", "")
-    yield from _grid(
+    yield from grid(
         ("Event", "State", "Exit"),
         (
             (f"`{event}`", state, f"⇥ *{exits[state]}*")
@@ -68,7 +68,7 @@ def _macros(table: Table) -> Iterator[str]:
 def _rungs(table: Table) -> Iterator[str]:
     named = (rung for line in table.lines for rung in line.ladder if rung.exit is None and not is_move(rung))
     yield from ("", "## Rungs", "")
-    yield from _grid(("Rung", "To", "Needs", "Spends", "Resets"), (_rung(table, rung) for rung in dict.fromkeys(named)))
+    yield from grid(("Rung", "To", "Needs", "Spends", "Resets"), (_rung(table, rung) for rung in dict.fromkeys(named)))
 
 
 def _rung(table: Table, rung: Rung) -> tuple[str, ...]:
@@ -79,7 +79,7 @@ def _rung(table: Table, rung: Rung) -> tuple[str, ...]:
 def _counters(table: Table) -> Iterator[str]:
     yield from ("", "## Counters", "")
     kinds = ((c.name, "flag" if c.flag else "cap" if c.cap else "") for c in table.counters)
-    yield from _grid(
+    yield from grid(
         ("Counter", "Kind", "Spent by", "Reset by"),
         (
             (
@@ -93,7 +93,7 @@ def _counters(table: Table) -> Iterator[str]:
     )
     if table.reset_groups:
         yield from ("", "## Resets", "")
-        yield from _grid(("Name", "Counters"), ((name, ", ".join(group)) for name, group in table.reset_groups.items()))
+        yield from grid(("Name", "Counters"), ((name, ", ".join(group)) for name, group in table.reset_groups.items()))
 
 
 def _rung_names(rows: Iterable[Row]) -> Iterable[str]:
@@ -102,23 +102,34 @@ def _rung_names(rows: Iterable[Row]) -> Iterable[str]:
 
 def _rows(table: Table) -> Iterator[str]:
     yield from ("", "## Rows", "", "Guards of one event exclude each other.", "")
-    yield from _grid(
+    yield from row_grid(table, table.rows)
+
+
+def row_grid(table: Table, rows: Iterable[Row]) -> Iterator[str]:
+    """A table of rows with everything that decides and changes something."""
+    yield from grid(
         ("Row", "To", "Guard", "Rung", "Spends", "Resets"),
         (
             (
                 f"`{row.id}`",
                 row.dest,
                 row.guard.label,
-                row.rung if row.exit is None else f"⇥ *{row.exit}*",
+                rung_of(row),
                 ", ".join(row.spends),
                 resets_in_words(table, row.resets),
             )
-            for row in table.rows
+            for row in rows
         ),
     )
 
 
-def _grid(head: Sequence[str], body: Iterable[Sequence[str]]) -> Iterator[str]:
+def rung_of(row: Row) -> str:
+    """The rung's name, or the exit."""
+    return row.rung if row.exit is None else f"⇥ *{row.exit}*"
+
+
+def grid(head: Sequence[str], body: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The lines of a GitHub table; what would break a cell is escaped."""
     yield _cells(head)
     yield "|" + "---|" * len(head)
     yield from map(_cells, body)

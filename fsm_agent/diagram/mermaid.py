@@ -1,28 +1,44 @@
 """Mermaid text for README files and pull requests: arrows carry rungs, exits are lines inside their state.
 
-Mermaid drops a label from ``<`` on and cuts it at ``;`` without a word, and a second ``:`` in a line is a syntax error,
-so none of them is ever written.
+Mermaid drops a label from ``<`` on and cuts it at ``;`` without a word, takes ``%%`` for a comment and ``direction LR`` for a
+statement also inside a label, and ``:::`` is a syntax error, so none of them is ever written.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
-from fsm_agent.diagram.model import Box, Diagram, Entry, words
+from fsm_agent.diagram.model import Box, Diagram, Entry, Mark, words
 from fsm_agent.diagram.textwidth import joined
 from fsm_agent.diagram.theme import LIGHT, tone_names
 
 WIDTH = 340  # pixels of the longest line inside a state; broken here, as versions of Mermaid break differently
 RESERVED = frozenset({"state", "note", "end", "class", "classDef", "direction", "click", "default", "as"})
 HARMLESS = str.maketrans({"<": "‹", ">": "›", ";": ",", ":": " –", '"': "'", "\n": " "})
+BREAKS = re.compile(r"%(?=%)|&(?=[\w#])|\$(?=\$)|(?<=direction)\s+(?=(?:TB|BT|LR|RL)\b)")
+"""Where a space of no width keeps words from meaning something, wherever they stand: comments, entities, formulas, directions."""
+QUIET: frozenset[Mark] = frozenset({"unused", "kept"})
+MARKED: Mapping[str, str] = {
+    "never": f"fill:#ffffff,stroke:{LIGHT.bad},color:{LIGHT.bad},stroke-dasharray:6",
+    "added": f"fill:#dcfce7,stroke:{LIGHT.good},color:{LIGHT.ink},stroke-width:3px",
+    "removed": f"fill:#fee2e2,stroke:{LIGHT.bad},color:{LIGHT.ink},stroke-dasharray:6",
+    "changed": f"fill:#fef3c7,stroke:{LIGHT.warn},color:{LIGHT.ink},stroke-width:3px",
+}
+"""How a state with this mark looks."""
 
 
 def as_mermaid(diagram: Diagram) -> str:
-    """A ``stateDiagram-v2``; renders on GitHub as it is."""
+    """A ``stateDiagram-v2``; renders on GitHub as it is. Of a marked diagram only what a run used, or what changed."""
+    arrows = [arrow for arrow in diagram.arrows if arrow.mark not in QUIET]
+    ends = {end for arrow in arrows for end in (arrow.source, arrow.dest)}
+    boxes = [box for box in diagram.boxes if box.mark not in QUIET or box.state in ends]
+    shown = {box.state for box in boxes}
+    table = diagram.table
     lines = [
         "---",
-        f"title: {_clean(diagram.table.name)}",
+        f"title: {json.dumps(_clean(_title(diagram)), ensure_ascii=False)}",
         "config:",
         "  flowchart:",
         f"    wrappingWidth: {2 * WIDTH}",
@@ -31,25 +47,34 @@ def as_mermaid(diagram: Diagram) -> str:
         "    rankSpacing: 70",
         "---",
         "stateDiagram-v2",
-        f"    [*] --> {_id(diagram.table.initial)}",
-        *(f"    {line}" for box in diagram.boxes for line in _state(box)),
-        *(f"    {_id(a.source)} --> {_id(a.dest)} : {_clean(', '.join(a.labels))}" for a in diagram.arrows),
-        f"    {_id(diagram.table.final)} --> [*]",
-        *(f"    {line}" for line in _colours(diagram)),
+        *([f"    [*] --> {_id(table.initial)}"] if table.initial in shown else []),
+        *(f"    {line}" for box in boxes for line in _state(box)),
+        *(f"    {_id(a.source)} --> {_id(a.dest)} : {_clean(', '.join(a.labels))}" for a in arrows),
+        *([f"    {_id(table.final)} --> [*]"] if table.final in shown else []),
+        *(f"    {line}" for line in _colours(diagram, boxes)),
     ]
     return "\n".join(lines) + "\n"
 
 
+def _title(diagram: Diagram) -> str:
+    return f"{diagram.table.name} – {diagram.caption[0]}" if diagram.caption else diagram.table.name
+
+
 def _state(box: Box) -> Iterator[str]:
     yield f'state "{_clean(box.state)}" as {_id(box.state)}'
-    yield from (f"{_id(box.state)} : {_clean(line)}" for line in _inside(box))
+    told = [box.badge] if box.badge else []
+    yield from (f"{_id(box.state)} : {_clean(line)}" for line in [*told, *_inside(box)] if line.strip())
 
 
 def _inside(box: Box) -> Iterator[str]:
-    """Each exit with the events that can end there, then the events that no exit and no arrow names."""
+    """Each exit with the events that can end there, then the events that no exit and no arrow names. Of a box that is marked or
+    drawn from near every line, but for those that a run did not use or that are as they were."""
+    if any(step.mark or step.kind == "note" for entry in box.entries for step in entry.steps) and not box.final:
+        yield from (f"{entry.label or words(entry.event)} {entry.text}" for entry in box.entries if entry.mark not in QUIET)
+        return
     if box.final:
         yield box.intro.removesuffix(":")
-        yield from (f"{words(entry.event)} {entry.text}" for entry in box.entries)
+        yield from (f"{words(entry.event)} {entry.text}" for entry in box.entries if entry.mark not in QUIET)
         return
     by_exit: dict[str, list[str]] = {}
     for entry in box.entries:
@@ -66,12 +91,14 @@ def _is_nameless(entry: Entry) -> bool:
     return all(step.kind == "rung" for step in entry.steps)
 
 
-def _colours(diagram: Diagram) -> Iterator[str]:
-    names = tone_names(diagram.table.states, diagram.table.final)
+def _colours(diagram: Diagram, boxes: Sequence[Box]) -> Iterator[str]:
+    names = tone_names([*diagram.table.states, *diagram.states], diagram.table.final)
     tones = {**{f"t{number}": tone for number, tone in enumerate(LIGHT.tones)}, "final": LIGHT.final}
-    for name in dict.fromkeys(names.values()):
-        yield f"classDef {name} fill:{tones[name].strip},stroke:{tones[name].line},color:{LIGHT.ink}"
-    yield from (f"class {_id(state)} {name}" for state, name in names.items())
+    drawn = {box.state: box.mark if box.mark in MARKED else names[box.state] for box in boxes}
+    for name in dict.fromkeys(drawn.values()):
+        look = MARKED.get(name) or f"fill:{tones[name].strip},stroke:{tones[name].line},color:{LIGHT.ink}"
+        yield f"classDef {name} {look}"
+    yield from (f"class {_id(state)} {name}" for state, name in drawn.items())
 
 
 def _id(state: str) -> str:
@@ -80,4 +107,4 @@ def _id(state: str) -> str:
 
 
 def _clean(text: str) -> str:
-    return text.translate(HARMLESS)
+    return BREAKS.sub(lambda found: f"{found[0]}\u200b", text.translate(HARMLESS)).strip()

@@ -6,13 +6,15 @@ the rungs that take it (or of the event, when the move is unconditional). Everyt
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from fsm_agent.table import ALWAYS, Line, Row, Rung, Table
 
 Kind = Literal["rung", "move", "exit", "same", "note"]
+Mark = Literal["", "taken", "partly", "never", "unused", "added", "removed", "changed", "kept"]
+"""What a reader is to see of a part: how runs used it, or how it differs from another version."""
 MARKS: Mapping[Kind, str] = {"rung": "", "move": "→ ", "exit": "⇥ ", "same": "as ", "note": ""}
 ELSE = " › "
 LONG_LADDER = 5  # a ladder of so many rungs is shortened when another line has the same rungs
@@ -20,11 +22,14 @@ LONG_LADDER = 5  # a ladder of so many rungs is shortened when another line has 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One rung as it is written in a decision list. ``note`` only explains the step before it."""
+    """One rung as it is written in a decision list. ``note`` only explains the step before it. ``tail`` stands behind it: a
+    count."""
 
     kind: Kind
     words: str
     rows: tuple[str, ...] = ()
+    mark: Mark = ""
+    tail: str = ""
 
     @property
     def text(self) -> str:
@@ -42,40 +47,57 @@ class Entry:
     short: tuple[Step, ...]
     rows: tuple[str, ...]
     why: str
+    mark: Mark = ""
 
     @property
     def text(self) -> str:
-        return "".join(separator + step.text for separator, step in spaced(self.short))
+        return "".join(f"{separator}{step.text} {step.tail}".rstrip() for separator, step in spaced(self.short))
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A state and its part of the table. ``intro`` is a sentence above the lines."""
+    """A state and its part of the table. ``intro`` is a sentence above the lines, ``badge`` stands beside the name."""
 
     state: str
     entries: tuple[Entry, ...]
     intro: str = ""
     final: bool = False
+    badge: str = ""
+    mark: Mark = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """All rows from one state to another. ``way_out``: it leads to the final state."""
+    """All rows from one state to another. ``way_out``: it leads to the final state. ``by_label`` are the rows behind each
+    label, ``marks`` the mark of each; ``count`` says how often the arrow was taken and makes it thicker."""
 
     source: str
     dest: str
     labels: tuple[str, ...]
     rows: tuple[str, ...]
     way_out: bool = False
+    by_label: tuple[tuple[str, ...], ...] = ()
+    mark: Mark = ""
+    marks: tuple[Mark, ...] = ()
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Diagram:
-    """Boxes and arrows of a table. ``boxes`` has one for each state, the final one last."""
+    """Boxes and arrows of a table. ``boxes`` has one for each state, the final one last; a part of a diagram has fewer.
+
+    ``caption`` is a heading and lines of (term, words) about what the marks say; ``legend`` explains the marks.
+    """
 
     table: Table
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
+    caption: tuple[str, tuple[tuple[str, str], ...]] | None = None
+    legend: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        return tuple(box.state for box in self.boxes)
 
     def box(self, state: str) -> Box:
         return next(box for box in self.boxes if box.state == state)
@@ -174,24 +196,30 @@ def _final_box(table: Table) -> Box:
 
 
 def _arrows(table: Table, ways_out: Mapping[str, Sequence[str]] | None) -> tuple[Arrow, ...]:
-    merged: dict[tuple[str, str], tuple[list[str], list[str]]] = {}
-    for line in table.lines:
-        for rung, row in line_rows(table, line):
-            if rung.exit is not None and not _is_drawn(line, ways_out):
-                continue
-            named = rung.exit is None and not is_move(rung)
-            labels, rows = merged.setdefault((row.source, row.dest), ([], []))
-            label = rung.name if named else words(line.event)
-            if label not in labels:
-                labels.append(label)
-            rows.append(row.id)
-    return tuple(
-        Arrow(source, dest, tuple(labels), tuple(rows), way_out=dest == table.final)
-        for (source, dest), (labels, rows) in merged.items()
-    )
+    everywhere = {(state, event) for event, exits in table.macros for state in exits}
+    inner = [row for row in table.rows if (row.source, row.event) not in everywhere]
+    return merged(table, [row for row in inner if row.exit is None or _is_drawn(table, row, ways_out)])
 
 
-def _is_drawn(line: Line, ways_out: Mapping[str, Sequence[str]] | None) -> bool:
+def merged(table: Table, rows: Iterable[Row]) -> tuple[Arrow, ...]:
+    """The arrows of ``rows``, one for all from one state to another; labels in table order."""
+    pairs: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        pairs.setdefault((row.source, row.dest), []).append(row)
+    return tuple(_arrow(table, together) for together in pairs.values())
+
+
+def _arrow(table: Table, rows: Sequence[Row]) -> Arrow:
+    labels: dict[str, list[str]] = {}
+    for row in rows:
+        named = row.exit is None and row.rung != f"→ {row.dest}"
+        labels.setdefault(row.rung if named else words(row.event), []).append(row.id)
+    source, dest = rows[0].source, rows[0].dest
+    by_label = tuple(map(tuple, labels.values()))
+    return Arrow(source, dest, tuple(labels), tuple(row.id for row in rows), dest == table.final, by_label)
+
+
+def _is_drawn(table: Table, row: Row, ways_out: Mapping[str, Sequence[str]] | None) -> bool:
     if ways_out is None:
-        return len(line.ladder) == 1
-    return line.event in ways_out.get(line.source, ())
+        return len(table.by_event[row.source, row.event]) == 1
+    return row.event in ways_out.get(row.source, ())

@@ -1,10 +1,13 @@
-"""What is proved of a table, in the few lines that a picture has room for."""
+"""What is proved of a table: in the few lines that a picture has room for, and as a page for reviewers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
+from fsm_agent.diagram.markdown import grid
 from fsm_agent.diagram.model import words
 from fsm_agent.table import Table
-from fsm_agent.verify import verify_table
+from fsm_agent.verify import Report, verify_table
 
 ROOM = 200  # letters of the longest formula that is shown; `fsm-agent verify` prints them all
 
@@ -21,3 +24,57 @@ def proof_lines(table: Table) -> tuple[str, ...]:
         *(f"{figure.quantity} ≤ {words(figure.formula)}" for figure in shown),
         *(words(line) for line in legend),
     )
+
+
+def proof_page(table: Table, limits: Mapping[str, int] | None = None) -> str:
+    """Checks, ranking and bounds as Markdown; figures are for ``limits``."""
+    report = verify_table(table, limits)
+    lines = [
+        f"# What is proved of the {table.name} table",
+        "",
+        f"{report.states} states, {report.lines} (state, event) pairs, {report.rows} rows, {report.counters} counters; "
+        f"digest `{report.digest}`. **{'Every turn ends.' if report.ok else 'Not proved.'}**",
+        "",
+        "## Checks",
+        "",
+        *_checks(report),
+        *_rankings(report),
+        *_bounds(report),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _checks(report: Report) -> Iterator[str]:
+    cells = [(check.name, check.scope, check.extent, "holds" if check.ok else "**fails**") for check in report.checks]
+    yield from grid(("Check", "For", "Looked at", ""), cells)
+    findings = [finding for check in report.checks for finding in check.findings]
+    if findings:
+        yield from ("", *(f"- {finding}" for finding in findings))
+
+
+def _rankings(report: Report) -> Iterator[str]:
+    if not report.ranking_without_caps:
+        return
+    yield from ("", "## Ranking", "")
+    yield "The proof that every turn ends: nothing in a part gives back the counters that rank it, so the rows that spend them are"
+    yield "taken a limited number of times; without them the part falls apart. A primed state has its flag set."
+    yield from ("", *report.ranking_without_caps)
+    if report.ranking_with_caps != report.ranking_without_caps:
+        yield from ("", "That is with the caps taken away. With them:", "", *report.ranking_with_caps)
+
+
+def _bounds(report: Report) -> Iterator[str]:
+    if not report.figures:
+        return
+    yield from ("", "## Bounds", "")
+    if report.limits:
+        yield from (f"Figures are for {', '.join(f'{name} {value}' for name, value in report.limits.items())}.", "")
+    cells = []
+    for figure in report.figures:
+        value = "" if figure.value is None else f"{figure.value:,}"
+        kind = f"{figure.kind}: {figure.basis}"
+        cells.append((figure.quantity, "with" if figure.caps else "without", value, kind, f"`{figure.formula}`"))
+    yield from grid(("At most so many", "Caps", "Figure", "It is", "Formula"), cells)
+    legend = dict.fromkeys(line for figure in report.figures for line in figure.legend)
+    if legend:
+        yield from ("", *(f"- `{line}`" for line in legend))

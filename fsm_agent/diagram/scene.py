@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import dist, log2
 
 from fsm_agent.diagram.geometry import Path, Point, Rect, Side, around, bent, curve
 from fsm_agent.diagram.layout import Layout, Route
-from fsm_agent.diagram.model import Arrow, Box, Diagram
-from fsm_agent.diagram.textwidth import joined, text_width, wrapped
+from fsm_agent.diagram.model import Arrow, Box, Diagram, Entry, Mark, spaced
+from fsm_agent.diagram.textwidth import grouped, joined, text_width, wrapped
 
 TEXT = 13.0
 TITLE = 17.0
@@ -18,6 +19,7 @@ HEAD = 30.0  # the coloured strip with the state's name
 PAD = 11.0
 COLUMN_GAP = 12.0
 LABEL_WRAP = 190.0
+BOLD: frozenset[Mark] = frozenset({"added", "changed"})  # steps that the style sheet draws so
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +34,12 @@ class PlacedBox:
 
 @dataclass(frozen=True, slots=True)
 class PlacedArrow:
-    """An arrow in its place, with the lines of its label and the room they take."""
+    """An arrow in its place, with the names in each line of its label and the room they take."""
 
     arrow: Arrow
     path: Path
     label: Rect
-    lines: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +65,39 @@ def scene_of(diagram: Diagram, layout: Layout, proof_lines: Sequence[str] = ()) 
     """Everything in its place. The picture grows when something placed does not fit into the size of the layout."""
     boxes = _boxes(diagram, layout)
     rects = {placed.box.state: placed.rect for placed in boxes}
-    arrows = tuple(_arrow(arrow, rects, layout) for arrow in diagram.arrows)
+    arrows: list[PlacedArrow] = []
+    for arrow in sorted(diagram.arrows, key=lambda a: (a.source, a.dest) not in layout["arrows"]):
+        arrows.append(_arrow(arrow, rects, layout, [*rects.values(), *(placed.label for placed in arrows)]))
     panels = [_panel("How to read", how_to_read(diagram, layout), layout["how_to_read"])]
-    if proof_lines:
+    if diagram.caption:
+        panels.append(_panel(*diagram.caption, layout["proved"]))
+    elif proof_lines:
         panels.append(_panel("Proved for every setting", [("", line) for line in proof_lines], layout["proved"]))
     room = [*rects.values(), *(arrow.label for arrow in arrows), *(panel.rect for panel in panels)]
     width = max(layout["size"][0], *(rect.right + PAD for rect in room))
     height = max(layout["size"][1], *(rect.bottom + PAD for rect in room))
-    return Scene((width, height), boxes, arrows, tuple(panels))
+    return Scene((width, height), boxes, tuple(arrows), tuple(panels))
 
 
 def measure(box: Box) -> tuple[float, float]:
     """Width and height that the text of ``box`` needs."""
-    lists = max((text_width(entry.text, TEXT) for entry in box.entries), default=0)
+    lists = max((list_width(entry) for entry in box.entries), default=0)
+    badge = COLUMN_GAP + text_width(box.badge, TEXT) if box.badge else 0
     text = [
         _column(box) + lists if box.entries else 0,
         text_width(box.intro, TEXT),
-        text_width(box.state, TITLE, bold=True),
+        text_width(box.state, TITLE, bold=True) + badge,
     ]
     return max(text) + 2 * PAD, HEAD + STEP * _line_count(box) + (PAD if _line_count(box) else 0)
+
+
+def list_width(entry: Entry) -> float:
+    """Width of a decision list as it is drawn."""
+    width = 0.0
+    for separator, step in spaced(entry.short):
+        width += text_width(separator, TEXT) + text_width(step.text, TEXT, bold=step.mark in BOLD)
+        width += text_width(f" {step.tail}", TEXT, bold=True) if step.tail else 0
+    return width
 
 
 def how_to_read(diagram: Diagram, layout: Layout) -> tuple[tuple[str, str], ...]:
@@ -99,6 +115,7 @@ def how_to_read(diagram: Diagram, layout: Layout) -> tuple[tuple[str, str], ...]
     if "same" in kinds:
         lines.append(("as", "goes on with the list of that event"))
     lines.append(("arrow", "its rungs, or the event of a plain →"))
+    lines += diagram.legend
     notes = [("", note) for note in layout.get("notes", ())]
     return (*lines, *([("", "")] if notes else []), *notes)
 
@@ -106,6 +123,11 @@ def how_to_read(diagram: Diagram, layout: Layout) -> tuple[tuple[str, str], ...]
 def label_size(lines: Sequence[str]) -> tuple[float, float]:
     """Room that the label of an arrow takes, its halo included."""
     return max(text_width(line, TEXT) for line in lines) + 8, len(lines) * (STEP - 1) + 2
+
+
+def thickness(count: int) -> float:
+    """Of an arrow that was taken so often: 2.5 pixels for once, twice that for sixteen times, never a beam."""
+    return min(1.6 + 0.9 * log2(count + 1), 6.5)
 
 
 def default_route(source: Rect, dest: Rect) -> Route:
@@ -130,14 +152,14 @@ def _boxes(diagram: Diagram, layout: Layout) -> tuple[PlacedBox, ...]:
         else:
             x, y, least = 2 * PAD, below, 0
             below += height + 4 * PAD
-        rect = Rect(x, y, max(width, least), height)
+        rect = Rect(x, y, max(width, least), max(height, layout.get("heights", {}).get(box.state, 0)))
         first = y + HEAD + STEP - 2
         baselines = tuple(first + STEP * number for number in range(_line_count(box)))
         placed.append(PlacedBox(box, rect, x + PAD + _column(box), baselines))
     return tuple(placed)
 
 
-def _arrow(arrow: Arrow, rects: dict[str, Rect], layout: Layout) -> PlacedArrow:
+def _arrow(arrow: Arrow, rects: dict[str, Rect], layout: Layout, taken: Sequence[Rect]) -> PlacedArrow:
     source, dest = rects[arrow.source], rects[arrow.dest]
     route = layout["arrows"].get((arrow.source, arrow.dest)) or default_route(source, dest)
     start, end = source.anchor(*route["start"]), dest.anchor(*route["end"])
@@ -145,12 +167,22 @@ def _arrow(arrow: Arrow, rects: dict[str, Rect], layout: Layout) -> PlacedArrow:
         path = bent(start, route["via"], end, route["end"][0])
     else:
         path = curve(start, route["start"][0], end, route["end"][0], route.get("reach"))
-    lines = joined(arrow.labels, route.get("wrap", LABEL_WRAP))
-    width, height = label_size(lines)
+    lines = grouped(arrow.labels, route.get("wrap", LABEL_WRAP))
+    width, height = label_size(joined(arrow.labels, route.get("wrap", LABEL_WRAP)))
     centre: Point = route.get("label") or path.middle
     if "label" not in route and source == dest:
         centre = centre[0] + width / 2 + 4, centre[1]
+    elif (arrow.source, arrow.dest) not in layout["arrows"]:
+        centre = _free(path, width, height, taken)
     return PlacedArrow(arrow, path, around(centre, width, height), lines)
+
+
+def _free(path: Path, width: float, height: float, taken: Sequence[Rect]) -> Point:
+    """The place nearest to the middle of a line where a label of this size covers nothing; the middle if there is none."""
+    middle = path.middle
+    places = sorted(path.points(), key=lambda point: dist(point, middle))
+    free = (place for place in places if not any(around(place, width, height).overlaps(rect) for rect in taken))
+    return next(free, middle)
 
 
 def _panel(title: str, lines: Sequence[tuple[str, str]], place: tuple[float, float, float]) -> Panel:

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from fsm_agent.diagram import FORMATS, Layout, render
+from fsm_agent.diagram.proof import proof_lines, proof_page
 from fsm_agent.table import Table
 
 
-def files(table: Table, layout: Layout | None = None, proof_lines: Sequence[str] = ()) -> Mapping[str, str]:
-    """Name and content of every generated file: ``turn.svg``, ``turn.md`` ..."""
-    return {
-        f"{table.name}.{ending}": render(table, format, layout=layout, proof_lines=proof_lines)
-        for format, ending in FORMATS.items()
-    }
+def files(table: Table, layout: Layout | None = None, limits: Mapping[str, int] | None = None) -> Mapping[str, str]:
+    """Name and content of every generated file: ``turn.svg``, ``turn.md`` ... and ``turn.proofs.md`` with figures for
+    ``limits``."""
+    proofs = proof_lines(table)
+    drawn = {f"{table.name}.{end}": render(table, name, layout=layout, proof_lines=proofs) for name, end in FORMATS.items()}
+    return {**drawn, f"{table.name}.proofs.md": proof_page(table, limits)}
 
 
-def stale(directory: Path, table: Table, layout: Layout | None = None, proof_lines: Sequence[str] = ()) -> list[str]:
-    """Names of the files in ``directory`` that are missing or differ from freshly rendered ones."""
-    return list(_differing(directory, files(table, layout, proof_lines)))
+def stale(directory: Path, fresh: Mapping[str, str]) -> list[str]:
+    """Names of the files in ``directory`` that are missing or differ from ``fresh`` ones."""
+    return list(_differing(directory, fresh))
 
 
-def write(directory: Path, table: Table, layout: Layout | None = None, proof_lines: Sequence[str] = ()) -> list[str]:
+def write(directory: Path, fresh: Mapping[str, str]) -> list[str]:
     """Write what is stale into ``directory``, which is made if need be; the names of the written files."""
-    differing = _differing(directory, files(table, layout, proof_lines))
+    differing = _differing(directory, fresh)
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in differing.items():
         (directory / name).write_bytes(content)

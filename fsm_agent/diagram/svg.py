@@ -2,6 +2,7 @@
 
 Elements are addressed without drawing again: ``id="state-CallLLM"``, ``id="arrow-CallLLM-BuildMessages"`` with
 ``data-rows``, each event line ``data-event`` and ``data-rows``, each rung ``data-rows`` (row ids, separated by spaces).
+A mark of the model is a class of the same name.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from fsm_agent.diagram.geometry import Rect, number
 from fsm_agent.diagram.layers import automatic
 from fsm_agent.diagram.layout import Layout
 from fsm_agent.diagram.model import Diagram, Entry, spaced
-from fsm_agent.diagram.scene import HEAD, PAD, STEP, TEXT, TITLE, Panel, PlacedArrow, PlacedBox, scene_of
+from fsm_agent.diagram.scene import HEAD, PAD, STEP, TEXT, TITLE, Panel, PlacedArrow, PlacedBox, scene_of, thickness
 from fsm_agent.diagram.theme import style_sheet, tone_names
 
 ROUND = 7.0
@@ -22,7 +23,7 @@ ROUND = 7.0
 def as_svg(diagram: Diagram, layout: Layout | None = None, proof_lines: Sequence[str] = ()) -> str:
     """The SVG of a diagram. ``proof_lines`` fill the panel "Proved for every setting"; none, no panel."""
     scene = scene_of(diagram, layout or automatic(diagram), proof_lines)
-    tones = tone_names(diagram.table.states, diagram.table.final)
+    tones = tone_names([*diagram.table.states, *diagram.states], diagram.table.final)
     drawn = {row for arrow in diagram.arrows if arrow.way_out for row in arrow.rows}
     lines = [
         *_opening(diagram, scene.size),
@@ -40,22 +41,25 @@ def _opening(diagram: Diagram, size: tuple[float, float]) -> Iterator[str]:
         f'<svg xmlns="http://www.w3.org/2000/svg" class="fsm" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" role="img" aria-label={quoteattr(diagram.table.name)}>'
     )
-    yield f"<style>\n{style_sheet()}</style>"
+    yield f"<style>\n{style_sheet(marked=bool(diagram.legend))}</style>"
     yield f'<rect class="page" width="{width}" height="{height}"/>'
 
 
 def _box(placed: PlacedBox, tones: Mapping[str, str], drawn: set[str], diagram: Diagram) -> Iterator[str]:
     box, rect = placed.box, placed.rect
     name = quoteattr(box.state)
-    yield f'<g id={quoteattr(f"state-{box.state}")} class="state {tones[box.state]}" data-state={name}>'
+    yield f'<g id={quoteattr(f"state-{box.state}")} class="{_classes("state", tones[box.state], box.mark)}" data-state={name}>'
     yield f'<rect class="box" {_place(rect)} rx="{number(ROUND)}"/>'
     yield f'<path class="strip" d="{_strip(rect, bool(placed.baselines))}"/>'
     yield _text("name", rect.x + PAD, rect.y + HEAD - 9, escape(box.state))
+    if box.badge:
+        yield _text("badge", rect.right - PAD, rect.y + HEAD - 10, escape(box.badge))
     baselines = list(placed.baselines)
     if box.intro:
         yield _text("intro", rect.x + PAD, baselines.pop(0), escape(box.intro))
     for entry, y in zip(box.entries, baselines, strict=True):
-        yield f"<g data-event={quoteattr(entry.event)} data-rows={_ids(entry.rows)}>"
+        marked = f' class="{entry.mark}"' if entry.mark else ""
+        yield f"<g{marked} data-event={quoteattr(entry.event)} data-rows={_ids(entry.rows)}>"
         yield f"<title>{escape(_reasons(entry, diagram))}</title>"
         if entry.label:
             yield _text("event", rect.x + PAD, y, escape(entry.label))
@@ -70,24 +74,35 @@ def _steps(entry: Entry, drawn: set[str]) -> str:
         kind = f"{step.kind} out" if drawn.intersection(step.rows) and len(entry.steps) == 1 else step.kind
         rows = f" data-rows={_ids(step.rows)}" if step.rows else ""
         between = f'<tspan class="else">{separator}</tspan>' if separator else ""
-        parts.append(f'{between}<tspan class="{kind}"{rows}>{escape(step.text)}</tspan>')
+        tail = f'<tspan class="{_classes("tail", step.mark)}"> {escape(step.tail)}</tspan>' if step.tail else ""
+        parts.append(f'{between}<tspan class="{_classes(kind, step.mark)}"{rows}>{escape(step.text)}</tspan>{tail}')
     return "".join(parts)
 
 
 def _arrow(placed: PlacedArrow, tones: Mapping[str, str], diagram: Diagram) -> Iterator[str]:
     arrow = placed.arrow
-    tone = f"{tones[arrow.source]} out" if arrow.way_out else tones[arrow.source]
+    style = _classes("arrow", tones[arrow.source], "out" if arrow.way_out else "", arrow.mark)
     yield (
-        f'<g id={quoteattr(f"arrow-{arrow.source}-{arrow.dest}")} class="arrow {tone}" '
+        f'<g id={quoteattr(f"arrow-{arrow.source}-{arrow.dest}")} class="{style}" '
         f"data-source={quoteattr(arrow.source)} data-dest={quoteattr(arrow.dest)} data-rows={_ids(arrow.rows)}>"
     )
-    yield f'<path class="line" d="{placed.path.d}"/>'
+    thick = f' style="stroke-width:{number(thickness(arrow.count))}"' if arrow.count else ""
+    yield f'<path class="line" d="{placed.path.d}"{thick}/>'
     yield f'<path class="head" d="{placed.path.head}"/>'
     yield f'<rect class="halo" {_place(placed.label)} rx="3"/>'
     x = placed.label.centre[0]
-    for count, line in enumerate(placed.lines):
-        yield _text("label", x, placed.label.y + TEXT + 1 + (STEP - 1) * count, escape(line))
+    for count, line in enumerate(_label(placed)):
+        yield _text("label", x, placed.label.y + TEXT + 1 + (STEP - 1) * count, line)
     yield "</g>"
+
+
+def _label(placed: PlacedArrow) -> Iterator[str]:
+    """The lines of a label, each name with its mark."""
+    marks = iter(placed.arrow.marks or [""] * len(placed.arrow.labels))
+    for line in placed.lines:
+        names = [(escape(name), mark) for name, mark in zip(line, marks)]  # noqa: B905 - the marks go on with the next line
+        text = ", ".join(f'<tspan class="{mark}">{name}</tspan>' if mark else name for name, mark in names)
+        yield text + ("," if line is not placed.lines[-1] else "")
 
 
 def _panel(panel: Panel) -> Iterator[str]:
@@ -103,7 +118,7 @@ def _panel(panel: Panel) -> Iterator[str]:
 
 def _reasons(entry: Entry, diagram: Diagram) -> str:
     """What a pointer over an event shows: why it is there, and each row with its guard."""
-    rows = (diagram.table.row(row) for row in entry.rows)
+    rows = (row for row in diagram.table.rows if row.id in entry.rows)
     return "\n".join([entry.why, *(f"{row.id}: {row.rung} if {row.guard.label}" for row in rows)])
 
 
@@ -128,6 +143,10 @@ def _place(rect: Rect) -> str:
 
 def _text(style: str, x: float, y: float, content: str) -> str:
     return f'<text class="{style}" x="{number(x)}" y="{number(y)}">{content}</text>'
+
+
+def _classes(*names: str) -> str:
+    return " ".join(filter(None, names))
 
 
 def _ids(rows: Iterable[str]) -> str:

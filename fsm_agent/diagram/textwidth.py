@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 SAFETY = 1.03
 OTHER = 1000  # a letter outside ASCII: as wide as high
-KNOWN = {"›": 412, "·": 380, "…": 1000, "⇥": 1000, "→": 1000}
+KNOWN = {"›": 412, "×": 838, "−": 838, "·": 380, "…": 1000, "⇥": 1000, "→": 1000}
 
 # fmt: off
 REGULAR = (
@@ -51,11 +51,17 @@ def wrapped(text: str, width: float, size: float = 13) -> list[str]:
 
 def joined(names: Sequence[str], width: float, size: float = 13) -> tuple[str, ...]:
     """``names`` with commas between them, broken between names into lines of at most ``width`` pixels."""
-    lines: list[str] = []
-    for name in [*(f"{name}," for name in names[:-1]), *names[-1:]]:
-        longer = f"{lines[-1]} {name}" if lines else name
-        if lines and text_width(longer, size) <= width:
-            lines[-1] = longer
+    lines = grouped(names, width, size)
+    return tuple(", ".join(line) + ("," if line is not lines[-1] else "") for line in lines)
+
+
+def grouped(names: Sequence[str], width: float, size: float = 13) -> tuple[tuple[str, ...], ...]:
+    """The names of each line of ``joined``."""
+    lines: list[list[str]] = []
+    for number, name in enumerate(names, 1):
+        comma = "," if number < len(names) else ""
+        if lines and text_width(", ".join([*lines[-1], name]) + comma, size) <= width:
+            lines[-1].append(name)
         else:
-            lines.append(name)
-    return tuple(lines)
+            lines.append([name])
+    return tuple(map(tuple, lines))

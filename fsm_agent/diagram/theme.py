@@ -20,7 +20,8 @@ class Tone:
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """Every colour of one theme. ``tones`` go round the states; ``final`` and ``out`` are the end and the way to it."""
+    """Every colour of one theme. ``tones`` go round the states; ``final`` and ``out`` are the end and the way to it;
+    ``good``, ``bad`` and ``warn`` are those of marks."""
 
     page: str
     box: str
@@ -29,6 +30,9 @@ class Theme:
     tones: tuple[Tone, ...]
     final: Tone
     out: str
+    good: str
+    bad: str
+    warn: str
 
 
 LIGHT = Theme(
@@ -47,6 +51,9 @@ LIGHT = Theme(
     ),
     final=Tone("#dcfce7", "#15803d"),
     out="#15803d",
+    good="#15803d",
+    bad="#c81e1e",
+    warn="#a34a07",
 )
 DARK = Theme(
     page="#0d1117",
@@ -64,6 +71,9 @@ DARK = Theme(
     ),
     final=Tone("#14532d", "#4ade80"),
     out="#4ade80",
+    good="#4ade80",
+    bad="#ff8080",
+    warn="#fbbf24",
 )
 SHAPES = """\
 .fsm text { font: 13px "DejaVu Sans", Verdana, sans-serif; }
@@ -76,18 +86,45 @@ SHAPES = """\
 .fsm .line { fill: none; stroke-width: 1.6; }
 .fsm .out .line { stroke-width: 2.4; }
 """
+MARKED = """\
+.fsm .badge { font-size: 13px; text-anchor: end; }
+.fsm .tail { font-size: 12px; font-weight: bold; }
+.fsm g.unused, .fsm g.kept { opacity: 0.55; }
+.fsm g.state.unused, .fsm g.state.kept { opacity: 1; }
+.fsm tspan.unused, .fsm tspan.kept { fill-opacity: 0.65; }
+.fsm g.unused tspan, .fsm g.kept tspan { fill-opacity: 1; }
+.fsm .arrow.never .line, .fsm .arrow.removed .line { stroke-dasharray: 6 4; }
+.fsm tspan.removed { text-decoration: line-through; }
+.fsm tspan.added, .fsm tspan.changed { font-weight: bold; }
+.fsm .state.added .box, .fsm .state.changed .box, .fsm .state.removed .box { stroke-width: 2.8; }
+.fsm .state.removed .box { stroke-dasharray: 6 4; }
+"""
+"""Shapes of what runs did and of what changed; only in pictures that have such marks."""
 
 
 def tone_names(states: Sequence[str], final: str) -> Mapping[str, str]:
     """The class that carries each state's colours."""
-    others = [state for state in states if state != final]
+    others = [state for state in dict.fromkeys(states) if state != final]
     return {**{state: f"t{number % len(LIGHT.tones)}" for number, state in enumerate(others)}, final: "final"}
 
 
-def style_sheet() -> str:
-    """The CSS of a picture."""
-    dark = "".join(f"  {rule}\n" for rule in _colours(DARK).splitlines())
-    return f"{SHAPES}{_colours(LIGHT)}@media (prefers-color-scheme: dark) {{\n{dark}}}\n"
+def style_sheet(*, marked: bool = False) -> str:
+    """The CSS of a picture. ``marked``: with the rules for marks."""
+    light, dark = (_colours(theme) + (_marks(theme) if marked else "") for theme in (LIGHT, DARK))
+    nested = "".join(f"  {rule}\n" for rule in dark.splitlines())
+    return f"{SHAPES}{MARKED if marked else ''}{light}@media (prefers-color-scheme: dark) {{\n{nested}}}\n"
+
+
+def _marks(theme: Theme) -> str:
+    colours = {"never": theme.bad, "partly": theme.warn, "added": theme.good, "removed": theme.bad, "changed": theme.warn}
+    rules = [f".fsm .badge, .fsm .tail {{ fill: {theme.ink}; }}"]
+    for name, colour in colours.items():
+        rules.append(
+            f".fsm .{name}.arrow .line, .fsm .state.{name} .box {{ stroke: {colour}; }} "
+            f".fsm .{name}.arrow .head, .fsm .{name}.arrow .label, .fsm .{name} > .event, .fsm .state.{name} .badge, "
+            f".fsm tspan.{name} {{ fill: {colour}; }}"
+        )
+    return "".join(f"{rule}\n" for rule in rules)
 
 
 def _colours(theme: Theme) -> str:

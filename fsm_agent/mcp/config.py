@@ -119,11 +119,14 @@ class ServerConfig(_Model):
 def servers_of(given: Mapping[str, Any] | None, home: Path) -> dict[str, ServerConfig]:
     """The servers that are switched on, by name: those of ``given``, else those of the config file in ``home``.
 
-    ``given`` maps names to tables, as ``[mcp.servers]`` does. Raises ``ConfigError`` that names the server and the key.
+    ``given`` maps names to tables, as ``[mcp.servers]`` does, or is the ``[mcp]`` table around that. Raises ``ConfigError`` that
+    names the server and the key.
     """
     tables = _of_file(home) if given is None else given
     if not isinstance(tables, Mapping):
         raise ConfigError("mcp has the wrong type", type(tables).__name__, "a dict of servers by name")
+    if set(tables) == {"servers"} and isinstance(inner := tables["servers"], Mapping) and not {"command", "url"} & set(inner):
+        tables = inner
     found = {str(name): _server(str(name), table) for name, table in tables.items()}
     return {name: server for name, server in found.items() if server.enabled}
 

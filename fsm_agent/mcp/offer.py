@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from fsm_agent.mcp.config import ServerConfig
 from fsm_agent.mcp.listed import Listed
 from fsm_agent.mcp.names import names_of
-from fsm_agent.mcp.schema import Unfit, fitted
+from fsm_agent.mcp.schema import Unfit
 from fsm_agent.prompt.scan import scan
 from fsm_agent.requests import Effect, ToolSpec
 from fsm_agent.texts import clean, one_line, shorten
@@ -57,7 +57,8 @@ def offered(
     taken: Collection[str] = (),
     most: int = MOST_TOOLS,
 ) -> Offer:
-    """``timeout`` in seconds for tools that have no limit of their own; ``taken``: names that are in use; ``most``: how many."""
+    """``listed`` with schemas that were looked over. ``timeout`` in seconds for tools that have no limit of their own; ``taken``:
+    names that are in use; ``most``: how many."""
     tools: list[Tool] = []
     left_out: list[str] = []
     wanted = {one.name: one for one in reversed(listed) if config.wants(one.name)}
@@ -75,12 +76,14 @@ def offered(
 
 
 def _tool(name: str, server: str, config: ServerConfig, one: Listed, call: Caller, timeout: float) -> Tool:
+    if one.problem:
+        raise Unfit(one.problem)
     rule = config.rule(one.name)
     effect = rule.effect or _effect(config, one)
     spec = ToolSpec(
         name=name,
         description=_description(server, config, one),
-        parameters=fitted(one.schema),
+        parameters=one.schema,
         concurrency="parallel" if effect == "pure" else "serial",
         effect=effect,
         timeout=rule.timeout or timeout,

@@ -16,6 +16,7 @@ from fsm_agent.mcp.endpoint import Endpoint, endpoint_of
 from fsm_agent.mcp.listed import Listed
 from fsm_agent.mcp.log import LOGS, ServerLog
 from fsm_agent.mcp.lost import Broken, Refused, Unusable
+from fsm_agent.mcp.schema import looked_over
 from fsm_agent.mcp.variables import Unset
 from fsm_agent.ports import Clock
 from fsm_agent.requests import Effect
@@ -176,7 +177,7 @@ class Server:
         self._connections.add(connection)
         try:
             await connection.open()
-            return connection, await connection.tools()
+            return connection, await in_daemon_thread(looked_over, await connection.tools())
         except BaseException:
             connection.abandon()
             raise
@@ -190,7 +191,7 @@ class Server:
         assert self._connection is not None
         self._stale = False  # before asking: a change while the answer is on its way counts for the next time
         try:
-            self.listed = await self._connection.tools()
+            self.listed = await in_daemon_thread(looked_over, await self._connection.tools())
             self._problem = ""
         except (Broken, Refused, Unusable) as error:
             self._stale = True

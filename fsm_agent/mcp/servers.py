@@ -137,7 +137,7 @@ class McpServers:
         return offers
 
     def _offer(self, server: Server, room: int) -> Offer:
-        """Made anew only for another list of tools: looking schemas over takes milliseconds each."""
+        """Made anew only for another list of tools: descriptions are looked over each time."""
         listed = server.listed
         made = self._made.get(server.name)
         if made is not None and made.listed is listed and (made.taken, made.room) == (self._taken, room):

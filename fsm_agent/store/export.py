@@ -6,6 +6,7 @@ forked from. A turn brings its session as it was at its end.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sqlite3
@@ -15,8 +16,8 @@ from typing import Any
 
 from fsm_agent.codec import dumps
 from fsm_agent.masking import MASK, mask
-from fsm_agent.store.database import Database
-from fsm_agent.store.lines import KINDS, Header, Line
+from fsm_agent.store.database import Database, as_store_error
+from fsm_agent.store.lines import KINDS, End, Header, Line
 from fsm_agent.store.read import Turns
 from fsm_agent.store.rows import transcript
 
@@ -64,14 +65,17 @@ def _whole(c: sqlite3.Connection, first: str, chosen: _Chosen) -> None:
             continue
         chosen.sessions.add(session)
         found = c.execute(
-            "SELECT parent FROM sessions WHERE id = :id AND kind = 'compression' UNION SELECT successor FROM sessions WHERE id = :id"
+            "SELECT parent FROM sessions WHERE id = :id AND kind = 'compression'"
+            " UNION SELECT successor FROM sessions WHERE id = :id"
             " UNION SELECT id FROM sessions WHERE parent = :id AND kind = 'child'"
             " UNION SELECT p.session FROM turns t JOIN turns p ON p.id = t.parent WHERE t.session = :id",
             {"id": session},
         )
         waiting += [row[0] for row in found if row[0] is not None]
     among = dumps(sorted(chosen.sessions))
-    chosen.turns = {row[0] for row in c.execute("SELECT id FROM turns WHERE session IN (SELECT value FROM json_each(?))", (among,))}
+    chosen.turns = {
+        row[0] for row in c.execute("SELECT id FROM turns WHERE session IN (SELECT value FROM json_each(?))", (among,))
+    }
 
 
 def _until(c: sqlite3.Connection, turn: str, history: list[Any], chosen: _Chosen) -> None:
@@ -89,17 +93,27 @@ def _until(c: sqlite3.Connection, turn: str, history: list[Any], chosen: _Chosen
 
 def _lines(database: Database, header: Header, chosen: _Chosen, secrets: Collection[str] | None) -> Iterator[str]:
     yield dumps(header.model_dump())
+    written = 1
     ids = chosen.sessions | chosen.turns
-    with database.reading() as c:
-        c.execute("BEGIN")  # one picture of it all, whatever a running turn writes meanwhile
-        try:
-            for kind, line in KINDS.items():
-                for row in _rows(c, line, chosen):
-                    fields = _cut(_fields(line, row), kind, chosen)
-                    if fields is not None:
-                        yield dumps({"kind": kind, **(fields if secrets is None else _masked(fields, secrets, ids))})
-        finally:
-            c.execute("COMMIT")
+    address = f"{database.path.resolve().as_uri()}?mode=ro"
+    # a connection of its own: whoever reads the lines may take long, and read other things between them
+    try:
+        with contextlib.closing(sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)) as c:
+            c.execute("BEGIN")  # one picture of it all, whatever a running turn writes meanwhile
+            for kind, fields in _all_fields(c, chosen):
+                written += 1
+                yield dumps({"kind": kind, **(fields if secrets is None else _masked(fields, secrets, ids))})
+    except sqlite3.Error as error:
+        raise as_store_error(error, database.path) from error
+    yield dumps(End(lines=written).model_dump())
+
+
+def _all_fields(c: sqlite3.Connection, chosen: _Chosen) -> Iterator[tuple[str, dict[str, Any]]]:
+    for kind, line in KINDS.items():
+        for row in _rows(c, line, chosen):
+            fields = _cut(_fields(line, row), kind, chosen)
+            if fields is not None:
+                yield kind, fields
 
 
 def _rows(c: sqlite3.Connection, line: type[Line], chosen: _Chosen) -> Iterable[tuple[Any, ...]]:
@@ -107,10 +121,9 @@ def _rows(c: sqlite3.Connection, line: type[Line], chosen: _Chosen) -> Iterable[
         "sessions": ("id", chosen.sessions), "turns": ("id", chosen.turns), "transcripts": ("session", chosen.sessions),
         "messages": ("session", chosen.sessions),
     }.get(line.table, ("turn", chosen.turns))  # fmt: skip
-    return c.execute(
-        f"SELECT {', '.join(line.columns())} FROM {line.table} WHERE {key} IN (SELECT value FROM json_each(?)) ORDER BY {line.order}",  # noqa: S608
-        (dumps(sorted(ids)),),
-    )
+    names = ", ".join(line.columns())
+    query = f"SELECT {names} FROM {line.table} WHERE {key} IN (SELECT value FROM json_each(?)) ORDER BY {line.order}"  # noqa: S608
+    return c.execute(query, (dumps(sorted(ids)),))
 
 
 def _fields(line: type[Line], row: tuple[Any, ...]) -> dict[str, Any]:
@@ -151,6 +164,7 @@ def _masked(value: Any, secrets: Collection[str], ids: Collection[str]) -> Any:
         return [_masked(one, secrets, ids) for one in value]
     if isinstance(value, dict):
         return {
-            name: MASK if isinstance(one, str) and one and SECRET.match(name) else _masked(one, secrets, ids) for name, one in value.items()
+            name: MASK if isinstance(one, str) and one and SECRET.match(name) else _masked(one, secrets, ids)
+            for name, one in value.items()
         }
     return value

@@ -1,7 +1,8 @@
 """The full-text index: filled in small batches behind the messages, from a mark that says how far it has come.
 
-Never in the transaction of a move. ``catch_up`` is for somebody who is about to search; ``keep_up`` goes on beside running turns, one
-short transaction at a time, so that nobody waits long for the writer. The index holds no copy of the messages (``content=''``).
+Never in the transaction of a move. ``catch_up`` is for somebody who is about to search; ``keep_up`` goes on beside running
+turns, one short transaction at a time, so that nobody waits long for the writer. The index holds no copy of the messages
+(``content=''``).
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ FORMAT = 1
 """Of what ``words.columns`` makes; another number builds the index anew."""
 BESIDE = (64, 200_000)
 """Messages and characters of one transaction beside running turns: a few milliseconds."""
-AT_ONCE = (1_000, 2_000_000)
-"""The same when somebody waits for the end: fewer transactions, fewer parts to merge."""
+AT_ONCE = (400, 800_000)
+"""The same when somebody waits for the end."""
+PAUSE = 0.005
+"""Seconds between those: turns of other processes want to write too."""
 Progress = Callable[[int, int], None]
 
 _CREATE = (
@@ -41,6 +44,7 @@ def catch_up(database: Database, seconds: float | None = None, progress: Progres
     while more and (until is None or time.monotonic() < until):
         more = database.write(lambda c: index_batch(c, *AT_ONCE))
         waiting = pending(database)
+        time.sleep(PAUSE if more else 0)
         if progress is not None:
             progress(max(0, total - waiting), total)
     return waiting
@@ -60,6 +64,11 @@ def pending(database: Database) -> int:
     """How many messages the index does not have yet, at most: numbers that were never given count too."""
     with database.reading() as c:
         return max(0, _newest(c) - (_mark(c, MARK) if there(c) else 0))
+
+
+def forget(database: Database) -> None:
+    """The index is damaged, or may be: it is made anew when it is next asked for. Nothing else is lost."""
+    database.write(lambda c: _set_mark(c, FORMAT_MARK, 0))
 
 
 def there(connection: sqlite3.Connection) -> bool:
@@ -86,9 +95,23 @@ def index_batch(connection: sqlite3.Connection, rows: int, chars: int) -> bool:
             break
     if not batch:
         return False
-    connection.executemany(f"INSERT INTO {INDEX} (rowid, words, chars, tags) VALUES (?, ?, ?, ?)", batch)
+    _insert(connection, batch)
     _set_mark(connection, MARK, batch[-1][0])
     return len(batch) == rows or chars <= 0
+
+
+def _insert(connection: sqlite3.Connection, batch: list[tuple[int, str, str, str]]) -> None:
+    """A damaged index must not look like a damaged file to those whose writes are in the same transaction: what was gathered in
+    memory is written here (a savepoint does that), and not with their commit."""
+    insert = f"INSERT INTO {INDEX} (rowid, words, chars, tags) VALUES (?, ?, ?, ?)"  # noqa: S608 - ours
+    try:
+        connection.executemany(insert, batch)
+        connection.execute("SAVEPOINT indexed")
+        connection.execute("RELEASE indexed")
+    except sqlite3.DatabaseError as error:
+        if "malformed" not in str(error):
+            raise
+        raise StoreError("the full-text index of the sessions is damaged; it is made anew by the next search") from error
 
 
 def _prepare(connection: sqlite3.Connection) -> None:

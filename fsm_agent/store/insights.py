@@ -20,8 +20,8 @@ TOP = 5
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """``turns`` = completed + failed + partial + interrupted + unfinished. ``seconds`` from a turn's beginning to its end, all together;
-    ``undone`` turns were taken back by their users, and count."""
+    """``turns`` = completed + failed + partial + interrupted + unfinished. ``seconds`` from a turn's beginning to its end, all
+    together; ``undone`` turns were taken back by their users, and count."""
 
     sessions: int
     turns: int
@@ -117,8 +117,8 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True)
 class Insights:
-    """``since`` and ``until`` in seconds since the epoch. ``days``: (date, turns, tokens) of days with turns, local time; ``hours``: turns by
-    the hour they began in, 24 of them."""
+    """``since`` and ``until`` in seconds since the epoch. ``days``: (date, turns, tokens) of days with turns, local time;
+    ``hours``: turns by the hour they began in, 24 of them."""
 
     since: float
     until: float
@@ -141,7 +141,9 @@ class Insights:
         told["models"] = [
             {"provider": one.provider, "model": one.model, "purpose": one.purpose, **one.spent.to_dict()} for one in self.models
         ]
-        told["sessions"] = [{"id": one.id, "title": one.title, "turns": one.turns, **one.spent.to_dict()} for one in self.sessions]
+        told["sessions"] = [
+            {"id": one.id, "title": one.title, "turns": one.turns, **one.spent.to_dict()} for one in self.sessions
+        ]
         told["days"] = [{"date": date, "turns": turns, "tokens": tokens} for date, turns, tokens in self.days]
         return told
 
@@ -157,8 +159,8 @@ def insights(store: Store, days: float, recoveries: Collection[str] = ()) -> Ins
             return Insights(
                 since, until, _overview(c, since, sum(one[4] for one in rows)), _exits(c, since), _states(rows),
                 sorted((Recovery(*one[:6]) for one in rows if one[0] in recoveries), key=lambda one: -one.taken),
-                _compactions(c, since), _total(c, since), _models(c, since), _tools(c, since), _sessions(c, since), _days(c, since),
-                _hours(c, since), _attempts(c, since),
+                _compactions(c, since), _total(c, since), _models(c, since), _tools(c, since), _sessions(c, since),
+                _days(c, since), _hours(c, since), _attempts(c, since),
             )  # fmt: skip
         finally:
             c.execute("COMMIT")
@@ -166,17 +168,19 @@ def insights(store: Store, days: float, recoveries: Collection[str] = ()) -> Ins
 
 def _overview(c: sqlite3.Connection, since: float, moves: int) -> Overview:
     row = c.execute(
-        "SELECT COUNT(DISTINCT session), COUNT(*), TOTAL(outcome = 'completed'), TOTAL(outcome = 'failed'), TOTAL(outcome = 'partial'),"
-        " TOTAL(outcome = 'interrupted'), TOTAL(ended IS NULL), TOTAL(undone IS NOT NULL), TOTAL(parent IS NOT NULL), TOTAL(ended - began)"
-        " FROM turns WHERE began >= ?",
+        "SELECT COUNT(DISTINCT session), COUNT(*), TOTAL(outcome = 'completed'), TOTAL(outcome = 'failed'),"
+        " TOTAL(outcome = 'partial'), TOTAL(outcome = 'interrupted'), TOTAL(ended IS NULL), TOTAL(undone IS NOT NULL),"
+        " TOTAL(parent IS NOT NULL), TOTAL(ended - began) FROM turns WHERE began >= ?",
         (since,),
     ).fetchone()
-    return Overview(*map(int, row[:9]), moves, row[9])
+    values: list[Any] = [*map(int, row[:9]), moves, row[9]]
+    return Overview(*values)
 
 
 def _exits(c: sqlite3.Connection, since: float) -> list[Exit]:
     rows = c.execute(
-        "SELECT exit, outcome, COUNT(*) FROM turns WHERE began >= ? AND ended IS NOT NULL GROUP BY 1, 2 ORDER BY 3 DESC, 1", (since,)
+        "SELECT exit, outcome, COUNT(*) FROM turns WHERE began >= ? AND ended IS NOT NULL GROUP BY 1, 2 ORDER BY 3 DESC, 1",
+        (since,),
     )
     return [Exit(*row) for row in rows]
 
@@ -200,12 +204,14 @@ def _states(rows: list[tuple[Any, ...]]) -> list[State]:
 
 def _compactions(c: sqlite3.Connection, since: float) -> Compactions:
     row = c.execute(
-        "SELECT COUNT(*), TOTAL(json_extract(value, '$.trigger') = 'overflow'), TOTAL(json_extract(value, '$.fallback_used')), TOTAL(json_extract(value, '$.tokens_before')),"
-        " TOTAL(json_extract(value, '$.tokens_after')), TOTAL(json_extract(value, '$.seconds')) FROM turns t, json_each(t.result, '$.compressions')"
+        "SELECT COUNT(*), TOTAL(json_extract(value, '$.trigger') = 'overflow'), TOTAL(json_extract(value, '$.fallback_used')),"
+        " TOTAL(json_extract(value, '$.tokens_before')), TOTAL(json_extract(value, '$.tokens_after')),"
+        " TOTAL(json_extract(value, '$.seconds')) FROM turns t, json_each(t.result, '$.compressions')"
         " WHERE t.began >= ? AND t.result IS NOT NULL",
         (since,),
     ).fetchone()
-    return Compactions(*map(int, row[:5]), row[5])
+    values: list[Any] = [*map(int, row[:5]), row[5]]
+    return Compactions(*values)
 
 
 def _total(c: sqlite3.Connection, since: float) -> Spent:
@@ -214,21 +220,26 @@ def _total(c: sqlite3.Connection, since: float) -> Spent:
 
 def _models(c: sqlite3.Connection, since: float) -> list[Model]:
     rows = c.execute(
-        f"SELECT u.provider, u.model, u.purpose, {SUMS} FROM usage u WHERE u.at >= ? GROUP BY 1, 2, 3 ORDER BY SUM(u.input + u.output) DESC",  # noqa: S608
+        f"SELECT u.provider, u.model, u.purpose, {SUMS} FROM usage u WHERE u.at >= ?"  # noqa: S608 - ours
+        " GROUP BY 1, 2, 3 ORDER BY SUM(u.input + u.output) DESC",
         (since,),
     )
-    return [Model(*row[:3], Spent.of(row[3:])) for row in rows]
+    return [Model(provider, model, purpose, Spent.of(spent)) for provider, model, purpose, *spent in rows]
 
 
 def _tools(c: sqlite3.Connection, since: float) -> list[ToolUse]:
     """What did not end well, but is known, has failed: errors, and calls that were not run or cancelled."""
     rows = c.execute(
-        "SELECT e.name, COUNT(*), TOTAL(e.status = 'done' AND json_extract(e.reply, '$.status') != 'ok'), TOTAL(e.status = 'unknown'),"
-        " TOTAL(e.status = 'in_flight'), AVG(e.seconds) FROM turns t CROSS JOIN effects e ON e.turn = t.id"
-        " WHERE t.began >= ? AND e.kind = 'RunTool' GROUP BY 1 ORDER BY 2 DESC, 1",
+        "SELECT e.name, COUNT(*), TOTAL(e.status = 'done' AND json_extract(e.reply, '$.status') != 'ok'),"
+        " TOTAL(e.status = 'unknown'), TOTAL(e.status = 'in_flight'), AVG(e.seconds)"
+        " FROM turns t CROSS JOIN effects e ON e.turn = t.id WHERE t.began >= ? AND e.kind = 'RunTool'"
+        " GROUP BY 1 ORDER BY 2 DESC, 1",
         (since,),
     )
-    return [ToolUse(name, calls, int(failed), int(unknown), int(flying), seconds) for name, calls, failed, unknown, flying, seconds in rows]
+    return [
+        ToolUse(name, calls, int(failed), int(unknown), int(flying), seconds)
+        for name, calls, failed, unknown, flying, seconds in rows
+    ]
 
 
 def _sessions(c: sqlite3.Connection, since: float) -> list[SessionUse]:
@@ -239,7 +250,7 @@ def _sessions(c: sqlite3.Connection, since: float) -> list[SessionUse]:
         " ORDER BY COALESCE(SUM(u.input + u.cache_read + u.cache_write + u.output), 0) DESC, 3 DESC LIMIT ?",
         (since, TOP),
     )
-    return [SessionUse(*row[:3], Spent.of(row[3:])) for row in rows]
+    return [SessionUse(session, title, turns, Spent.of(spent)) for session, title, turns, *spent in rows]
 
 
 def _days(c: sqlite3.Connection, since: float) -> list[tuple[str, int, int]]:
@@ -255,7 +266,9 @@ def _days(c: sqlite3.Connection, since: float) -> list[tuple[str, int, int]]:
 
 def _hours(c: sqlite3.Connection, since: float) -> list[int]:
     rows = c.execute(
-        "SELECT CAST(strftime('%H', began, 'unixepoch', 'localtime') AS INTEGER), COUNT(*) FROM turns WHERE began >= ? GROUP BY 1", (since,)
+        "SELECT CAST(strftime('%H', began, 'unixepoch', 'localtime') AS INTEGER), COUNT(*) FROM turns"
+        " WHERE began >= ? GROUP BY 1",
+        (since,),
     )
     found = dict(rows.fetchall())
     return [found.get(hour, 0) for hour in range(24)]
@@ -263,7 +276,8 @@ def _hours(c: sqlite3.Connection, since: float) -> list[int]:
 
 def _attempts(c: sqlite3.Connection, since: float) -> Attempts:
     found = c.execute(
-        "SELECT CAST(json_extract(result, '$.attempts') AS INTEGER), COUNT(*) FROM turns WHERE began >= ? AND result IS NOT NULL GROUP BY 1 ORDER BY 1",
+        "SELECT CAST(json_extract(result, '$.attempts') AS INTEGER), COUNT(*) FROM turns WHERE began >= ? AND result IS NOT NULL"
+        " GROUP BY 1 ORDER BY 1",
         (since,),
     ).fetchall()
     if not found:

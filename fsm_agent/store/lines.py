@@ -53,10 +53,17 @@ class Line(BaseModel):
 
 class Header(Line):
     kind: Literal["fsm-agent"] = "fsm-agent"
-    format: Literal[1] = FORMAT
+    format: Literal[1] = 1
     of: Literal["session", "turn"]
     id: Id
     masked: bool
+
+
+class End(Line):
+    """The last line: how many stand before it, so that a file that was cut is noticed."""
+
+    kind: Literal["end"] = "end"
+    lines: Whole
 
 
 class SessionLine(Line):
@@ -117,6 +124,7 @@ class TurnLine(Line):
     outcome: Text | None
     undone: Seconds | None
     result: Json | None
+    final: dict[str, Json] | None
 
 
 class MessageLine(Line):

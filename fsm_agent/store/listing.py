@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fsm_agent.store.read import TurnInfo, Turns
-from fsm_agent.store.spent import SUMS, Spent
+from fsm_agent.store.spent import NOTHING, SUMS, Spent
 from fsm_agent.store.store import Store
 
 
@@ -28,7 +28,7 @@ class SessionInfo:
     touched: float
     turns: int
     last: TurnInfo | None
-    spent: Spent = Spent()
+    spent: Spent = NOTHING
     unfinished: bool = False
     running: dict[str, Any] | None = None
 
@@ -43,8 +43,8 @@ class SessionInfo:
 
 
 def sessions(store: Store, limit: int = 20, everything: bool = False) -> list[SessionInfo]:
-    """The sessions that were used last, newest first; ``everything`` includes those of sub-agents, and those that went on as another
-    one by compaction."""
+    """The sessions that were used last, newest first; ``everything`` includes those of sub-agents, and those that went on as
+    another one by compaction."""
     where = "" if everything else "WHERE kind != 'child' AND successor IS NULL"
     with store.database.reading() as c:
         rows = c.execute(f"{_SELECT} {where} ORDER BY touched DESC, rowid DESC LIMIT ?", (limit,)).fetchall()
@@ -58,14 +58,10 @@ def session_info(store: Store, session_id: str) -> SessionInfo:
     return _infos(store, rows)[0]
 
 
-def spent_by_turn(store: Store, session_id: str) -> dict[str, Spent]:
-    """What each turn of a session cost."""
+def spent_by(store: Store, turn_id: str) -> Spent:
+    """What one turn cost."""
     with store.database.reading() as c:
-        rows = c.execute(
-            f"SELECT t.id, {SUMS} FROM turns t JOIN usage u ON u.turn = t.id WHERE t.session = ? GROUP BY t.id",  # noqa: S608
-            (session_id,),
-        ).fetchall()
-    return {row[0]: Spent.of(row[1:]) for row in rows}
+        return Spent.of(c.execute(f"SELECT {SUMS} FROM usage u WHERE u.turn = ?", (turn_id,)).fetchone())  # noqa: S608
 
 
 _SELECT = "SELECT id, title, kind, parent, successor, model, created, touched FROM sessions"
@@ -75,12 +71,14 @@ def _infos(store: Store, rows: list[tuple[Any, ...]]) -> list[SessionInfo]:
     turns = Turns(store.database)
     ids = [row[0] for row in rows]
     with store.database.reading() as c:
-        counts = dict(c.execute(f"SELECT session, COUNT(*) FROM turns WHERE {_AMONG} GROUP BY session", (json.dumps(ids),)).fetchall())  # noqa: S608
+        each = f"SELECT session, COUNT(*) FROM turns WHERE {_AMONG} GROUP BY session"  # noqa: S608 - ours
+        counts = dict(c.execute(each, (json.dumps(ids),)).fetchall())
         spent = _spent(c, ids)
     found = []
     for row in rows:
         last = next(iter(turns.recent(1, row[0])), None)
-        info = SessionInfo(*row, counts.get(row[0], 0), last, spent.get(row[0], Spent()))
+        values: list[Any] = [*row, counts.get(row[0], 0), last, spent.get(row[0], NOTHING)]
+        info = SessionInfo(*values)
         if last is not None and last.ended is None:
             running = store.owners.alive(last.owner)
             info = replace(info, unfinished=running is None, running=running)

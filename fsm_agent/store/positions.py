@@ -8,12 +8,13 @@ from typing import Any
 
 from fsm_agent.codec import dumps
 from fsm_agent.messages import Message
-from fsm_agent.sessions import Session, next_title
+from fsm_agent.sessions import Session
 from fsm_agent.store.database import Job
 from fsm_agent.store.read import TurnInfo, Turns
 from fsm_agent.store.recording import Recording
 from fsm_agent.store.rows import insert_session, message_of, transcript
 from fsm_agent.store.store import Begun, Store
+from fsm_agent.store.titles import free_title
 
 
 @dataclass(slots=True)
@@ -90,7 +91,8 @@ def forked(store: Store, position: Position, session: Session, turn_id: str, dig
     snapshot, at = position.snapshot, store.now()
     session.kind, session.parent = "fork", position.turn.session
     parent = store.session(position.turn.session)
-    session.title = next_title(parent.title or parent.id)
+    with store.database.reading() as c:
+        session.title = free_title(c, parent.title or parent.id, session.id)
     session.prompts, session.usage = dict(parent.prompts), parent.usage
     numbers: dict[Message, int] = {}
     for _, row in position.transcript:

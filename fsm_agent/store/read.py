@@ -124,8 +124,10 @@ class Turns:
             return self._snapshot(c, info.parent, seq)
         start, final = c.execute("SELECT start, final FROM turns WHERE id = ?", (turn_id,)).fetchone()
         rows = c.execute("SELECT delta FROM transitions WHERE turn = ? AND seq <= ? ORDER BY seq", (turn_id, seq)).fetchall()
+        given = c.execute("SELECT history FROM given WHERE turn = ?", (turn_id,)).fetchone() if seq == 0 else None
         deltas = [delta for (delta,) in rows] + ([final] if final and at_end else [])
-        return patched(json.loads(start), map(json.loads, deltas)) | {"seq": seq}
+        snapshot = patched(json.loads(start), map(json.loads, deltas)) | {"seq": seq}
+        return snapshot | {"supplied_history": json.loads(given[0])} if given else snapshot
 
     def _moves(self, c: sqlite3.Connection, turn_id: str, first: int, last: int | None) -> list[tuple[Any, ...]]:
         info = _info(c, turn_id)

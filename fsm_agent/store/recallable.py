@@ -124,7 +124,7 @@ def around(database: Database, message: int, window: int = WINDOW) -> Around:
             raise ConfigError("no such message", message, "an id that a search gave")
         session, title, number = row
         said = _near(c, session, number, _within(window, 0, WIDEST), "")
-        count = f"SELECT COUNT(*) FROM messages m WHERE m.session = ? AND {KEPT} AND m.id "
+        count = f"SELECT COUNT(*) FROM messages m WHERE m.session = ? AND {KEPT} AND m.id "  # noqa: S608 - ours
         before = c.execute(count + "< ?", (session, said[0].id if said else message)).fetchone()[0]
         after = c.execute(count + "> ?", (session, said[-1].id if said else message)).fetchone()[0]
     return Around(session, title, said, before, after)
@@ -135,8 +135,9 @@ def recent(database: Database, current: str | None = None, limit: int = LIMIT) -
     own = json.dumps(_own(database, current))
     with database.reading() as c:
         rows = c.execute(
-            "SELECT s.id, s.title, s.touched, s.turns, COALESCE((SELECT asked FROM turns t WHERE t.session = s.id ORDER BY began LIMIT 1), ''),"
-            " s.model FROM sessions s WHERE s.kind != 'child' AND s.successor IS NULL"
+            "SELECT s.id, s.title, s.touched, s.turns,"
+            " COALESCE((SELECT asked FROM turns t WHERE t.session = s.id ORDER BY began LIMIT 1), ''), s.model"
+            " FROM sessions s WHERE s.kind != 'child' AND s.successor IS NULL"
             " AND s.id NOT IN (SELECT value FROM json_each(?)) ORDER BY s.touched DESC LIMIT ?",
             (own, _within(limit, 1, MOST)),
         )
@@ -183,7 +184,14 @@ def _said(
     for message, number, role, at, standing, body in rows:
         said = json.loads(body)
         is_hit = number == hit and bool(text)
-        yield Said(message, role, at, _clipped(plain_text(said), text if is_hit else ""), "summary" if said.get("summary") else standing, is_hit)
+        yield Said(
+            message,
+            role,
+            at,
+            _clipped(plain_text(said), text if is_hit else ""),
+            "summary" if said.get("summary") else standing,
+            is_hit,
+        )
 
 
 def _clipped(whole: str, text: str) -> str:

@@ -5,6 +5,7 @@ messages      its rows, numbered within the session, never changed; ``active`` i
 transcripts   after a compaction or an undo: the numbers of the rows that the new version of the transcript begins with
 turns         one message of a user and what became of it; ``start`` is its snapshot before the first move, ``undone`` when its
               user took it back, ``final`` what the last state changed, which makes no move
+given         the conversation that a caller gave a turn to begin with, apart because a turn's own row is written at every move
 transitions   every move, with what it changed (``delta``); the snapshot at a move is the sum of those before
 effects       every request of a state and its reply; ``in_flight`` while nobody knows how it ended
 usage         tokens and cost of every request to a model, as they came in
@@ -89,6 +90,7 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX turns_by_session ON turns(session, began)",
         "CREATE INDEX turns_by_began ON turns(began)",
         "CREATE INDEX turns_open ON turns(ended) WHERE ended IS NULL",
+        "CREATE TABLE given (turn TEXT PRIMARY KEY REFERENCES turns(id), history TEXT NOT NULL) WITHOUT ROWID",
         """CREATE TABLE transitions (
             turn TEXT NOT NULL REFERENCES turns(id),
             seq INTEGER NOT NULL,

@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.store.database import Database
-from fsm_agent.store.indexing import INDEX, Progress, catch_up, there
-from fsm_agent.store.snippets import Snippet, scores, snippet_of
+from fsm_agent.store.indexing import INDEX, Progress, catch_up, forget, there
+from fsm_agent.store.snippets import EMPTY, Snippet, scores, snippet_of
 from fsm_agent.store.words import DAY, Query, day_tag, plain_text, query_of, session_tag
 
 SCAN = 300
@@ -41,8 +41,8 @@ Standing = Literal["current", "put aside", "undone", "summary"]
 @dataclass(frozen=True, slots=True)
 class Hit:
     """One message that was found. ``lineage`` is the first session of the line it belongs to, ``at`` in seconds since the epoch.
-    ``standing``: is it in the transcript that goes on (``current``), was it ``put aside`` by a compaction, or ``undone`` by its user;
-    a ``summary`` stands for other messages. ``text`` is the whole message."""
+    ``standing``: is it in the transcript that goes on (``current``), was it ``put aside`` by a compaction, or ``undone`` by its
+    user; a ``summary`` stands for other messages. ``text`` is the whole message."""
 
     id: int
     session: str
@@ -55,7 +55,7 @@ class Hit:
     standing: Standing
     text: str = field(repr=False)
     score: float = 0.0
-    snippet: Snippet = Snippet("")
+    snippet: Snippet = EMPTY
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Found:
 @dataclass(frozen=True, slots=True)
 class Among:
     """Where to look. ``session``: the id of one; ``roles``: all when empty; ``days``: back from now; ``children``: sessions of
-    sub-agents too; ``without``: ids of sessions to leave out."""
+    sub-agents too, which one that is named always is; ``without``: ids of sessions to leave out."""
 
     session: str | None = None
     roles: Collection[str] = ()
@@ -101,13 +101,32 @@ def search(
 ) -> Found:
     """The best of the newest ``SCAN`` hits, or the newest of all with ``newest``. What the index lacks is added before, for at
     most ``seconds``. A text without a letter or digit finds nothing. Raises ``StoreError`` when there is no full-text search."""
+    try:
+        return _search(database, text, among, limit, newest, seconds, progress, now())
+    except StoreError as error:
+        if "malformed" not in str(error.__cause__):
+            raise
+        forget(database)  # if not only the index is damaged, this fails in the same way
+        return _search(database, text, among, limit, newest, seconds, progress, now())
+
+
+def _search(
+    database: Database,
+    text: str,
+    among: Among,
+    limit: int,
+    newest: bool,
+    seconds: float | None,
+    progress: Progress | None,
+    now: float,
+) -> Found:
     waiting = catch_up(database, seconds, progress)
     query = query_of(text)
-    rows, more = _newest(database, query, among, now())
+    rows, more = _newest(database, query, among, now)
     relaxed = not rows and len(query.terms) > 1
     if relaxed:
         query = query.relaxed()
-        rows, more = _newest(database, query, among, now())
+        rows, more = _newest(database, query, among, now)
     hits = _once(_ranked(rows, query))
     hits.sort(key=(lambda hit: -hit.id) if newest else (lambda hit: (-hit.score, -hit.id)))
     shown = tuple(replace(hit, snippet=snippet_of(hit.text, query)) for hit in hits[:limit])
@@ -172,7 +191,7 @@ def _tagged(expression: str, among: Among, now: float) -> str:
     if among.days is not None and among.days <= DAYS:
         days = sorted({day_tag(now - back * DAY) for back in (*range(int(among.days) + 1), among.days)} | {day_tag(now + DAY)})
         asked.append(f"tags : ({' OR '.join(days)})")
-    return " AND ".join(asked) + ("" if among.children else " NOT tags : child")
+    return " AND ".join(asked) + ("" if among.children or among.session else " NOT tags : child")
 
 
 def _hit(connection: sqlite3.Connection, row: Sequence[Any], roots: dict[str, str]) -> Hit:

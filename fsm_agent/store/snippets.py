@@ -35,6 +35,9 @@ class Snippet:
         return out + self.text[place:] + ("…" if self.cut[1] else "")
 
 
+EMPTY = Snippet("")
+
+
 def scores(texts: Sequence[str], query: Query) -> list[float]:
     """BM25 of texts among each other: how rare a term is, is counted among these alone, which are few."""
     if not texts:

@@ -8,18 +8,18 @@ from typing import Any, Literal
 
 CostStatus = Literal["none", "estimated", "at_least", "included", "unknown"]
 SUMS = (
-    "COUNT(u.id), COALESCE(SUM(u.input), 0), COALESCE(SUM(u.output), 0), COALESCE(SUM(u.cache_read), 0), COALESCE(SUM(u.cache_write), 0),"
-    " COALESCE(SUM(u.reasoning), 0), SUM(u.cost), COALESCE(SUM(u.cost_status = 'unknown'), 0),"
-    " COALESCE(SUM(u.cost_status = 'included'), 0)"
+    "COUNT(u.id), COALESCE(SUM(u.input), 0), COALESCE(SUM(u.output), 0), COALESCE(SUM(u.cache_read), 0),"
+    " COALESCE(SUM(u.cache_write), 0), COALESCE(SUM(u.reasoning), 0), SUM(u.cost),"
+    " COALESCE(SUM(u.cost_status = 'unknown'), 0), COALESCE(SUM(u.cost_status = 'included'), 0)"
 )
 """Columns for ``Spent.of``, over rows of ``usage u``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """``requests`` that reported their tokens, in disjoint buckets (reasoning is a part of output). ``cost`` in US dollars, ``None``
-    when nothing of it is known. ``cost_status``: ``at_least`` where the price of some requests is not known, ``included`` where nothing
-    is paid by the token, ``none`` without requests."""
+    """``requests`` that reported their tokens, in disjoint buckets (reasoning is a part of output). ``cost`` in US dollars,
+    ``None`` when nothing of it is known. ``cost_status``: ``at_least`` where the price of some requests is not known,
+    ``included`` where nothing is paid by the token, ``none`` without requests."""
 
     requests: int = 0
     input: int = 0
@@ -33,7 +33,8 @@ class Spent:
     @classmethod
     def of(cls, row: Sequence[Any]) -> Spent:
         """From the columns of ``SUMS``."""
-        requests, *tokens, cost, unknown, included = row
+        *counts, cost, unknown, included = row
+        requests = counts[0]
         status: CostStatus = "estimated"
         if not requests:
             status = "none"
@@ -41,7 +42,8 @@ class Spent:
             status = "at_least" if cost else "unknown"
         elif included == requests:
             status = "included"
-        return cls(requests, *tokens, cost if status in ("estimated", "at_least") else None, status)
+        values: list[Any] = [*counts, cost if status in ("estimated", "at_least") else None, status]
+        return cls(*values)
 
     @property
     def prompt(self) -> int:
@@ -62,3 +64,6 @@ class Spent:
             "cache_write": self.cache_write, "reasoning": self.reasoning, "prompt": self.prompt, "tokens": self.tokens,
             "cache_hit": self.cache_hit, "cost_usd": self.cost, "cost_status": self.cost_status,
         }  # fmt: skip
+
+
+NOTHING = Spent()

@@ -157,6 +157,7 @@ class Store:
 
     async def _begin(self, session: Session, turn: Any, start: dict[str, Any], digest: str, abandoned: str | None) -> Begun:
         unsaved, at = list(session.unsaved), self.now()
+        given = start.pop("supplied_history", None)
         values = (
             turn.turn_id, session.id, asked_words(turn.user_content), turn.state, turn.seq, self.owners.me, digest,
             dumps(turn.settings.model_dump(mode="json")), dumps(start), at, at,
@@ -172,6 +173,8 @@ class Store:
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 values,
             )
+            if given is not None:
+                c.execute("INSERT INTO given VALUES (?, ?)", (turn.turn_id, dumps(given)))
 
         try:
             await self.written(begin)

@@ -54,10 +54,13 @@ def rename(store: Store, session_id: str, title: str) -> str:
     session = store.session(session_id)
 
     def write(c: sqlite3.Connection) -> None:
-        other = c.execute("SELECT id FROM sessions WHERE (title = ? OR id = ?) AND id != ?", (words, words, session_id)).fetchone()
+        other = c.execute(
+            "SELECT id FROM sessions WHERE (title = ? OR id = ?) AND id != ?", (words, words, session_id)
+        ).fetchone()
         if other is not None:
             raise ConfigError("another session is called so", words, f"a title that no session has; this one is {other[0]}'s")
-        c.execute("UPDATE sessions SET title = ? WHERE id = ?", (words, session_id))
+        if c.execute("UPDATE sessions SET title = ? WHERE id = ?", (words, session_id)).rowcount == 0:
+            raise ConfigError("a session gets its title with its first turn", session_id, "a session that had a turn")
 
     store.database.write(write)
     session.title = words

@@ -1,7 +1,7 @@
 """A conversation as training data: the ShareGPT form, with tools written as Hermes models read them (SESS-14).
 
-One object a conversation: ``conversations`` is a list of {"from": "system" | "human" | "gpt" | "tool", "value": text}. Reasoning stands in
-``<think>``, calls in ``<tool_call>``, results in ``<tool_response>``; results of one round are one entry.
+One object a conversation: ``conversations`` is a list of {"from": "system" | "human" | "gpt" | "tool", "value": text}. Reasoning
+stands in ``<think>``, calls in ``<tool_call>``, results in ``<tool_response>``; results of one round are one entry.
 """
 
 from __future__ import annotations
@@ -19,18 +19,22 @@ from fsm_agent.store.read import Turns
 from fsm_agent.store.rows import transcript
 
 TOOLS = (
-    "You may call functions. Their signatures are within <tools></tools>; write each call as JSON within <tool_call></tool_call>:\n"
+    "You may call functions. Their signatures are within <tools></tools>; write each call as JSON within "
+    "<tool_call></tool_call>:\n"
     '<tool_call>\n{{"name": <name>, "arguments": <object>}}\n</tool_call>\n<tools>\n{tools}\n</tools>'
 )
 
 
-def session_trajectory(database: Database, session_id: str, *, raw: bool = False, secrets: Collection[str] = ()) -> dict[str, Any]:
+def session_trajectory(
+    database: Database, session_id: str, *, raw: bool = False, secrets: Collection[str] = ()
+) -> dict[str, Any]:
     """The transcript of a session as it is now. ``completed`` is that of its last turn."""
     with database.reading() as c:
         version, created, model = c.execute("SELECT version, created, model FROM sessions WHERE id = ?", (session_id,)).fetchone()
         rows = [json.loads(body) for _, body in transcript(c, session_id, version)]
         last = c.execute(
-            "SELECT id, outcome FROM turns WHERE session = ? AND undone IS NULL ORDER BY began DESC, rowid DESC LIMIT 1", (session_id,)
+            "SELECT id, outcome FROM turns WHERE session = ? AND undone IS NULL ORDER BY began DESC, rowid DESC LIMIT 1",
+            (session_id,),
         ).fetchone()
     told = Turns(database).snapshot(last[0]) if last else {}
     return _trajectory(session_id, rows, told, (created, model, bool(last) and last[1] == "completed"), None if raw else secrets)
@@ -61,7 +65,11 @@ def save_trajectory(database: Database, turn_id: str, path: Path) -> None:
 
 
 def _trajectory(
-    name: str, rows: Iterable[Mapping[str, Any]], told: Mapping[str, Any], facts: tuple[float, str, bool], secrets: Collection[str] | None
+    name: str,
+    rows: Iterable[Mapping[str, Any]],
+    told: Mapping[str, Any],
+    facts: tuple[float, str, bool],
+    secrets: Collection[str] | None,
 ) -> dict[str, Any]:
     at, model, completed = facts
     said = [{"from": "system", "value": _system(told)}] if told else []
@@ -76,7 +84,10 @@ def _trajectory(
 def _system(told: Mapping[str, Any]) -> str:
     prompt = str(told.get("system_prompt", ""))
     specs = [
-        {"type": "function", "function": {"name": tool["name"], "description": tool["description"], "parameters": tool["parameters"]}}
+        {
+            "type": "function",
+            "function": {"name": tool["name"], "description": tool["description"], "parameters": tool["parameters"]},
+        }
         for tool in told.get("tools", ())
     ]
     tools = TOOLS.format(tools="\n".join(json.dumps(spec, ensure_ascii=False) for spec in specs)) if specs else ""

@@ -20,8 +20,8 @@ from fsm_agent.store.store import ABANDONED, DEPTH, Store
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """``turns`` that were taken back, the newest first; ``asked`` are the first words of the oldest of them; ``rows`` is how long the
-    transcript is now."""
+    """``turns`` that were taken back, the newest first; ``asked`` are the first words of the oldest of them; ``rows`` is how long
+    the transcript is now."""
 
     session: str
     turns: tuple[str, ...]
@@ -66,10 +66,13 @@ async def _take_back(store: Store, session: Session, count: int) -> Undone:
         c.executemany("UPDATE messages SET active = 1 WHERE session = ? AND number = ?", [(session.id, one) for one in numbers])
         c.executemany("UPDATE turns SET undone = ? WHERE id = ?", [(at, turn_id) for turn_id in ids])
         c.executemany(
-            "UPDATE turns SET ended = ?, exit = ?, outcome = 'failed', epoch = epoch + 1, owner = NULL WHERE id = ? AND ended IS NULL",
+            "UPDATE turns SET ended = ?, exit = ?, outcome = 'failed', epoch = epoch + 1, owner = NULL"
+            " WHERE id = ? AND ended IS NULL",
             [(at, ABANDONED, turn_id) for turn_id in ids],
         )
-        c.execute("UPDATE sessions SET meter = ?, touched = ? WHERE id = ?", (Kept.of(session).columns()["meter"], at, session.id))
+        c.execute(
+            "UPDATE sessions SET meter = ?, touched = ? WHERE id = ?", (Kept.of(session).columns()["meter"], at, session.id)
+        )
 
     await store.written(write)
     return Undone(session.id, tuple(ids), found[-1].asked, len(before))
@@ -77,11 +80,11 @@ async def _take_back(store: Store, session: Session, count: int) -> Undone:
 
 def _last_turns(store: Store, session: Session, count: int) -> list[TurnInfo]:
     """The last turns of the session and of those that it continues after compactions, the newest first."""
-    line = "WITH RECURSIVE up(id, depth) AS (SELECT ?, 0 UNION ALL SELECT s.parent, depth + 1 FROM up JOIN sessions s ON s.id = up.id"
-    line += " WHERE s.kind = 'compression' AND s.parent IS NOT NULL AND depth < ?)"
     with store.database.reading() as c:
         rows = c.execute(
-            f"{line} SELECT id FROM turns WHERE session IN (SELECT id FROM up) AND undone IS NULL ORDER BY began DESC, rowid DESC",  # noqa: S608
+            "WITH RECURSIVE up(id, depth) AS (SELECT ?, 0 UNION ALL SELECT s.parent, depth + 1 FROM up"
+            " JOIN sessions s ON s.id = up.id WHERE s.kind = 'compression' AND s.parent IS NOT NULL AND depth < ?)"
+            " SELECT id FROM turns WHERE session IN (SELECT id FROM up) AND undone IS NULL ORDER BY began DESC, rowid DESC",
             (session.id, DEPTH),
         ).fetchall()
     if not rows:

@@ -2,7 +2,7 @@
 
 Words are what stands between blanks and punctuation. Scripts that put no blanks between words (Chinese, Japanese, Korean, Thai …)
 and emoji are cut into overlapping pairs of characters instead, and every single character is kept in a column of its own, so
-that a search for one, two or more of them is a look into the index like any other. A trigram index would find nothing below three.
+that a search for one, two or more of them is a look into the index like any other. A trigram index finds nothing below three.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _code(character: str) -> str:
 
 def _pairs(run: str) -> list[str]:
     codes = [_code(character) for character in run]
-    return [first + second for first, second in zip(codes, codes[1:], strict=False)] or codes
+    return [first + second for first, second in itertools.pairwise(codes)] or codes
 
 
 # Searches

@@ -1,68 +1,147 @@
-"""Public fakes of everything a turn touches: a clock, a model, an external memory, and a provider over real HTTP.
+"""Everything that a test of a turn needs: scripts that cover a table, invariants, and public fakes of all that a turn touches.
 
->>> from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, text, tools
+>>> from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, text, tools   # fakes
+>>> from fsm_agent.testing import pair_scripts, row_scripts                                     # scripts that cover a table
+>>> from fsm_agent.testing import INVARIANTS, CountingTurn, Look                                # what always holds
+>>> from fsm_agent.testing.strategies import histories, replies                                 # needs hypothesis
+>>> from fsm_agent.testing.machine import TurnMachine                                           # needs hypothesis
+
+The names are loaded on first use: the package is also a pytest plugin, and must not slow the start of anybody's tests.
 """
 
 from __future__ import annotations
 
-from fsm_agent.testing.clock import FakeClock
-from fsm_agent.testing.http import Received
-from fsm_agent.testing.memory import FakeMemory
-from fsm_agent.testing.model import ScriptedModel
-from fsm_agent.testing.replies import (
-    Call,
-    Reply,
-    bad_json,
-    blank,
-    call,
-    content_filter,
-    cut,
-    cut_tool_call,
-    drop,
-    empty_sse,
-    json_reply,
-    length,
-    malformed_chunk,
-    no_finish,
-    overflow,
-    reasoning,
-    refusal,
-    repeat,
-    silence,
-    slow,
-    status,
-    text,
-    tools,
-)
-from fsm_agent.testing.server import ScriptedServer
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fsm_agent.testing.cancelling import cancelled_at
+    from fsm_agent.testing.clock import FakeClock
+    from fsm_agent.testing.counting import CountingTurn
+    from fsm_agent.testing.coverage import RowCoverage
+    from fsm_agent.testing.http import Received
+    from fsm_agent.testing.invariants import INVARIANTS, Invariant, InvariantBroken, Look, Moved, Place
+    from fsm_agent.testing.memory import FakeMemory
+    from fsm_agent.testing.model import ScriptedModel
+    from fsm_agent.testing.replies import (
+        Call,
+        Reply,
+        bad_json,
+        blank,
+        call,
+        content_filter,
+        cut,
+        cut_tool_call,
+        drop,
+        empty_sse,
+        json_reply,
+        length,
+        malformed_chunk,
+        no_finish,
+        overflow,
+        reasoning,
+        refusal,
+        repeat,
+        silence,
+        slow,
+        status,
+        text,
+        tools,
+    )
+    from fsm_agent.testing.scripts import (
+        Cover,
+        Facts,
+        PossibleScript,
+        Script,
+        cover,
+        ids_of,
+        pair_scripts,
+        play,
+        possible_scripts,
+        row_scripts,
+    )
+    from fsm_agent.testing.server import ScriptedServer
+
+_IN = {
+    "cancelling": ("cancelled_at",),
+    "clock": ("FakeClock",),
+    "counting": ("CountingTurn",),
+    "coverage": ("RowCoverage",),
+    "http": ("Received",),
+    "invariants": ("INVARIANTS", "Invariant", "InvariantBroken", "Look", "Moved", "Place"),
+    "memory": ("FakeMemory",),
+    "model": ("ScriptedModel",),
+    "replies": (
+        *("Call", "Reply", "bad_json", "blank", "call", "content_filter", "cut", "cut_tool_call", "drop", "empty_sse"),
+        *("json_reply", "length", "malformed_chunk", "no_finish", "overflow", "reasoning", "refusal", "repeat", "silence"),
+        *("slow", "status", "text", "tools"),
+    ),
+    "scripts": (
+        *("Cover", "Facts", "PossibleScript", "Script", "cover", "ids_of", "pair_scripts", "play", "possible_scripts"),
+        "row_scripts",
+    ),
+    "server": ("ScriptedServer",),
+}
+_HOMES = {name: f"fsm_agent.testing.{module}" for module, names in _IN.items() for name in names}
 
 __all__ = [
+    "INVARIANTS",
     "Call",
+    "CountingTurn",
+    "Cover",
+    "Facts",
     "FakeClock",
     "FakeMemory",
+    "Invariant",
+    "InvariantBroken",
+    "Look",
+    "Moved",
+    "Place",
+    "PossibleScript",
     "Received",
     "Reply",
+    "RowCoverage",
+    "Script",
     "ScriptedModel",
     "ScriptedServer",
     "bad_json",
     "blank",
     "call",
+    "cancelled_at",
     "content_filter",
+    "cover",
     "cut",
     "cut_tool_call",
     "drop",
     "empty_sse",
+    "ids_of",
     "json_reply",
     "length",
     "malformed_chunk",
     "no_finish",
     "overflow",
+    "pair_scripts",
+    "play",
+    "possible_scripts",
     "reasoning",
     "refusal",
     "repeat",
+    "row_scripts",
     "silence",
     "slow",
     "status",
     "text",
     "tools",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

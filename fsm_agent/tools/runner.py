@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from fsm_agent.errors import ConfigError
@@ -39,7 +39,8 @@ class ToolRunner:
 
     ``interrupt_grace``: seconds of real time that a running tool gets to end after an interrupt (catalogue INT-06: 3).
     ``poll``: seconds between two looks at the time limit (INT-07: at most 0.5). ``on_risk`` hears of suspicious content
-    (EXEC-26). ``more``: tools that come and go between turns. Raises ``ConfigError`` when two tools have one name.
+    (EXEC-26). ``more``: tools that come and go between turns. ``reserved``: names that the agent itself handles and that are
+    refused here (AGT-01). Raises ``ConfigError`` when two tools have one name.
     """
 
     def __init__(
@@ -51,10 +52,12 @@ class ToolRunner:
         poll: float = 0.3,
         on_risk: OnRisk | None = None,
         more: ToolSource | None = None,
+        reserved: Collection[str] = (),
     ) -> None:
         self._tools: dict[str, Tool] = {}
+        self._reserved = frozenset(reserved)
         for tool in tools:
-            if tool.spec.name in self._tools:
+            if tool.spec.name in self._tools or tool.spec.name in self._reserved:
                 raise ConfigError("two tools have the same name", tool.spec.name, "names that differ")
             self._tools[tool.spec.name] = tool
         self._clock, self._grace, self._poll = clock, interrupt_grace, poll
@@ -72,7 +75,7 @@ class ToolRunner:
 
     async def ready(self, interrupted: asyncio.Event) -> tuple[str, ...]:
         """Fix the tools of the next turn. Lines for people about what is missing."""
-        return await self._more.ready(tuple(self._tools), interrupted) if self._more is not None else ()
+        return await self._more.ready((*self._tools, *self._reserved), interrupted) if self._more is not None else ()
 
     async def aclose(self) -> None:
         """``close``, and end the programs behind the tools that come and go."""
@@ -100,6 +103,8 @@ class ToolRunner:
         return ToolOutcome(request.call_id, status, text, watch.elapsed(), images)
 
     async def _ended(self, request: RunTool, interrupted: asyncio.Event, watch: Stopwatch) -> Told:
+        if request.name in self._reserved:
+            return "error", f"{request.name} is a part of the agent and cannot be run as a tool.", ()
         tool = self._tools.get(request.name) or await self._late(request.name)
         if tool is None:
             return "error", f"Unknown tool {request.name!r}. Available: {', '.join(self._tools) or 'none'}.", ()

@@ -13,6 +13,8 @@ code         execute_code
 memory       memory: the notes that are kept between sessions
 skills       skill_view, where there are skills
 ===========  ========================================================================================================
+
+``fsm_agent.agenttools`` has those that are a part of the agent itself: todo, sessions, clarify, delegate.
 """
 
 from __future__ import annotations

@@ -19,14 +19,25 @@ _NEVER_PUBLIC = tuple(
         *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24"),
         *("192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24"),
         *("224.0.0.0/3", "168.63.129.16/32"),  # multicast and reserved; the host agent of a large cloud, on a public number
-        *("::/128", "::1/128", "100::/64", "2001::/23", "2001:db8::/32", "3fff::/20", "5f00::/16", "fc00::/7", "fe80::/10"),
+        *(
+            "::/128",
+            "::1/128",
+            "64:ff9b:1::/48",
+            "100::/64",
+            "2001::/23",
+            "2001:db8::/32",
+            "3fff::/20",
+            "5f00::/16",
+            "fc00::/7",
+            "fe80::/10",
+        ),
         *("fec0::/10", "ff00::/8"),
     )
 )
 """The registries of special addresses of IANA, written out: what the standard library says of them differs by version."""
 _CARRIES_V4 = tuple(
     (ipaddress.IPv6Network(network), shift)
-    for network, shift in (("::ffff:0:0/96", 0), ("::/96", 0), ("64:ff9b::/96", 0), ("64:ff9b:1::/48", 0), ("2002::/16", 80))
+    for network, shift in (("::ffff:0:0/96", 0), ("::/96", 0), ("64:ff9b::/96", 0), ("2002::/16", 80))
 )
 """Networks whose addresses stand for IPv4 ones, and how many bits from the right those begin."""
 

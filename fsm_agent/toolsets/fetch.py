@@ -7,6 +7,7 @@ import ssl
 import zlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING
 
 from fsm_agent.settings import Web
@@ -71,8 +72,12 @@ class Fetcher:
 
         verify = self.tls() if self.tls else tls()
         timeout = httpx2.Timeout(self.settings.timeout, connect=CONNECT)
-        # No proxy of the environment: it would resolve names by itself, and reach what must not be reached.
-        async with httpx2.AsyncClient(verify=verify, trust_env=False, timeout=timeout, follow_redirects=False) as client:
+        # No proxy of the environment: it would resolve names by itself, and reach what must not be reached. No cookies: they
+        # would belong to the address, which other hosts may share.
+        nobody = CookieJar(DefaultCookiePolicy(allowed_domains=()))
+        async with httpx2.AsyncClient(
+            verify=verify, trust_env=False, timeout=timeout, follow_redirects=False, cookies=nobody
+        ) as client:
             for _ in range(MAX_REDIRECTS + 1):
                 url = self._checked(address)
                 response = await self._sent(client, url)

@@ -18,11 +18,13 @@ from fsm_agent.verify.proof import Proof, examine, prove
 if TYPE_CHECKING:
     from fsm_agent.verify.bound import Bound, bounds
     from fsm_agent.verify.exact import Search, search
-    from fsm_agent.verify.report import Check, Figure, Report, verify_table
+    from fsm_agent.verify.report import Check, Figure, Report
+    from fsm_agent.verify.verdict import verify_table
 
 _HOMES = {
     **dict.fromkeys(("Bound", "bounds"), "bound"),
-    **dict.fromkeys(("Check", "Figure", "Report", "verify_table"), "report"),
+    **dict.fromkeys(("Check", "Figure", "Report"), "report"),
+    "verify_table": "verdict",
     **dict.fromkeys(("Search", "search"), "exact"),
 }
 

@@ -23,6 +23,7 @@ class Search:
     def __init__(self, compiled: Compiled, pairs: list[Pair], onward: list[list[int]], taken: frozenset[str]) -> None:
         self.compiled, self.pairs, self.onward, self.taken = compiled, pairs, onward, taken
         self._order = _topological(onward)
+        self._known: dict[frozenset[str], tuple[list[int], list[int]]] = {}
 
     @property
     def ends(self) -> bool:
@@ -56,8 +57,12 @@ class Search:
         if not self.ends:
             raise ValueError("a run can go on for ever; no longest run exists")
         names = self.compiled.table.states
-        wanted = set(names if states is None else states)
-        counted = [name in wanted for name in names]
+        wanted = frozenset(names if states is None else states)
+        if wanted not in self._known:
+            self._known[wanted] = self._longest_of([name in wanted for name in names])
+        return self._known[wanted]
+
+    def _longest_of(self, counted: list[bool]) -> tuple[list[int], list[int]]:
         most, best = [0] * len(self.pairs), [-1] * len(self.pairs)
         for here in reversed(self._order):
             for after in self.onward[here]:

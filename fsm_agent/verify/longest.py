@@ -86,7 +86,8 @@ class _Walk:
     def run(self, enough: int | None) -> tuple[int, ...]:
         """Depth first, best promise first, until there are ``enough`` visits or no better run is found."""
         stack = [_Step((), int(self.table.initial in self.states), self.onward(self.start))]
-        best, most, ends = (), -1, 0
+        best: tuple[int, ...] = ()
+        most, ends = -1, 0
         while stack and ends < MOST_ENDS and (enough is None or most < enough):
             step = stack[-1]
             if not step.onward or len(stack) > MOST_STEPS:
@@ -110,9 +111,7 @@ class _Walk:
         They are the same, in the same order, wherever only budgets differ that are never given back and far from their limit.
         """
         base = [count if at in self.lasting else 0 for at, count in enumerate(pair)]
-        same = tuple(
-            [min(self.lasting[at] - count, FAR_FROM) if at in self.lasting else count for at, count in enumerate(pair)]
-        )
+        same = tuple([min(self.lasting[at] - count, FAR_FROM) if at in self.lasting else count for at, count in enumerate(pair)])
         known = self.known.get(same)
         if known is None:
             found = self.search(pair)
@@ -145,7 +144,7 @@ class _Walk:
         twice."""
         same_of, at_of = itemgetter(*kept), itemgetter(0, *(place for place, _ in self.set_flags))
         todo: list[tuple[tuple[int, ...], Pair, frozenset[object], bool]] = [((), start, frozenset(), False)]
-        known = set()
+        known: set[tuple[bool, object]] = set()
         for way, pair, passed, paid in todo:
             for row, after in self.moves(pair):
                 pays = paid or self.pays[row]

@@ -1,8 +1,8 @@
 """A table as a Promela model, so that spin can confirm the search and the end of every turn independently.
 
-One process, one loop, one option for each row; an option is a ``d_step``, so spin stores exactly one state for each (state,
-counters) pair, and one more for the end of the turn, in which all counters are set to 0. ``claims`` says how many that are.
-A pair in which no row is open is an invalid end state; a turn that goes on for ever is a non-progress cycle.
+One process, one loop, one option for each row; an option is one indivisible step, so spin stores exactly one state for each
+(state, counters) pair, and ``STATES_OF_THE_END`` more: all turns end with the same counters. A pair in which no row is open
+is an invalid end state, a turn that goes on for ever a non-progress cycle.
 
     spin -a turn.pml && gcc -O2 -o pan pan.c && ./pan -m10000000            # states, stuck pairs
     spin -a turn.pml && gcc -O2 -DNP -o pan pan.c && ./pan -l -m10000000    # cycles
@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from fsm_agent.errors import TableError
 from fsm_agent.table import AllOf, AnyOf, Below, Guard, Row, Spent, Table
 
+STATES_OF_THE_END = 2
+"""The process behind its loop, and the process gone."""
 BYTE, SHORT = 255, 32_767
 """The largest numbers of Promela's unsigned byte and signed short."""
 
@@ -37,7 +39,7 @@ class _Model:
                     self.largest[atom.counter] = max(self.largest[atom.counter], self.limits[atom.limit])
 
     def text(self) -> str:
-        return "\n".join([*self._head(), "active proctype turn() {", "end:", "  do", *self._options(), "  od", "}", ""])
+        return "\n".join([*self._head(), "active proctype turn() {", "  do", *self._options(), "  od", "}", ""])
 
     def _head(self) -> Iterator[str]:
         yield f"/* table {self.table.name} ({self.table.digest}), written by fsm-agent verify --promela"
@@ -55,7 +57,9 @@ class _Model:
 
     def _options(self) -> Iterator[str]:
         for row in self.table.rows:
-            yield f"  :: d_step {{ state == {_state(row.source)} && {self._test(row.guard)} -> {'; '.join(self._does(row))} }}"
+            kind, after = ("atomic", "; break") if row.dest == self.table.final else ("d_step", "")
+            test = f"state == {_state(row.source)} && {self._test(row.guard)}"
+            yield f"  :: {kind} {{ {test} -> {'; '.join(self._does(row))}{after} }}"
 
     def _does(self, row: Row) -> Iterator[str]:
         """What the row does; at the end all counters are 0, so that there is one end for all turns."""

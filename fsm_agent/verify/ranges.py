@@ -18,8 +18,9 @@ STEADY = 3
 """Times that a range may grow before it is taken to be as wide as it can get."""
 
 
-def ranges(graph: Graph, limits: Mapping[str, int]) -> list[Ranges]:
-    """The ranges of each location of ``graph`` (unfolded with caps), in a turn that starts with all counters at 0.
+def ranges(graph: Graph, limits: Mapping[str, int]) -> list[Ranges | None]:
+    """The ranges of each location of ``graph`` (unfolded with caps), in a turn that starts with all counters at 0; ``None`` for a
+    location that is out of reach.
 
     Counts are held at the largest limit that their counter is compared with, as in ``successors``.
     """
@@ -32,26 +33,30 @@ def ranges(graph: Graph, limits: Mapping[str, int]) -> list[Ranges]:
     for edge in graph.edges:
         leaving.setdefault(edge.source, []).append((edge.row, edge.dest))
     wanted = {row.id: boxes(row.guard, limits) for row in graph.table.rows}
-    found: list[Ranges] = [{} for _ in graph.locations]
+    found: list[Ranges | None] = [None for _ in graph.locations]
     found[0] = dict.fromkeys(most, (0, 0))
     grown = [0] * len(graph.locations)
     todo = [0]
     while todo:
         here = todo.pop()
+        now = found[here]
+        assert now is not None, "only locations that were reached are gone through"
         for row, dest in leaving.get(here, ()):
             for box in wanted[row.id]:
-                after = _after(found[here], box, row, most)
-                wider = after and _wider(found[dest], after, most, steady=grown[dest] >= STEADY)
-                if wider and wider != found[dest]:
+                after = _after(now, box, row, most)
+                if after is None:
+                    continue
+                wider = _wider(found[dest], after, most, steady=grown[dest] >= STEADY)
+                if wider != found[dest]:
                     found[dest] = wider
                     grown[dest] += 1
                     todo.append(dest)
     return found
 
 
-def meets(box: Box, here: Ranges) -> bool:
-    """Can the counts of a location be in ``box``?"""
-    return bool(here) and any(joined([box], [as_box(here)]))
+def meets(box: Box, here: Ranges | None) -> bool:
+    """Can the counts of a location be in ``box``? A table without counters has boxes without any."""
+    return here is not None and next(joined([box], [as_box(here)]), None) is not None
 
 
 def as_box(here: Ranges) -> Box:
@@ -72,9 +77,9 @@ def _after(before: Ranges, box: Box, row: Row, most: Mapping[str, int]) -> Range
     return after
 
 
-def _wider(known: Ranges, more: Ranges, most: Mapping[str, int], *, steady: bool) -> Ranges:
+def _wider(known: Ranges | None, more: Ranges, most: Mapping[str, int], *, steady: bool) -> Ranges:
     """What holds both; a range that still grows after a while is taken to grow to its end."""
-    if not known:
+    if known is None:
         return more
     both = {}
     for counter, (least, largest) in known.items():

@@ -1,23 +1,11 @@
-"""The whole verdict about a table: checks, the ranking as the proof, bounds, and the comparison with exact search."""
+"""What ``fsm-agent verify`` prints: checks, the ranking as the proof, bounds, and a run with very many visits."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from fsm_agent.table import Row, Table
-from fsm_agent.verify.bound import Bound, bounds
-from fsm_agent.verify.exact import search
-from fsm_agent.verify.folding import Part, fold
-from fsm_agent.verify.longest import long_run, visits
-from fsm_agent.verify.proof import Proof, examine
-from fsm_agent.verify.ranking import ending_faults
-from fsm_agent.verify.scopes import SMALL, Scope, small_scopes
-
-EVERY = "every configuration"
-READABLE = 60
-"""Moves of a run that is printed."""
+from fsm_agent.verify.folding import Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,154 +141,6 @@ class Report:
                 text.append(f"      equal to exact search in {figure.reached} of {figure.scopes} small scopes")
         legend = dict.fromkeys(line for figure in self.figures for line in figure.legend)
         return [*text, *(f"  where {line}" for line in legend)]
-
-
-def verify_table(
-    table: Table, limits: Mapping[str, int] | None = None, *, watch: tuple[str, ...] = (), small: bool = True
-) -> Report:
-    """Check a table and bound its turns.
-
-    ``limits`` are the values of all limits that guards read; without them bounds are formulas only. ``watch`` are the
-    states whose visits are bounded, by default those that a cap counts. ``small=False`` leaves the exact search of
-    small scopes out. Faults are findings of the report; ``TableError`` is raised only for guards outside the guard
-    language.
-    """
-    proof = examine(table)
-    checks = _proved(proof, table)
-    if not all(check.ok for check in checks):
-        return _report(table, proof, checks, (), None, limits)
-    found = bounds(proof.without_caps, proof.with_caps, watch)
-    scopes, missed = small_scopes(table) if small else ((), ())
-    if scopes:
-        dead = tuple(f"{row.id}: no run takes it in any of the scopes; remove the rung" for row in missed)
-        checks += (
-            Check("no row is dead", f"{len(scopes)} small scopes", f"{len(table.rows)} rows", dead),
-            _sound(found, scopes),
-        )
-    figures, runs = [], []
-    for bound in found:
-        known = _Known.of(table, bound, limits if small else None)
-        figures.append(_figure(bound, limits, known, scopes))
-        runs.append(known)
-    return _report(table, proof, checks, tuple(figures), _worst(table, found, runs, limits, scopes), limits)
-
-
-def _report(
-    table: Table,
-    proof: Proof,
-    checks: tuple[Check, ...],
-    figures: tuple[Figure, ...],
-    worst: Worst | None,
-    limits: Mapping[str, int] | None,
-) -> Report:
-    return Report(
-        table=table.name,
-        digest=table.digest,
-        states=len(table.states),
-        lines=len(table.by_event),
-        rows=len(table.rows),
-        counters=len(table.counters),
-        checks=checks,
-        ranking_with_caps=tuple(proof.with_caps.lines()) if proof.with_caps.ends else (),
-        ranking_without_caps=tuple(proof.without_caps.lines()) if proof.without_caps.ends else (),
-        figures=figures,
-        worst=worst,
-        limits=None if limits is None else dict(limits),
-    )
-
-
-def _proved(proof: Proof, table: Table) -> tuple[Check, ...]:
-    graph = proof.with_caps.graph
-    shape = f"{len(graph.locations)} locations, {len(graph.edges)} edges"
-    checks = [
-        ("exactly one row is open", f"{proof.regions} regions of {len(table.by_event)} pairs", proof.partition),
-        ("no state is stuck or out of reach", shape, proof.structure),
-        ("no counter passes its maximum", f"{len(table.counters)} counters", proof.counters),
-        ("every turn ends", shape, ending_faults(proof.with_caps)),
-    ]
-    if any(counter.cap for counter in table.counters):
-        free = proof.without_caps.graph
-        extent = f"{len(free.locations)} locations, {len(free.edges)} edges"
-        checks.append(("every turn ends, caps taken away", extent, ending_faults(proof.without_caps)))
-    return tuple(Check(name, EVERY, extent, tuple(map(str, faults))) for name, extent, faults in checks)
-
-
-def _sound(found: tuple[Bound, ...], scopes: tuple[Scope, ...]) -> Check:
-    """Every formula against the exact search: never below it."""
-    findings = []
-    for bound in found:
-        for scope, exact in _exact(bound, scopes):
-            if bound.value(scope.limits) < exact:
-                findings.append(f"{bound.name}: {bound.text} is below {exact}, reached with {scope.limits}")
-    pairs = sum(len(scope.found.pairs) for scope in scopes)
-    return Check("no bound is below the exact search", f"{len(scopes)} small scopes", f"{pairs:,} pairs", tuple(findings))
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """What is known from below of one bound under the limits asked about: the number of a run, the number of exact search."""
-
-    run: tuple[Row, ...]
-    constructed: int | None
-    exact: int | None
-
-    @classmethod
-    def of(cls, table: Table, bound: Bound, limits: Mapping[str, int] | None) -> _Known:
-        if limits is None or not bound.states:
-            return cls((), None, None)
-        value = bound.value(limits)
-        run = long_run(table, limits, bound.states, caps=bound.caps, enough=value)
-        constructed = visits(table, run, bound.states)
-        found = search(table, limits, caps=bound.caps, most_pairs=SMALL) if constructed < value else None
-        if found is None:
-            return cls(run, constructed, None)
-        return cls(found.worst_run(bound.states or None), constructed, found.most_visits(bound.states or None))
-
-
-def _figure(bound: Bound, limits: Mapping[str, int] | None, known: _Known, scopes: tuple[Scope, ...]) -> Figure:
-    compared = [(bound.value(scope.limits), exact) for scope, exact in _exact(bound, scopes)]
-    return Figure(
-        quantity=bound.name,
-        caps=bound.caps,
-        formula=bound.text,
-        legend=tuple(bound.legend),
-        value=None if limits is None else bound.value(limits),
-        constructed=known.constructed,
-        exact=known.exact,
-        reached=sum(value == exact for value, exact in compared),
-        scopes=len(compared),
-    )
-
-
-def _exact(bound: Bound, scopes: tuple[Scope, ...]) -> list[tuple[Scope, int]]:
-    fitting = [scope for scope in scopes if scope.caps == bound.caps]
-    return [(scope, scope.found.most_visits(bound.states or None)) for scope in fitting]
-
-
-def _worst(
-    table: Table, found: tuple[Bound, ...], known: list[_Known], limits: Mapping[str, int] | None, scopes: tuple[Scope, ...]
-) -> Worst | None:
-    """A run for the first quantity: under the limits asked about and with the caps, as a turn runs; without limits the
-    longest of the small scopes that is short enough to be read."""
-    first = found[0].states
-    if limits is None:
-        runs = [(scope, scope.found.worst_run(first)) for scope in scopes if not scope.caps]
-        readable = [run for run in runs if len(run[1]) <= READABLE]
-        if not readable:
-            return None
-        scope, rows = max(readable, key=lambda run: len(run[1]))
-        return _a_worst(table, found[0], scope.limits, rows, scope.found.most_visits(first))
-    asked = [(bound, below) for bound, below in zip(found, known, strict=True) if bound.states == first and below.run]
-    if not asked:
-        return None
-    bound, below = asked[-1]
-    return _a_worst(table, bound, limits, below.run, bound.value(limits) if below.exact is None else below.exact)
-
-
-def _a_worst(table: Table, bound: Bound, limits: Mapping[str, int], rows: tuple[Row, ...], most: int) -> Worst:
-    count = visits(table, rows, bound.states)
-    folded = fold([row.id for row in rows])
-    return Worst(bound.name, bound.caps, dict(limits), count, len(rows), count == most, folded)
 
 
 def _wrapped(text: str) -> list[str]:

@@ -12,6 +12,8 @@ from fsm_agent.verify.exact import Search, search
 SMALL = 5_000
 """Pairs of one scope; 20 ms."""
 MOST_TRIES = 80
+MOST_TOO_LARGE = 12
+"""Scopes passed over one after the other before a table is taken to be too wide."""
 CAP, KEPT = 24, 6
 """Roomy limits: of caps, and of what is never given back."""
 
@@ -42,13 +44,16 @@ def small_scopes(table: Table, most_pairs: int = SMALL) -> tuple[tuple[Scope, ..
     chance = random.Random(0)  # noqa: S311 - reproducible, not secret
     scopes: list[Scope] = []
     waiting = list(table.rows)
+    too_large = 0
     for _ in range(MOST_TRIES):
-        if not waiting:
+        if not waiting or too_large == MOST_TOO_LARGE:
             break
         limits, caps = _aimed_at(waiting[0], table, chance)
         found = search(table, limits, caps=caps, most_pairs=most_pairs)
         waiting.append(waiting.pop(0))
+        too_large += 1
         if found is not None:
+            too_large = 0
             scopes.append(Scope(limits, caps, found))
             waiting = [row for row in waiting if row.id not in found.taken]
     missed = {row.id for row in waiting}

@@ -68,7 +68,7 @@ class Worth:
     def _cycles(self, edge: Edge) -> Iterator[tuple[Edge, ...]]:
         """The ways from the end of ``edge`` to its start over edges that spend nothing, ``edge`` first."""
         home = reach(edge.source, self._behind) | 1 << edge.source
-        found, todo = 0, [(edge,)]
+        found, todo = 0, list[tuple[Edge, ...]]([(edge,)])
         while todo and found < MOST_WAYS:
             way = todo.pop()
             here = way[-1].dest

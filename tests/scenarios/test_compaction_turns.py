@@ -146,7 +146,7 @@ def test_comp_35_rotation_goes_on_in_a_child_session() -> None:
         assert result.session_id == agent.session_id != parent
         store = store_for(str(agent.home))
         assert store.session(parent).end_reason == "compression"
-        assert store.session(agent.session_id).title == f"{parent} #2"
+        assert store.session(agent.session_id).title == "go #2"
         again = agent.run_conversation("and")
         assert again.session_id == result.session_id
         assert [row["content"] for row in again.messages[-2:]] == ["and", "more"]

@@ -6,7 +6,8 @@ import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from functools import cache
+from typing import Any, get_args
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -15,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from fsm_agent.debug.breakpoints import Kind, outcome_of, targets_of
 from fsm_agent.debug.core import COUNTER_NAMES
 from fsm_agent.debug.web.assets import assets
 from fsm_agent.debug.web.guard import Guard
@@ -25,7 +27,6 @@ from fsm_agent.debug.wire import composed
 from fsm_agent.debug.workshop import Workshop
 from fsm_agent.errors import ConfigError, FsmAgentError
 from fsm_agent.root import MACHINE
-from fsm_agent.store.edits import EDITS
 
 Body = Mapping[str, Any]
 WINDOW = 400
@@ -40,7 +41,9 @@ def app_of(workshop: Workshop, port: int, token: str, first: str | None = None, 
 
 def environment_keys(environment: Mapping[str, str]) -> list[str]:
     """Values of variables that hold keys."""
-    return [value for name, value in environment.items() if value and name.endswith(("_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD"))]
+    return [
+        value for name, value in environment.items() if value and name.endswith(("_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD"))
+    ]
 
 
 class Page:
@@ -93,10 +96,12 @@ class Page:
             "states": list(table.states),
             "final": table.final,
             "counters": COUNTER_NAMES,
-            "rows": {row.id: {"rung": row.rung, "guard": row.guard.label, "why": row.why, "exit": row.exit} for row in table.rows},
-            "map": map_of(table),
-            "table": bare(_whole_table()),
-            "edits": EDITS,
+            "rows": {
+                row.id: {"rung": row.rung, "guard": row.guard.label, "why": row.why, "exit": row.exit} for row in table.rows
+            },
+            **_pictures(),
+            "outcomes": {row.exit: outcome_of(row.exit) for row in table.rows if row.exit},
+            "targets": {kind: targets_of(table, kind) for kind in get_args(Kind)},
         }
 
     def turns(self, request: Request) -> Any:
@@ -110,6 +115,7 @@ class Page:
             "count": debugger.record.count,
             "status": debugger.status.to_dict(),
             "breakpoints": [one.to_dict() for one in debugger.breakpoints],
+            "arrows": debugger.record.arrows(),
         }
 
     def moves(self, request: Request) -> Any:
@@ -240,16 +246,19 @@ class Page:
     async def _answered(self, work: Callable[[], Any]) -> Response:
         try:
             return answer(await run_in_threadpool(work), self._secrets)
-        except FsmAgentError as error:
-            return answer({"error": str(error)}, self._secrets, 409)
+        except FsmAgentError as error:  # an answer to the person, not a failure of the request
+            return answer({"error": str(error)}, self._secrets)
 
 
-def _whole_table() -> str:
+@cache
+def _pictures() -> dict[str, str]:
+    """The map and the whole table, drawn once."""
     from importlib import import_module
 
     from fsm_agent.diagram import render
 
-    return render(MACHINE.table, "svg", layout=import_module("states.layout").LAYOUT)
+    table = MACHINE.table
+    return {"map": map_of(table), "table": bare(render(table, "svg", layout=import_module("states.layout").LAYOUT))}
 
 
 def _number(request: Request, name: str, default: int) -> int:

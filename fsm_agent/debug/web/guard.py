@@ -1,8 +1,8 @@
 """Who may talk to the page: this machine, this address, this token. Everything else is refused before it is read.
 
-A page of another site can make the browser send requests here, and a name of its own can be made to mean 127.0.0.1 (DNS rebinding).
-Against both: ``Host`` must be ours, a request that changes something must say that it comes from our own page, and nothing is given
-without the token, which is in the address once and then in a cookie that other sites' requests do not carry.
+A page of another site can make the browser send requests here, and a name of its own can be made to mean 127.0.0.1 (DNS
+rebinding). Against both: ``Host`` must be ours, a request that changes something must say that it comes from our own page, and
+nothing is given without the token, which is in the address once and then in a cookie that other sites' requests do not carry.
 """
 
 from __future__ import annotations

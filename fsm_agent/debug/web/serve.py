@@ -29,8 +29,9 @@ class Server:
         self.port: int = self._socket.getsockname()[1]
         self._first = first
         app = app_of(workshop, self.port, self.token, first, (*hide, self.token))
-        config = uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
-        self._server = uvicorn.Server(config)
+        self._server = _Server(
+            uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+        )
         self._thread: threading.Thread | None = None
 
     @property
@@ -44,33 +45,35 @@ class Server:
         return f"{self.address}?{urlencode({'token': self.token} | ({'turn': self._first} if self._first else {}))}"
 
     def run(self, ready: Callable[[], None] = lambda: None) -> None:
-        """Serve until interrupted."""
-
-        async def serve() -> None:
-            task = asyncio.ensure_future(self._server.serve([self._socket]))
-            while not self._server.started and not task.done():
-                await asyncio.sleep(0.01)
-            if self._server.started:
-                ready()
-            await task
-
-        asyncio.run(serve())
+        """Serve until interrupted; ``ready`` is called when the page can be opened."""
+        self._server.ready = ready
+        asyncio.run(self._server.serve([self._socket]))
 
     def start(self) -> str:
         """Serve in a thread; the address with the token."""
-        self._thread = threading.Thread(target=self.run, daemon=True, name="fsm-agent-page")
+        up = threading.Event()
+        self._thread = threading.Thread(target=self.run, args=(up.set,), daemon=True, name="fsm-agent-page")
         self._thread.start()
-        waiter = threading.Event()
-        for _ in range(int(PATIENCE / 0.02)):
-            if self._server.started:
-                return self.url
-            waiter.wait(0.02)
-        raise ConfigError("the page could not be served", self.address)
+        if not up.wait(PATIENCE):
+            raise ConfigError("the page could not be served", self.address)
+        return self.url
 
     def stop(self) -> None:
+        """End what ``start`` began."""
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join(PATIENCE)
+
+
+class _Server(uvicorn.Server):
+    """Says when it is up."""
+
+    ready: Callable[[], None]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self.ready()
 
 
 def _bound(port: int) -> socket.socket:

@@ -10,10 +10,12 @@ from typing import Any
 from fsm_agent.codec import dumps
 from fsm_agent.debug.core import Debugger
 from fsm_agent.debug.events import Event
-from fsm_agent.debug.web.plain import masked
+from fsm_agent.debug.hiding import masked
 
 ALIVE = 1.0
 """Seconds after which a stream without news looks whether the turn came to life elsewhere, and says that it is still there."""
+NOT_SENT = ("exchanged",)
+"""There are many a move, and a page shows them when the engine stands still."""
 WITH_STATUS = ("paused", "running", "waiting", "ended", "left")
 
 
@@ -23,6 +25,8 @@ async def events(opened: Callable[[], Debugger], secrets: Sequence[str]) -> Asyn
     waiting: asyncio.Queue[Event] = asyncio.Queue()
 
     def hear(event: Event) -> None:
+        if event.kind in NOT_SENT:
+            return
         loop.call_soon_threadsafe(waiting.put_nowait, event)
 
     debugger = await asyncio.to_thread(opened)

@@ -1,10 +1,9 @@
 // Two runs side by side, lined up move by move; both sides by windows, like the list of moves.
-import { get } from "./api.js";
-import { useFetched } from "./inspector.js";
-import { turnPath } from "./api.js";
+import { get, turnPath } from "./api.js";
+import { useFetched } from "./fetched.js";
 import { Moves } from "./pages.js";
 import { rungWords } from "./moves.js";
-import { Button, html, plural, seconds, short, State, Text, useEffect, useLayoutEffect, useMemo, useRef, useState, words } from "./ui.js";
+import { Button, Exit, html, plural, seconds, short, State, Text, useEffect, useLayoutEffect, useMemo, useRef, useState, words } from "./ui.js";
 
 const ROW = 27;
 
@@ -83,7 +82,7 @@ function Side({ seq, moves, states, rows }) {
   if (!seq) return html`<span class="compare-side empty"></span>`;
   if (!move) return html`<span class="compare-side"><span class="num">${seq}</span> …</span>`;
   return html`<span class="compare-side"><span class="num">${seq}</span> <${State} name=${move.source} states=${states} /> <span class="quiet">${words(move.event)} →</span> <${State} name=${move.dest} states=${states} />
-    <span class="because">${move.exit ? html`<b class="exit-name">${words(move.exit)}</b>` : rungWords(rows[move.row], move)}</span></span>`;
+    <span class="because">${move.exit ? html`<${Exit} name=${move.exit} />` : rungWords(rows[move.row], move)}</span></span>`;
 }
 
 const SHOWN = new Set(["CallModel", "RunTool", "AskApproval", "Wait", "SwitchProvider"]);
@@ -94,7 +93,7 @@ function Details({ turn, seq, side }) {
   if (!data?.move) return html`<div class="details"></div>`;
   return html`<div class="details" aria-label=${`${side} move`}><h3>Move ${seq} <code>${data.move.row}</code> <span class="quiet">${seconds(data.move.seconds)}</span></h3>
     <ul class="guards">${data.move.guards.map(([label, value]) => html`<li class=${value ? "yes" : "no"}>${value ? "✓" : "✗"} ${label}</li>`)}</ul>
-    ${data.visit.filter((one) => SHOWN.has(one.kind)).map((one) => html`<div class="effect"><b>${one.kind}</b> <code>${one.name}</code><${Text} value=${answerOf(one)} label=${`${side} reply`} /></div>`)}</div>`;
+    ${data.visit.filter((one) => SHOWN.has(one.kind)).map((one) => html`<div class="effect"><b>${one.kind}</b> <code>${one.name}</code>${["by hand", "taken over"].includes(one.status) && html` <span class="tag">${one.status}</span>`}<${Text} value=${answerOf(one)} label=${`${side} reply`} /></div>`)}</div>`;
 }
 
 function answerOf({ reply }) {

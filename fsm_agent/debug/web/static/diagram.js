@@ -77,7 +77,7 @@ class Drawn {
         engine: name === engine, look: name === look, seen: Boolean(seen), running: name === engine && phase === "running",
         broken: broken.has(`state ${name}`), off: off.has(`state ${name}`),
       });
-      words(one.intro, seen ? `${plural(seen.count, "visit")} · ${seconds(seen.seconds)}` : "not visited");
+      words(one.intro, seen ? [plural(seen.count, "visit"), seconds(seen.seconds || null)].filter(Boolean).join(" · ") : "not visited");
       words(one.here, name === engine ? (phase === "ended" ? "■" : phase === "running" ? "▶" : "❚❚") : "");
     }
     for (const [name, one] of this.arrows)
@@ -110,4 +110,34 @@ export function Diagram({ svg, onBreak, onRun, ...shown }) {
   }, [svg]);
   useLayoutEffect(() => drawn.current.show(shown));
   return html`<div id="map" class="map" ref=${place} role="group" aria-label="map of the states"></div>`;
+}
+
+/** The whole table at its own size: the line and the rung that were taken are marked; a click on a line sets a breakpoint on its rows. */
+export function Table({ svg, engine, look, move, breakpoints, onBreak }) {
+  const place = useRef(null);
+  useLayoutEffect(() => {
+    place.current.innerHTML = svg;
+  }, [svg]);
+  useLayoutEffect(() => {
+    const root = place.current;
+    const broken = new Set(breakpoints.filter((one) => one.kind === "row" && one.enabled).map((one) => one.target));
+    for (const one of root.querySelectorAll("[data-rows]")) {
+      const rows = one.dataset.rows.split(" ");
+      one.classList.toggle("taken", Boolean(move) && rows.includes(move.row) && !one.id);
+      one.classList.toggle("broken", rows.some((row) => broken.has(row)));
+      one.classList.toggle("look", Boolean(move) && one.id === `arrow-${move.source}-${move.dest}`);
+    }
+    for (const one of root.querySelectorAll("[data-state]")) {
+      one.classList.toggle("engine", one.dataset.state === engine);
+      one.classList.toggle("look", one.dataset.state === look);
+    }
+  });
+  useLayoutEffect(() => {
+    place.current.querySelector(move ? `#state-${CSS.escape(move.source)}` : "[data-state]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }, [move?.source]);
+  const click = (event) => {
+    const rows = event.target.closest("[data-rows]")?.dataset.rows;
+    if (rows) onBreak("row", rows.split(" ")[0]);
+  };
+  return html`<div class="table-view" tabindex="0" role="group" aria-label="the whole table" ref=${place} onClick=${click}></div>`;
 }

@@ -90,18 +90,27 @@ export function Waiting({ held, onAnswer, onLet }) {
 function HeldCard({ one, onAnswer, onLet }) {
   const [byHand, setByHand] = useState(false);
   const [text, setText] = useState("");
+  const [problem, setProblem] = useState("");
   const approval = one.kind === "approval";
   const title = approval ? "May this run?" : one.kind === "model" ? "The model is about to be asked" : "A tool is about to run";
-  const said = () => (one.kind === "model" && text.trim().startsWith("{") ? parsed(text, "the answer") : text);
+  const give = () => {
+    try {
+      onAnswer(one.id, one.kind === "model" && text.trim().startsWith("{") ? parsed(text, "the answer") : text);
+    } catch (error) {
+      setProblem(error.message);
+    }
+  };
   return html`<section class="held" role="alertdialog" aria-label=${title}>
     <h2>${title}</h2>
     ${one.kind === "model" ? html`<p class="line"><code>${one.name}</code> <span class="quiet">about ${(one.estimate || 0).toLocaleString("en")} tokens</span></p>
       <details class="fold"><summary>the exact body</summary><pre class="text" tabindex="0" aria-label="body of the request">${bodyOf(one.wire)}</pre></details>`
       : html`<p class="line"><code>${one.name}</code></p><pre class="text" tabindex="0" aria-label="arguments">${pretty(one.arguments)}</pre>`}
     ${byHand && html`<label class="stack"><span class="quiet">${one.kind === "model" ? 'a text, or {"text", "tool_calls": [{"name", "arguments"}]}' : "the result, as the model reads it"}</span><textarea rows="4" aria-label="answer by hand" value=${text} onInput=${(event) => setText(event.currentTarget.value)} onKeyDown=${(event) => event.stopPropagation()}></textarea></label>`}
+    ${problem && html`<p class="problem" role="alert">${problem}</p>`}
     <div class="buttons">
-      ${approval ? html`<${Button} label="allow once" kind="primary" onClick=${() => onAnswer(one.id, "once")}>Allow once<//><${Button} label="allow for this session" onClick=${() => onAnswer(one.id, "session")}>Allow for the session<//><${Button} label="deny" kind="danger" onClick=${() => onAnswer(one.id, "deny")}>Deny<//>`
-        : byHand ? html`<${Button} label="give this answer" kind="primary" onClick=${() => onAnswer(one.id, said())}>Give this answer<//><${Button} label="do not answer by hand" onClick=${() => setByHand(false)}>Back<//>`
+      ${approval && one.elsewhere ? html`<p class="quiet">Asked where the turn runs; it can be allowed only there.</p><${Button} label="deny" kind="danger" onClick=${() => onAnswer(one.id, "deny")}>Deny<//>`
+        : approval ? html`<${Button} label="allow once" kind="primary" onClick=${() => onAnswer(one.id, "once")}>Allow once<//><${Button} label="allow for this session" onClick=${() => onAnswer(one.id, "session")}>Allow for the session<//><${Button} label="deny" kind="danger" onClick=${() => onAnswer(one.id, "deny")}>Deny<//>`
+        : byHand ? html`<${Button} label="give this answer" kind="primary" onClick=${give}>Give this answer<//><${Button} label="do not answer by hand" onClick=${() => setByHand(false)}>Back<//>`
         : html`<${Button} label=${one.kind === "model" ? "send the request" : "run the tool"} kind="primary" onClick=${() => onLet(one.id)}>${one.kind === "model" ? "Send it" : "Run it"}<//><${Button} label="answer by hand" onClick=${() => setByHand(true)}>Answer by hand …<//>`}
     </div></section>`;
 }
@@ -114,7 +123,7 @@ function bodyOf(wire) {
   }
 }
 
-export function Ask({ title, label, hint, button, rows = 4, onSend, onClose }) {
+export function Ask({ title, label, hint, button, rows = 4, onSend, onClose, children }) {
   const [text, setText] = useState("");
   const [problem, setProblem] = useState("");
   const send = async (event) => {
@@ -126,11 +135,13 @@ export function Ask({ title, label, hint, button, rows = 4, onSend, onClose }) {
     }
   };
   return html`<${Dialog} title=${title} onClose=${onClose}><form onSubmit=${send}>
-    ${hint && html`<p class="quiet">${hint}</p>`}
+    ${hint && html`<p class="quiet">${hint}</p>`}${children}
     <textarea rows=${rows} aria-label=${label} value=${text} onInput=${(event) => setText(event.currentTarget.value)}></textarea>
     ${problem && html`<p class="problem" role="alert">${problem}</p>`}
     <footer><button type="submit" class="primary">${button}</button></footer></form><//>`;
 }
+
+Ask.Frame = Dialog;
 
 /** A text to look at, copy, or keep as a file. */
 export function Kept({ title, text, name, type, hint, onClose }) {
@@ -144,8 +155,12 @@ export function Kept({ title, text, name, type, hint, onClose }) {
     setDone("saved");
   };
   const copy = async () => {
-    await navigator.clipboard.writeText(text);
-    setDone("copied");
+    try {
+      await navigator.clipboard.writeText(text);
+      setDone("copied");
+    } catch {
+      setDone("this browser does not allow copying; select the text");
+    }
   };
   return html`<${Dialog} title=${title} onClose=${onClose} wide=${true}>
     <p class="quiet">${hint}</p>

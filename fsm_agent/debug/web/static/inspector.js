@@ -1,41 +1,15 @@
 // What is known of one position: the move that led there, the turn's state, its messages, the request on the wire.
-import { get, turnPath } from "./api.js";
+import { turnPath } from "./api.js";
 import { Breakpoints } from "./breakpoints.js";
-import { Button, Fold, html, plural, pretty, seconds, short, State, Text, useEffect, useRef, useState, words } from "./ui.js";
+import { useFetched, WHILE_RUNNING } from "./fetched.js";
+import { Button, Exit, Fold, html, plural, pretty, seconds, short, State, Text, useEffect, useState, words } from "./ui.js";
 
 export const TABS = ["move", "state", "messages", "wire", "breakpoints"];
 const NAMES = { move: "Move", state: "State", messages: "Messages", wire: "Wire", breakpoints: "Breaks" };
 
-/** What the program says of a position; one request at a time, the newest wanted one last. */
-export function useFetched(path, again = 0) {
-  const [found, setFound] = useState({ path: "", data: null, error: "" });
-  const state = useRef({ wanted: "", busy: false });
-  useEffect(() => {
-    const work = state.current;
-    work.wanted = path && `${path} ${again}`;
-    const run = async () => {
-      if (work.busy) return;
-      work.busy = true;
-      while (work.wanted) {
-        const now = work.wanted;
-        try {
-          const data = await get(now.slice(0, now.lastIndexOf(" ")));
-          setFound({ path: now, data, error: "" });
-        } catch (error) {
-          setFound({ path: now, data: null, error: error.message });
-        }
-        if (work.wanted === now) work.wanted = "";
-      }
-      work.busy = false;
-    };
-    run();
-  }, [path, again]);
-  return found;
-}
-
 export function Inspector(props) {
   const { turn, at, tab, onTab, again } = props;
-  const position = useFetched(turn && turnPath(turn, `/at/${at}`), again);
+  const position = useFetched(turn && turnPath(turn, `/at/${at}`), again, props.running ? WHILE_RUNNING : 0);
   const shown = position.data;
   const choose = (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -74,20 +48,30 @@ function MoveView(props) {
     <h2><${State} name=${move.source} states=${states} /> <span class="quiet">–${words(move.event)}→</span> <${State} name=${move.dest} states=${states} /></h2>
     <p class="line"><code>${move.row}</code> <span class="quiet">${seconds(move.seconds)} in ${move.source}</span>
       <${Button} label=${`breakpoint on row ${move.row}`} kind="link" onClick=${() => props.onBreak("row", move.row)}>break here<//></p>
-    ${row && html`<p class="why">${move.exit ? html`<b class="exit-name">⇥ ${words(move.exit)}</b>` : html`<b>${row.rung}</b>`} <span class="quiet">${row.why}</span></p>`}
-    <${Guards} guards=${move.guards} row=${row} />
+    ${row && html`<p class="why">${move.exit ? html`<${Exit} name=${move.exit} mark="⇥ " />` : !row.rung.startsWith("→") && html`<b>${row.rung}</b>`} <span class="quiet">${row.why}</span></p>`}
+    <${Guards} guards=${move.guards} />
+    <${Ladder} move=${move} rows=${rows} onBreak=${props.onBreak} />
     <${Changes} shown=${shown} />
     <${Visit} title=${`What ${move.source} asked for`} entries=${shown.visit} ...${props} />
     ${shown.now.length > 0 && html`<${Visit} title=${`${shown.state}, the visit after this move`} entries=${shown.now} after=${true} ...${props} />`}
   </div>`;
 }
 
-function Guards({ guards, row }) {
+function Guards({ guards }) {
   return html`<section><h3>Guards <span class="quiet">in the order they were looked at</span></h3>
     ${guards.length === 0 ? html`<p class="quiet">none: this event leads one way only</p>`
-      : html`<ul class="guards">${guards.map(([label, value]) => html`<li class=${value ? "yes" : "no"}><span aria-hidden="true">${value ? "✓" : "✗"}</span> ${label} <span class="sr">${value ? "true" : "false"}</span></li>`)}</ul>
-        ${row && html`<p class="quiet">taken because: ${row.guard}</p>`}`}
+      : html`<ul class="guards">${guards.map(([label, value]) => html`<li class=${value ? "yes" : "no"}><span aria-hidden="true">${value ? "✓" : "✗"}</span> ${label} <span class="sr">${value ? "true" : "false"}</span></li>`)}</ul>`}
   </section>`;
+}
+
+/** The whole decision list of the event: what was taken, and what was not. */
+function Ladder({ move, rows, onBreak }) {
+  const line = `${move.source}.${move.event}`;
+  const rungs = Object.entries(rows).filter(([id]) => id === line || id.startsWith(`${line}/`));
+  if (rungs.length < 2) return null;
+  return html`<section><h3>Choices of “${words(move.event)}” <span class="quiet">the first whose guard holds is taken</span></h3>
+    <ol class="ladder">${rungs.map(([id, row]) => html`<li class=${id === move.row ? "taken" : ""}><button type="button" class="rung" aria-label=${`breakpoint on row ${id}`} title=${`${id}: click for a breakpoint`} onClick=${() => onBreak("row", id)}>
+      <span class="rung-name">${id === move.row ? "▸ " : ""}${row.exit ? html`<${Exit} name=${row.exit} mark="⇥ " />` : row.rung}</span> <span class="quiet">${row.guard}</span></button></li>`)}</ol></section>`;
 }
 
 function Changes({ shown }) {
@@ -124,7 +108,7 @@ function Effect({ one, onFork, at }) {
   const { kind, name, status, request, reply } = one;
   const bad = reply?.is === "Failure" || ["error", "denied", "unknown", "timeout"].includes(reply?.status) || status === "unknown";
   const said = { Failure: reply?.message, ModelReply: reply?.text, ToolOutcome: reply?.text, Approval: reply?.granted ? "granted" : `denied: ${reply?.reason || ""}` }[reply?.is];
-  const title = html`<b>${kind}</b> ${name && html`<code>${name}</code>`} ${reply?.is === "Failure" && html`<span class="tag bad">${reply.kind}${reply.status ? ` ${reply.status}` : ""}</span>`}${status === "in_flight" && html`<span class="tag">in flight</span>`}`;
+  const title = html`<b>${kind}</b> ${name && html`<code>${name}</code>`} ${reply?.is === "Failure" && html`<span class="tag bad">${reply.kind}${reply.status ? ` ${reply.status}` : ""}</span>`}${status === "in_flight" && html`<span class="tag">in flight</span>`}${["by hand", "taken over"].includes(status) && html`<span class="tag">${status}</span>`}`;
   return html`<div class=${`effect${bad ? " bad" : ""}`}>
     <${Fold} title=${title} extra=${seconds(one.seconds)}>
       <h4>request</h4><${Text} value=${request} label=${`request of ${kind}`} />
@@ -144,11 +128,12 @@ const calls = (reply) => reply?.tool_calls?.length > 0 && html`<ul class="calls"
 function StateView({ shown, onFork }) {
   const names = Object.keys(shown.counters);
   const changed = new Map((shown.move?.changes || []).map(([name, before, after]) => [name, [before, after]]));
+  const weight = (name) => (changed.has(name) ? 2 : shown.counters[name] ? 1 : 0);
   const rest = Object.entries(shown.snapshot).filter(([name]) => !names.includes(name) && !["limits", "block"].includes(name));
   return html`<div>
     <h2>TurnState <span class="quiet">after ${plural(shown.at, "move")}</span></h2>
     <section><h3>Counters <${Button} label="fork with other counters" kind="link" onClick=${() => onFork(shown.at, { counters: nonzero(shown.counters) })}>edit and fork<//></h3>
-      <table class="counters"><tbody>${names.map((name) => html`<${Counter} name=${name} value=${shown.counters[name]} limit=${shown.limits[name]} changed=${changed.get(name)} />`)}</tbody></table>
+      <table class="counters"><tbody>${[...names].sort((a, b) => weight(b) - weight(a)).map((name) => html`<${Counter} name=${name} value=${shown.counters[name]} limit=${shown.limits[name]} changed=${changed.get(name)} />`)}</tbody></table>
     </section>
     <section><h3>Fields</h3>${rest.map(([name, value]) => html`<${Field} name=${name} value=${value} changed=${shown.changed.some((one) => one.field === name)} />`)}</section>
   </div>`;

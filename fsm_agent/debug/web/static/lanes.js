@@ -1,16 +1,16 @@
 // The strip of lanes, one a state, like a logic analyser. It asks for as many columns as it has pixels, never for all moves.
-import { get, turnPath } from "./api.js";
+import { turnPath } from "./api.js";
+import { useFetched, WHILE_RUNNING } from "./fetched.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./ui.js";
 
 const LANE = 10;
 const LEFT = 104;
 
-export function Lanes({ turn, count, at, engine, states, onLook, theme }) {
+export function Lanes({ turn, count, at, engine, states, onLook, theme, running }) {
   const canvas = useRef(null);
   const box = useRef(null);
   const [width, setWidth] = useState(0);
   const [span, setSpan] = useState(null); // {first, last} when zoomed
-  const [data, setData] = useState(null);
   const first = span ? span.first : 0;
   const last = span ? Math.min(span.last, count) : count;
   const wide = Math.max(1, width - LEFT - 12);
@@ -22,32 +22,8 @@ export function Lanes({ turn, count, at, engine, states, onLook, theme }) {
     return () => watch.disconnect();
   }, []);
 
-  const asked = useRef({ busy: false, again: false });
-  useEffect(() => {
-    if (!turn || !width) return;
-    let gone = false;
-    const fetchNow = async () => {
-      if (asked.current.busy) {
-        asked.current.again = true;
-        return;
-      }
-      asked.current.busy = true;
-      try {
-        const found = await get(turnPath(turn, `/lanes?first=${first}&last=${last}&buckets=${Math.floor(wide)}`));
-        if (!gone) setData({ ...found, turn });
-      } finally {
-        asked.current.busy = false;
-        if (asked.current.again) {
-          asked.current.again = false;
-          if (!gone) fetchNow();
-        }
-      }
-    };
-    fetchNow().catch(() => {});
-    return () => {
-      gone = true;
-    };
-  }, [turn, first, last, width]);
+  const path = turn && width ? turnPath(turn, `/lanes?first=${first}&last=${last}&buckets=${Math.floor(wide)}`) : "";
+  const { data } = useFetched(path, 0, running ? WHILE_RUNNING : 0);
 
   useLayoutEffect(() => {
     const element = canvas.current;
@@ -58,7 +34,7 @@ export function Lanes({ turn, count, at, engine, states, onLook, theme }) {
     const pen = element.getContext("2d");
     pen.scale(scale, scale);
     pen.clearRect(0, 0, wide, height);
-    if (!data || data.turn !== turn || !data.masks.length) return;
+    if (!data || !data.masks.length) return;
     const style = getComputedStyle(document.documentElement);
     const colours = states.map((_, i) => style.getPropertyValue(i === states.length - 1 ? "--final" : `--t${i % 7}`));
     const step = wide / data.masks.length;

@@ -1,5 +1,5 @@
 // The list of moves. Only the rows in sight are in the document, and only the pages around them are fetched.
-import { html, seconds, State, useEffect, useLayoutEffect, useRef, useState, words } from "./ui.js";
+import { Exit, html, seconds, State, useEffect, useLayoutEffect, useRef, useState, words } from "./ui.js";
 
 export const ROW = 25;
 const AROUND = 6;
@@ -50,7 +50,7 @@ function Row({ seq, move, rows, states, looked, engine, hit, onLook }) {
   return html`<div class=${kind} id=${`move-${seq}`} role="option" aria-selected=${looked} style=${place} onClick=${act}>
     <span class="num">${seq}</span><${State} name=${move.source} states=${states} /><span>${words(move.event)}</span>
     <${State} name=${move.dest} states=${states} />
-    <span class="because" title=${move.row}>${move.exit ? html`<b class="exit-name">${words(move.exit)}</b>` : rungWords(row, move)}</span>
+    <span class="because" title=${move.row}>${move.exit ? html`<${Exit} name=${move.exit} />` : rungWords(row, move)}</span>
     <span class="num">${seconds(move.seconds)}</span>
   </div>`;
 }

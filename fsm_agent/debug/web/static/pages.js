@@ -44,6 +44,8 @@ export class Moves {
       if (!known || known.length <= moves.length) this.keep(number, moves);
       this.loaded += moves.length;
       this.changed();
+    } catch {
+      // the page says elsewhere that the debugger is gone; the rows are asked for again when they are drawn again
     } finally {
       this.loading.delete(number);
     }

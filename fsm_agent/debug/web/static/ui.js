@@ -1,5 +1,6 @@
 // What every part of the page uses: elements, words for figures, small pieces.
 import { h, render, Fragment } from "./vendor/preact.mjs";
+import { useState } from "./vendor/preact-hooks.mjs";
 import htm from "./vendor/htm.mjs";
 
 export const html = htm.bind(h);
@@ -33,6 +34,10 @@ export function tone(name, states) {
   return place < 0 ? "" : place === states.length - 1 ? "final" : `t${place % 7}`;
 }
 
+/** How a turn ended, in the colour of its outcome. */
+export const Exit = ({ name, mark = "" }) => html`<b class=${`exit-name ${outcomes[name] || ""}`}>${mark}${words(name)}</b>`;
+export const outcomes = {};
+
 /** Plain text of any JSON value, long strings with their line breaks kept. */
 export const pretty = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
 
@@ -46,10 +51,12 @@ export function Text({ value, label }) {
   html`<span class="quiet">\n… ${(text.length - MOST).toLocaleString("en")} more characters</span>`}</pre>`;
 }
 
-/** A part that opens and closes. */
-export const Fold = ({ title, open, children, extra }) => html`<details class="fold" open=${open}>
-  <summary>${title}${extra && html`<span class="quiet extra">${extra}</span>`}</summary>${children}
-</details>`;
+/** A part that opens and closes; what is in it is made when it is first opened. */
+export function Fold({ title, open = false, children, extra }) {
+  const [made, setMade] = useState(open);
+  return html`<details class="fold" open=${open} onToggle=${(event) => event.currentTarget.open && setMade(true)}>
+    <summary>${title}${extra && html`<span class="quiet extra">${extra}</span>`}</summary>${made && children}</details>`;
+}
 
 export const Button = ({ label, hint, disabled, onClick, kind = "", children, pressed }) => html`<button type="button" class=${kind}
   aria-label=${label} title=${hint || label} disabled=${disabled} aria-pressed=${pressed} onClick=${onClick}>${children}</button>`;

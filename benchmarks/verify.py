@@ -1,0 +1,50 @@
+"""What the proofs cost: ``prove`` runs at every start of a machine, the report when somebody asks, scripts when tests are made.
+
+make bench, or: python benchmarks/verify.py
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from fsm_agent.requests import Runtime
+from fsm_agent.settings import Settings
+from fsm_agent.verify import bounds, examine, verify_table
+from fsm_agent.verify.cover import pair_scripts, row_scripts
+from fsm_agent.verify.longest import long_run
+from states.table import TURN
+from states.turn import limits_of
+
+LIMITS = limits_of(Settings(), Runtime("any", "any", usable_fallbacks=2, possible_rekeys=2))
+
+
+def best_of(times: int, work: Callable[[], object]) -> float:
+    """Seconds of the fastest of several runs."""
+    best = float("inf")
+    for _ in range(times):
+        began = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - began)
+    return best
+
+
+def main() -> None:
+    proof = examine(TURN)
+    command = [sys.executable, "-m", "fsm_agent.cli", "verify", "--json"]
+    for what, seconds in {
+        "partition, structure, counters, end (at every start)": best_of(5, lambda: examine(TURN)),
+        "bounds as formulas": best_of(3, lambda: bounds(proof.without_caps, proof.with_caps)),
+        "a run with 2,772 requests": best_of(3, lambda: long_run(TURN, LIMITS, ("CallLLM",), caps=False, enough=2772)),
+        "the whole report": best_of(3, lambda: verify_table(TURN, LIMITS)),
+        "fsm-agent verify": best_of(3, lambda: subprocess.run(command, check=True, capture_output=True)),
+        "scripts for every row": best_of(3, lambda: row_scripts(TURN)),
+        "scripts for every pair of rows": best_of(2, lambda: pair_scripts(TURN)),
+    }.items():
+        print(f"{what:55} {seconds * 1000:8,.0f} ms")
+
+
+if __name__ == "__main__":
+    main()

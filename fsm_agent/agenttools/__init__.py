@@ -1,0 +1,61 @@
+"""Tools that are a part of the agent itself: they work on its session, its notes, its person, or start turns of their own.
+
+``AgentTools`` is the one place where they run (catalogue AGT-01). The registry of other tools refuses their names, so nothing
+else, a program that calls tools for instance, reaches them past the turn.
+
+==========  ==========================================================================================
+todo        todo: the list of things to do of this session
+sessions    session_search: earlier sessions, by words, around a message, or the most recent ones
+clarify     clarify: a question to the person, through the ``clarify`` callback
+delegate    delegate_task: child turns with a history and a budget of their own
+==========  ==========================================================================================
+
+``memory`` and ``skill_view`` belong to them too and are made by ``fsm_agent.toolsets``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fsm_agent.agenttools.child import Nursery, Order
+from fsm_agent.agenttools.clarify import clarify_tool
+from fsm_agent.agenttools.delegate import delegate_tool
+from fsm_agent.agenttools.dispatch import AgentTools
+from fsm_agent.agenttools.recall import recall_tool
+from fsm_agent.agenttools.scene import Scene
+from fsm_agent.agenttools.todo import todo_tool
+from fsm_agent.callbacks import Callbacks
+from fsm_agent.ports import Clock
+from fsm_agent.settings import Settings
+from fsm_agent.store import Store
+from fsm_agent.tools import Tool
+
+__all__ = ["AGENT_LEVEL", "AGENT_TOOLSETS", "AgentTools", "Order", "Parts", "Scene", "agent_tools"]
+
+AGENT_LEVEL = frozenset({"todo", "memory", "session_search", "delegate_task", "clarify", "skill_view"})
+"""Names that only ``AgentTools`` runs, unless a user brings a tool of that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What these tools are made of."""
+
+    store: Store
+    callbacks: Callbacks
+    clock: Clock
+    settings: Settings
+    nursery: Nursery
+
+
+AGENT_TOOLSETS: dict[str, Callable[[Parts], Tool]] = {
+    "todo": lambda parts: todo_tool(parts.store),
+    "sessions": lambda parts: recall_tool(parts.store),
+    "clarify": lambda parts: clarify_tool(parts.callbacks, parts.clock, parts.settings),
+    "delegate": lambda parts: delegate_tool(parts.nursery, parts.store, parts.callbacks, parts.clock, parts.settings),
+}
+
+
+def agent_tools(names: Sequence[str], parts: Parts) -> list[Tool]:
+    """The tools of these toolsets; names of others are passed over."""
+    return [AGENT_TOOLSETS[name](parts) for name in dict.fromkeys(names) if name in AGENT_TOOLSETS]

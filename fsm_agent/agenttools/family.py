@@ -1,0 +1,61 @@
+"""Parents and children in the store: a child's turn names its parent's, and has not been forked from it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+from fsm_agent.result import ChildTurn, TurnUsage
+from fsm_agent.store import Store
+from fsm_agent.store.database import Job
+
+
+def noted_parent(turn_id: str, parent_turn: str) -> Job:
+    """Write whose child a turn is."""
+
+    def write(c: sqlite3.Connection) -> None:
+        c.execute("UPDATE turns SET parent = ? WHERE id = ? AND parent IS NULL", (parent_turn, turn_id))
+
+    return write
+
+
+def given_up(turn_id: str, at: float, exit_reason: str) -> Job:
+    """End the unfinished descendants of a turn that was given up: nobody will ask for them any more."""
+
+    def write(c: sqlite3.Connection) -> None:
+        c.execute(
+            "WITH RECURSIVE down(id) AS (SELECT id FROM turns WHERE parent = ? AND forked_at IS NULL UNION"
+            " SELECT t.id FROM turns t JOIN down ON t.parent = down.id WHERE t.forked_at IS NULL)"
+            " UPDATE turns SET ended = ?, exit = ?, outcome = 'failed', epoch = epoch + 1, owner = NULL"
+            " WHERE id IN (SELECT id FROM down) AND ended IS NULL",
+            (turn_id, at, exit_reason),
+        )
+
+    return write
+
+
+def children_of(store: Store, turn_id: str) -> list[ChildTurn]:
+    """The children of a turn, in the order in which they began; also those of an earlier process."""
+    prefix = f"c-{turn_id}."
+    with store.database.reading() as c:
+        rows = c.execute(
+            "SELECT t.id, t.session, t.outcome, t.exit, t.result FROM turns t"
+            " WHERE t.session >= ? AND t.session < ? AND t.parent = ? AND t.forked_at IS NULL ORDER BY t.began",
+            (prefix, prefix[:-1] + "/", turn_id),
+        ).fetchall()
+    return [_child(*row) for row in rows]
+
+
+def _child(turn_id: str, session: str, outcome: str | None, exit_reason: str | None, result: str | None) -> ChildTurn:
+    said = json.loads(result) if result else {}
+    return ChildTurn(
+        turn_id=turn_id,
+        session_id=session,
+        task_id=said.get("task_id", ""),
+        outcome=outcome,
+        turn_exit_reason=exit_reason,
+        api_calls=said.get("api_calls", 0),
+        attempts=said.get("attempts", 0),
+        usage=TurnUsage(**said.get("usage_turn", {})),
+        estimated_cost_usd=said.get("estimated_cost_usd"),
+    )

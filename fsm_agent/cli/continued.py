@@ -1,0 +1,68 @@
+"""``fsm-agent sessions resume`` and ``fork``: a turn that was begun before, in this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from fsm_agent.agent import Agent
+from fsm_agent.cli.given import Given
+from fsm_agent.cli.run import go
+from fsm_agent.cli.sessions import store_of
+from fsm_agent.errors import ConfigError
+from fsm_agent.providers.probe import is_loopback
+from fsm_agent.store import Store
+from fsm_agent.store.find import any_turn, find_turn
+from fsm_agent.store.read import Turns
+from fsm_agent.turns import Turn
+
+
+def resume(name: str | None, given: Given, as_json: bool) -> int:
+    """Go on with an unfinished turn; without a name with the newest that nobody runs."""
+    store = store_of(given.home)
+    turn_id = find_turn(store, name).id if name is not None else _newest_unfinished(store)
+    return go(_with_its_model(store, turn_id, given), as_json, lambda agent: agent.resume(turn_id))
+
+
+def fork(name: str, at: int, edit: str | None, given: Given, as_json: bool) -> int:
+    """Run a turn again from one of its moves, as another one."""
+    store = store_of(given.home)
+    turn_id, changes = any_turn(store, name), _edit(edit)
+
+    def begin(agent: Agent) -> Turn:
+        return agent.fork(turn_id, at, changes)
+
+    return go(_with_its_model(store, turn_id, given), as_json, begin)
+
+
+def _newest_unfinished(store: Store) -> str:
+    for turn in Turns(store.database).recent(1_000, unfinished=True):
+        is_child = turn.parent is not None and turn.forked_at is None  # goes on with its parent
+        if not is_child and store.owners.alive(turn.owner) is None:
+            return turn.id
+    raise ConfigError("nothing to resume: no turn was left unfinished", str(store.home))
+
+
+def _with_its_model(store: Store, turn_id: str, given: Given) -> Given:
+    """The model that the turn was begun with, where no other is named. A stored address is believed only when it is on this
+    machine: a turn may have come in a file, and a key must not go where that says."""
+    if given.model is not None:
+        return given
+    runtime = Turns(store.database).snapshot(turn_id)["runtime"]
+    address = runtime.get("base_url")
+    base_url = given.base_url or (address if is_loopback(address) else None)
+    return replace(given, model=f"{runtime['provider']}:{runtime['model']}", base_url=base_url)
+
+
+def _edit(text: str | None) -> Mapping[str, Any]:
+    if text is None:
+        return {}
+    try:
+        edit = json.loads(text)
+    except (ValueError, RecursionError):
+        edit = None
+    if not isinstance(edit, dict):
+        raise ConfigError("--edit cannot be read", text, 'a JSON object, for example \'{"user_message": "another question"}\'')
+    return edit

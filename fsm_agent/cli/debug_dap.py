@@ -1,0 +1,62 @@
+"""``fsm-agent debug --stdio`` and ``--dap``: editors, by the Debug Adapter Protocol."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from fsm_agent.cli.debug import workshop_of
+from fsm_agent.cli.given import Given
+from fsm_agent.debug import Workshop
+from fsm_agent.debug.dap import Options, serve_port, serve_stdio
+from fsm_agent.errors import ConfigError
+
+SECRET_NAMES = ("_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
+
+
+def serve(workshop: Workshop, first: str | None, port: int | None, given: Given) -> int:
+    """Serve one editor until it leaves; exit code 0. ``given`` is what the command line said; a launch configuration may say
+    otherwise, for its own session."""
+    home = given.home or str(workshop.store.database.path.parent)
+
+    def opener(options: Options) -> Workshop:
+        _enter(options)
+        return workshop_of(_given(replace(given, home=home), options))
+
+    secrets = [value for name, value in os.environ.items() if value and name.endswith(SECRET_NAMES)]
+    secrets += [given.api_key] if given.api_key else []
+    if port is None:
+        return serve_stdio(workshop, first, opener, secrets)
+    return serve_port(workshop, first, opener, port, secrets, lambda at: print(f"127.0.0.1:{at}", file=sys.stderr, flush=True))
+
+
+def _enter(options: Options) -> None:
+    """The folder and the environment of the configuration are this process's: it serves one session."""
+    if options.cwd is not None:
+        try:
+            os.chdir(options.cwd)
+        except OSError as error:
+            raise ConfigError(f"cannot work in this folder ({error.strerror})", options.cwd, "a folder") from None
+    os.environ.update(options.env)
+
+
+def _given(given: Given, options: Options) -> Given:
+    named = {
+        "model": options.model, "base_url": options.base_url, "home": options.home, "session": options.session,
+        "max_iterations": options.max_iterations,
+    }  # fmt: skip
+    said = {name: value for name, value in named.items() if value is not None}
+    return replace(given, sets=(*given.sets, *_sets(options.settings)), **said)  # type: ignore[arg-type]  # checked by Options
+
+
+def _sets(settings: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """Nested settings in the form of ``--set``."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from _sets(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}={json.dumps(value)}"

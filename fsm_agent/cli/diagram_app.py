@@ -1,0 +1,63 @@
+"""The commands ``fsm-agent diagram …`` and their options. The work is in ``cli.diagrams``, loaded when a command is called."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from fsm_agent.cli.options import Json
+
+FORMAT = "mermaid, dot, svg, md or json."
+
+
+class _ShowUnlessTold(TyperGroup):
+    """``diagram [MODULE:TABLE] …`` is ``diagram show …``: what does not begin with the name of a command belongs to ``show``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+diagram = typer.Typer(
+    cls=_ShowUnlessTold, rich_markup_mode=None, help='Draw a transition table, a turn, a coverage; compare two versions. "diagram …" is short for "diagram show …".'
+)
+
+
+@diagram.command()
+def show(
+    table: Annotated[str | None, typer.Argument(metavar="[MODULE:TABLE]", help="Default: the turn's.")] = None,
+    format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "mermaid",
+    state: Annotated[str | None, typer.Option(metavar="NAME", help="One state from near: each row with its guard.")] = None,
+    overlay: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Draw a turn over it: an export (JSON lines), or a turn's id.")
+    ] = None,
+    coverage: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="Count rows: exports, or row counts of tests; never taken is red.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="What lays the SVG out: own, or graphviz (the extra of that name).")] = "own",
+) -> None:
+    """Print a table as a diagram or text. The word "show" may be left out."""
+    from fsm_agent.cli.diagrams import show
+
+    raise typer.Exit(show(table, format, state, overlay, coverage or (), engine))
+
+
+@diagram.command()
+def diff(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="A git revision, . (the working tree), a file, or module:table.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The same.")] = ".",
+    format: Annotated[str, typer.Option("--format", "-f", help="md, mermaid, svg or json.")] = "md",
+    table: Annotated[str | None, typer.Option(metavar="MODULE:TABLE", help="The table of revisions; default: the turn's.")] = None,
+    set: Annotated[
+        list[str] | None, typer.Option("--set", metavar="LIMIT=N", help="A limit that figures are worked out for.")
+    ] = None,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 when something changed, as git diff does.")] = False,
+    json: Json = False,
+) -> None:
+    """Compare two versions of a table: rows, proofs, and the bound on model calls."""
+    from fsm_agent.cli.diagrams import diff
+
+    raise typer.Exit(diff(old, new, "json" if json else format, table, set or (), exit_code))

@@ -1,0 +1,135 @@
+"""``fsm-agent diagram``: the turn's table or one of the user's own, drawn, counted, compared."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fsm_agent.cli.given import nested
+from fsm_agent.cli.table import table_of
+from fsm_agent.diagram import FORMATS, Layout, render, written
+from fsm_agent.diagram import runs as files
+from fsm_agent.diagram.around import around, neighbourhood
+from fsm_agent.diagram.counted import covered, overlaid
+from fsm_agent.diagram.countedtext import counted_json, coverage_markdown, run_markdown
+from fsm_agent.diagram.layers import automatic
+from fsm_agent.diagram.model import Diagram, diagram_of
+from fsm_agent.diagram.neartext import near_json, near_markdown
+from fsm_agent.diagram.proof import proof_lines
+from fsm_agent.diagram.roomy import roomy
+from fsm_agent.errors import ConfigError
+from fsm_agent.journal import Step
+from fsm_agent.table import Table
+from states.layout import LAYOUT
+from states.table import TURN
+
+_ENDINGS = {ending: name for name, ending in FORMATS.items()}
+_NAMES = ("mermaid", "dot", "svg", "md", "json")
+_OF_DIFFS = ("md", "mermaid", "svg", "json")
+
+
+def show(name: str | None, format: str, state: str | None, overlay: str | None, coverage: Sequence[str], engine: str) -> int:
+    """Print a table, one state of it, or what turns did in it."""
+    table, chosen = table_of(name), _chosen(format, _NAMES)
+    if engine not in ("own", "graphviz"):
+        raise ConfigError("unknown engine", engine, "own, graphviz")
+    if engine == "graphviz" and chosen != "svg":
+        raise ConfigError("graphviz draws SVG only", format, "--format svg")
+    if sum((state is not None, overlay is not None, bool(coverage))) > 1:
+        raise ConfigError("one picture shows one thing", "several of --state, --overlay, --coverage", "one of them")
+    if state is not None:
+        text = _near(table, state, chosen, engine)
+    elif overlay is not None or coverage:
+        text = _counted(table, chosen, engine, overlay, coverage)
+    elif engine == "graphviz":
+        text = written(diagram_of(table), "svg", engine=engine)
+    else:
+        text = render(table, chosen, layout=_layout(table), proof_lines=proof_lines(table) if chosen == "svg" else ())
+    sys.stdout.write(text)
+    return 0
+
+
+def steps_of(source: str) -> list[Step]:
+    """The moves of one turn: of an export in a file. Raises ``ConfigError``."""
+    return files.steps_of(source)
+
+
+def diff(old: str, new: str, format: str, name: str | None, sets: Sequence[str], exit_code: bool) -> int:
+    """Print what changed from one version to another; with ``exit_code`` 1 when something did."""
+    from fsm_agent.diagram.versions import bounds, compare, load, picture, text
+
+    if format not in _OF_DIFFS:
+        raise ConfigError("unknown format of a comparison", format, ", ".join(_OF_DIFFS))
+    if name is not None and not re.fullmatch(r"[\w.]+:\w+", name):
+        raise ConfigError("this names no table", name, "module:attribute of a Table")
+    a, b = load.version_of(old, name), load.version_of(new, name)
+    difference = compare.compare(a.table, b.table)
+    proofs = bounds.proofs(a, b, _limits(sets))
+    if format == "md":
+        answer = text.as_diff_markdown(a, b, difference, proofs)
+    elif format == "json":
+        answer = text.as_diff_json(a, b, difference, proofs)
+    else:
+        layout = LAYOUT if b.table.name == TURN.name and name is None and _is_ours(b.table) else None
+        ways_out = layout.get("ways_out") if layout else None
+        before, after = diagram_of(a.table, ways_out), diagram_of(b.table, ways_out)
+        united = picture.united(before, after, difference, proofs, (a.name, b.name))
+        answer = written(united, format, _roomier(united, layout))
+    sys.stdout.write(answer)
+    return int(exit_code and (difference.changed or proofs.changed))
+
+
+def _chosen(format: str, names: Sequence[str]) -> str:
+    chosen = _ENDINGS.get(format, format)
+    if chosen not in FORMATS:
+        raise ConfigError("unknown diagram format", format, ", ".join(names))
+    return chosen
+
+
+def _layout(table: Table) -> Layout | None:
+    return LAYOUT if table is TURN else None
+
+
+def _is_ours(table: Table) -> bool:
+    """It is a version of the turn's table: most of its states have a place in the layout."""
+    return len(set(table.states) & set(LAYOUT["boxes"])) > len(table.states) / 2
+
+
+def _roomier(diagram: Diagram, layout: Layout | None) -> Layout:
+    return automatic(diagram) if layout is None else roomy(layout, diagram_of(TURN, layout.get("ways_out")), diagram)
+
+
+def _near(table: Table, state: str, format: str, engine: str) -> str:
+    diagram = neighbourhood(table, state)
+    if format == "markdown":
+        return near_markdown(table, state)
+    if format == "json":
+        return near_json(diagram, state)
+    return written(diagram, format, around(diagram, state), engine)
+
+
+def _counted(table: Table, format: str, engine: str, overlay: str | None, coverage: Sequence[str]) -> str:
+    if overlay is not None:
+        tally = files.tally(table, steps_of(overlay))
+    else:
+        at_hand = [source for source in coverage if Path(source).exists()]
+        others = [step for source in coverage if source not in at_hand for step in steps_of(source)]
+        tally = files.tally_of(table, at_hand, others)
+    if format == "json":
+        return counted_json(table, tally)
+    if format == "markdown":
+        return coverage_markdown(table, tally) if overlay is None else run_markdown(table, tally)
+    layout = _layout(table)
+    plain = diagram_of(table, layout.get("ways_out") if layout else None)
+    marked = covered(plain, tally) if overlay is None else overlaid(plain, tally)
+    return written(marked, format, _roomier(marked, layout), engine)
+
+
+def _limits(sets: Sequence[str]) -> Mapping[str, int]:
+    values = nested(sets)
+    for limit, value in values.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise ConfigError(f"limit {limit} is out of range", value, "a whole number, 0 or more")
+    return values

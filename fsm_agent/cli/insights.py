@@ -1,0 +1,186 @@
+"""``fsm-agent insights``: what the turns of the last days did, and what they cost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table as Grid
+from rich.text import Text
+
+from fsm_agent.cli.figures import cost, count, share, short, spell, tokens
+from fsm_agent.cli.screen import clean, preview
+from fsm_agent.cli.sessions import OUTCOMES, put, screen, store_of
+from fsm_agent.errors import ConfigError
+from fsm_agent.store.insights import Insights, insights
+from states.table import TURN
+
+ORDINARY = frozenset({"iterations", "free_rounds"})
+RECOVERIES = frozenset(
+    row.id
+    for row in TURN.rows
+    if ({counter.name for counter in TURN.counters if not counter.flag and not counter.cap} - ORDINARY).intersection(row.spends)
+)
+"""Rows that spend something which is there for when things go wrong."""
+ROWS = 12
+"""Lines of one table."""
+_WORDS = frozenset({"", "exit", "outcome", "state", "→ state", "row", "model", "for", "tool", "id", "title", "date"})
+"""Columns that hold no figures."""
+_BAR = "▏▎▍▌▋▊▉█"
+
+
+def report(home: str | None, days: float, as_json: bool) -> int:
+    """Print the report."""
+    if not 0 < days < 100_000:
+        raise ConfigError("--days is out of range", days, "more than 0, less than 100,000")
+    store = store_of(home)
+    found = insights(store, days, RECOVERIES)
+    if as_json:
+        print(json.dumps({"days_asked": days, **found.to_dict()}))
+        return 0
+    if not found.overview.turns:
+        raise ConfigError(f"there were no turns in the last {days:g} days", str(store.home), "a longer time: --days 365")
+    put(screen(), *_parts(found, days))
+    return 0
+
+
+def _parts(found: Insights, days: float) -> Iterator[RenderableType]:
+    yield from _overview(found, days)
+    if found.exits:
+        yield _grid("how turns ended", ("exit", "outcome", "turns", ""), _exits(found))
+    yield _grid("time in states", ("state", "visits", "all", "mean", "longest", ""), _states(found))
+    if found.recoveries:
+        yield _grid("recoveries", ("row", "→ state", "taken", "turns"), _recoveries(found))
+    yield _grid("models", ("model", "for", "requests", "in", "out", "cached", "cost"), _models(found))
+    if found.tools:
+        yield _grid("tools", ("tool", "calls", "failed", "unknown", "mean"), _tools(found))
+    yield _grid("sessions with the most tokens", ("id", "title", "turns", "tokens", "cost"), _sessions(found))
+    yield _grid("days", ("date", "turns", "tokens", ""), _days(found))
+    yield Text.assemble(("\nhours  ", "bold"), (_hours(found.hours), "cyan"), ("  0 to 23", "dim"))
+
+
+def _overview(found: Insights, days: float) -> Iterator[RenderableType]:
+    one, total = found.overview, found.total
+    yield Text(f"the last {days:g} days", "bold")
+    ends = Text(" · ").join(
+        Text.assemble((f"{number:,} {name}", OUTCOMES.get(name, "yellow") if number else "dim"))
+        for name in ("completed", "failed", "partial", "interrupted", "unfinished")
+        if (number := getattr(one, name)) or name == "completed"
+    )
+    yield Text(f"  {count(one.turns, 'turn')} in {count(one.sessions, 'session')}: ").append_text(ends)
+    attempts = found.attempts
+    yield Text(
+        f"  {count(one.moves, 'move')} in {spell(one.seconds)} · requests a turn: {attempts.mean:.1f} on average, median"
+        f" {attempts.median}, p95 {attempts.p95}, most {attempts.most}"
+    )
+    yield Text(
+        f"  {tokens(total)} tokens · cost {cost(total)} · {share(total.cache_hit)} of prompts from the cache"
+        + (f" · {one.undone} undone" if one.undone else "")
+        + (f" · {count(one.forks, 'fork')}" if one.forks else "")
+    )
+    shrunk = found.compactions
+    if shrunk.count:
+        yield Text(
+            f"  {count(shrunk.count, 'compaction')} ({shrunk.forced} forced, {shrunk.without_model} without a model):"
+            f" {short(shrunk.tokens_before)} tokens became {short(shrunk.tokens_after)} in {spell(shrunk.seconds)}"
+        )
+
+
+def _grid(title: str, names: Sequence[str], rows: Sequence[Sequence[Text | str]]) -> RenderableType:
+    """Figures to the right, words to the left; as narrow as they are."""
+    grid = Grid(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
+    for name in names:
+        grid.add_column(
+            name, justify="left" if name in _WORDS else "right", no_wrap=name not in ("row", "title", "model"), overflow="fold"
+        )
+    for row in rows[:ROWS]:
+        grid.add_row(*row)
+    more = [Text(f"{len(rows) - ROWS} more in --json", "dim")] if len(rows) > ROWS else []
+    return Group(Text(f"\n{title}", "bold"), grid, *more)
+
+
+def _exits(found: Insights) -> list[Sequence[Text | str]]:
+    most = max(one.turns for one in found.exits) if found.exits else 1
+    return [
+        (clean(one.exit), Text(clean(one.outcome), OUTCOMES.get(one.outcome, "")), f"{one.turns:,}", bar(one.turns / most))
+        for one in found.exits
+    ]
+
+
+def _states(found: Insights) -> list[Sequence[Text | str]]:
+    most = max((one.seconds for one in found.states), default=0) or 1
+    return [
+        (
+            one.state,
+            f"{one.visits:,}",
+            spell(one.seconds),
+            spell(one.seconds / one.visits),
+            spell(one.longest),
+            bar(one.seconds / most),
+        )
+        for one in found.states
+    ]
+
+
+def _recoveries(found: Insights) -> list[Sequence[Text | str]]:
+    return [(clean(one.row), clean(one.dest), f"{one.taken:,}", f"{one.turns:,}") for one in found.recoveries]
+
+
+def _models(found: Insights) -> list[Sequence[Text | str]]:
+    rows: list[Sequence[Text | str]] = []
+    for one in found.models:
+        spent = one.spent
+        name = preview(f"{one.provider}:{one.model}", 60)
+        rows.append(
+            (
+                name,
+                one.purpose,
+                f"{spent.requests:,}",
+                short(spent.prompt),
+                short(spent.output),
+                share(spent.cache_hit),
+                cost(spent),
+            )
+        )
+    return rows or [("no provider reported tokens", "", "", "", "", "", "unknown")]
+
+
+def _tools(found: Insights) -> list[Sequence[Text | str]]:
+    return [
+        (
+            preview(one.name, 40), f"{one.calls:,}", _bad(one.failed, "red"), _bad(one.unknown + one.open, "yellow"),
+            "–" if one.seconds is None else spell(one.seconds),
+        )
+        for one in found.tools
+    ]  # fmt: skip
+
+
+def _bad(number: int, colour: str) -> Text:
+    return Text(f"{number:,}", colour if number else "dim")
+
+
+def _sessions(found: Insights) -> list[Sequence[Text | str]]:
+    return [
+        (clean(one.id), preview(one.title, 36), f"{one.turns:,}", tokens(one.spent), cost(one.spent)) for one in found.sessions
+    ]
+
+
+def _days(found: Insights) -> list[Sequence[Text | str]]:
+    """The newest first."""
+    most = max((turns for _, turns, _ in found.days), default=1)
+    return [
+        (date, f"{turns:,}", short(spent) if spent else "–", bar(turns / most)) for date, turns, spent in reversed(found.days)
+    ]
+
+
+def bar(part: float, width: int = 16) -> Text:
+    """A bar of eighths of a character."""
+    eighths = round(max(0.0, min(1.0, part)) * width * 8)
+    whole, rest = divmod(eighths, 8)
+    return Text("█" * whole + (_BAR[rest - 1] if rest else ""), "cyan")
+
+
+def _hours(hours: Sequence[int]) -> str:
+    most = max(hours) or 1
+    return "".join("▁▂▃▄▅▆▇█"[min(7, round(number / most * 7))] if number else "·" for number in hours)

@@ -1,0 +1,144 @@
+"""The commands ``fsm-agent sessions …`` and their options. The work is in modules that are loaded when a command is called."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fsm_agent.cli.options import ApiKey, BaseUrl, Home, Json, Model, Yes
+
+sessions = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="What was said and done: show, find, go on, carry elsewhere."
+)
+
+Session = Annotated[str, typer.Argument(metavar="SESSION", help="Its id, the beginning of one, or its title.")]
+Either = Annotated[str, typer.Argument(metavar="ID", help="A session (id, beginning of one, title), or a turn.")]
+
+
+@sessions.command("list")
+def list_(
+    limit: Annotated[int, typer.Option(help="Sessions at most.")] = 20,
+    all: Annotated[bool, typer.Option("--all", help="Also those of sub-agents, and those that went on as another one.")] = False,
+    json: Json = False,
+    home: Home = None,
+) -> None:
+    """The sessions that were used last."""
+    from fsm_agent.cli.sessions import list_sessions
+
+    raise typer.Exit(list_sessions(home, limit, all, json))
+
+
+@sessions.command()
+def show(
+    id: Either,
+    moves: Annotated[
+        bool, typer.Option("--moves", help="Every move of every turn, with the row that was taken and why.")
+    ] = False,
+    all: Annotated[bool, typer.Option("--all", help="Also messages that were put aside.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Whole results of tools.")] = False,
+    json: Json = False,
+    home: Home = None,
+) -> None:
+    """Read a session, or a turn with its moves."""
+    from fsm_agent.cli.transcript import show
+
+    raise typer.Exit(show(home, id, moves, all, full, json))
+
+
+@sessions.command()
+def search(
+    words: Annotated[list[str], typer.Argument(metavar="WORDS", help='Words; "a phrase", begin*, OR, NOT.')],
+    limit: Annotated[int, typer.Option(help="Hits at most.")] = 10,
+    session: Annotated[str | None, typer.Option(help="Only in this session.")] = None,
+    role: Annotated[list[str] | None, typer.Option(help="Only messages of user, assistant or tool.")] = None,
+    days: Annotated[float | None, typer.Option(help="Only the last days.")] = None,
+    children: Annotated[bool, typer.Option("--children", help="Also sessions of sub-agents.")] = False,
+    newest: Annotated[bool, typer.Option("--newest", help="Newest first instead of best first.")] = False,
+    json: Json = False,
+    home: Home = None,
+) -> None:
+    """Find messages by their words."""
+    from fsm_agent.cli.sessions import search_sessions
+
+    raise typer.Exit(search_sessions(words, home, limit, session, role or (), days, children, newest, json))
+
+
+@sessions.command()
+def export(
+    id: Either,
+    output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="Default: standard output.")] = None,
+    format: Annotated[str, typer.Option("--format", "-f", help="jsonl (everything), or sharegpt (a trajectory).")] = "jsonl",
+    raw: Annotated[bool, typer.Option("--raw", help="Do not mask secrets.")] = False,
+    home: Home = None,
+) -> None:
+    """Write a session or a turn as lines of JSON; secrets are masked."""
+    from fsm_agent.cli.sessions import export
+
+    raise typer.Exit(export(home, id, output, format, raw))
+
+
+@sessions.command("import")
+def import_(
+    file: Annotated[str, typer.Argument(metavar="FILE", help='What export wrote; "-" reads standard input.')],
+    json: Json = False,
+    home: Home = None,
+) -> None:
+    """Store what export wrote: all of it, or nothing."""
+    from fsm_agent.cli.sessions import import_file
+
+    raise typer.Exit(import_file(home, file, json))
+
+
+@sessions.command()
+def resume(
+    id: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="A turn, or a session; default: the newest unfinished turn.")
+    ] = None,
+    model: Model = None,
+    json: Json = False,
+    home: Home = None,
+    base_url: BaseUrl = None,
+    api_key: ApiKey = None,
+    yes: Yes = False,
+) -> None:
+    """Go on with a turn that was left unfinished. Exit codes as for run."""
+    from fsm_agent.cli.continued import resume
+    from fsm_agent.cli.given import Given
+
+    raise typer.Exit(resume(id, Given(model, base_url, api_key, home, yes=yes), json))
+
+
+@sessions.command()
+def fork(
+    turn: Annotated[str, typer.Argument(metavar="TURN", help="A turn, or a session, whose newest turn it is then.")],
+    at: Annotated[int, typer.Option("--at", metavar="SEQ", help="After how many of its moves; sessions show lists them.")],
+    edit: Annotated[str | None, typer.Option(metavar="JSON", help='What is different, such as {"user_message": "…"}.')] = None,
+    model: Model = None,
+    json: Json = False,
+    home: Home = None,
+    base_url: BaseUrl = None,
+    api_key: ApiKey = None,
+    yes: Yes = False,
+) -> None:
+    """Run a turn again from one of its moves, in a session of its own. Exit codes as for run."""
+    from fsm_agent.cli.continued import fork
+    from fsm_agent.cli.given import Given
+
+    raise typer.Exit(fork(turn, at, edit, Given(model, base_url, api_key, home, yes=yes), json))
+
+
+@sessions.command()
+def rename(id: Session, title: Annotated[str, typer.Argument(metavar="TITLE")], home: Home = None) -> None:
+    """Give a session a title."""
+    from fsm_agent.cli.sessions import rename
+
+    raise typer.Exit(rename(home, id, title))
+
+
+@sessions.command()
+def undo(id: Session, turns: Annotated[int, typer.Option(help="How many.")] = 1, home: Home = None) -> None:
+    """Take back the last turns of a session. Nothing is deleted; what tools did stays done."""
+    from fsm_agent.cli.sessions import undo
+
+    raise typer.Exit(undo(home, id, turns))

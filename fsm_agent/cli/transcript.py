@@ -1,0 +1,171 @@
+"""``fsm-agent sessions show``: a session or a turn, to be read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table as Grid
+from rich.text import Text
+
+from fsm_agent.cli.figures import cost, count, moment, spell, tokens
+from fsm_agent.cli.screen import clean, preview, seconds
+from fsm_agent.cli.sessions import OUTCOMES, last_exit, put, screen, store_of
+from fsm_agent.store.find import one_of
+from fsm_agent.store.records import Doubt, Record, Row, Shown, session_record, turn_record
+
+LINES = 8
+"""Lines of a tool's result that are shown."""
+_IN_DOUBT = {
+    "unknown": "nobody knows whether it took effect",
+    "in_flight": "it was running when the turn was last heard of",
+}
+
+
+def show(home: str | None, name: str, moves: bool, everything: bool, full: bool, as_json: bool) -> int:
+    """Print a session or a turn. ``everything`` shows rows that were put aside, ``full`` whole results of tools."""
+    store = store_of(home)
+    kind, found = one_of(store, name)
+    shown = (
+        session_record(store, found, moves=moves or as_json, everything=everything)
+        if kind == "session"
+        else turn_record(store, found)
+    )
+    if as_json:
+        print(json.dumps(shown.to_dict()))
+        return 0
+    console = screen()
+    put(console, *_parts(shown, console, full))
+    return 0
+
+
+def _parts(shown: Shown, console: Console, full: bool) -> Iterator[RenderableType]:
+    yield from _head(shown)
+    turns = {record.info.id: record for record in shown.turns}
+    spoken: set[str] = set()
+    here: str | None = None
+    for row in shown.rows:
+        if row.turn != here and row.turn in turns and row.turn not in spoken:
+            yield from _turn(turns[row.turn], console.width)
+            spoken.add(row.turn)
+        here = row.turn
+        yield from _message(row, full)
+    for turn_id, record in turns.items():
+        if turn_id not in spoken:
+            yield from _turn(record, console.width)
+    if shown.aside and not any(not row.active for row in shown.rows):
+        yield Text(f"\n{count(shown.aside, 'message')} put aside by compaction or undo; --all shows them", "dim")
+
+
+def _head(shown: Shown) -> Iterator[Text]:
+    one = shown.session
+    yield Text.assemble((clean(one.id), "bold"), f"  {preview(one.title, 100)}")
+    facts = [count(one.turns, "turn"), f"{tokens(one.spent)} tokens", f"cost {cost(one.spent)}"]
+    yield Text("  " + " · ".join([clean(one.model) or "no model yet", *facts]), "dim")
+    yield Text(f"  begun {moment(one.created)} · used {moment(one.touched)}", "dim")
+    if one.parent:
+        how = {"compression": "goes on", "fork": "was forked from", "child": "was delegated by"}.get(one.kind, "follows")
+        yield Text(f"  {how} {clean(one.parent)}", "dim")
+    if one.successor:
+        yield Text(f"  goes on as {clean(one.successor)}", "dim")
+    if one.unfinished and one.last is not None:
+        yield Text.assemble("  ", last_exit(one), (f": fsm-agent sessions resume {clean(one.last.id)}", "yellow"))
+    if one.running is not None:
+        yield Text(f"  a turn is running in process {one.running.get('pid')} on {clean(str(one.running.get('host')))}", "cyan")
+
+
+def _turn(record: Record, width: int) -> Iterator[RenderableType]:
+    info = record.info
+    outcome = info.outcome or "unfinished"
+    line = Text.assemble("\n── ", (clean(info.id), "bold"), "  ", (outcome, OUTCOMES.get(outcome, "yellow")))
+    facts = [clean(info.exit or f"in {info.state}"), count(info.seq, "move"), spell(record.seconds)]
+    facts += [f"{tokens(record.spent)} tokens", f"cost {cost(record.spent)}"]
+    if info.parent is not None:
+        facts.append(f"forked from {clean(info.parent)} at {info.forked_at}")
+    if record.undone is not None:
+        facts.append("undone")
+    yield line.append("\n   " + " · ".join(facts), "dim")
+    for doubt in record.doubts:
+        yield _doubt(doubt)
+    if record.steps:
+        yield Padding(_moves(record), (0, 0, 0, 2), expand=False)
+
+
+def _doubt(doubt: Doubt) -> Text:
+    name = clean(doubt.name) or doubt.kind
+    line = Text.assemble(("   ! ", "bold yellow"), (name, "bold"), f"  {preview(doubt.arguments, 60)}\n")
+    return line.append(f"     {_IN_DOUBT[doubt.status]} ({doubt.safety or 'request'}, after move {doubt.seq})", "yellow")
+
+
+def _moves(record: Record) -> Grid:
+    grid = Grid(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
+    for name in ("#", "row", "→ state", "why", "seconds"):
+        right = name in ("#", "seconds")
+        grid.add_column(name, justify="right" if right else "left", no_wrap=right, overflow="fold")
+    for step in record.steps:
+        why = Text(" ").join(_guard(label, value) for label, value in step.guards)
+        dest = Text(step.dest, "cyan")
+        if step.exit:
+            dest = Text(f"⇥ {clean(step.exit)}", "bold")
+        grid.add_row(str(step.seq), clean(step.row), dest, why, seconds(step.seconds))
+    return grid
+
+
+def _guard(label: str, value: bool) -> Text:
+    return Text(f"{'✓' if value else '✗'} {clean(label)}", "green" if value else "red")
+
+
+def _message(row: Row, full: bool) -> Iterator[RenderableType]:
+    body = row.body
+    aside = "" if row.active else "  (put aside)"
+    text = clean(_text(body.get("content"))).strip("\n")
+    match body["role"]:
+        case "tool":
+            yield from _result(body, text, aside, full)
+            return
+        case "user":
+            yield Text("\nyou" + aside, "bold cyan")
+        case "assistant":
+            notes = [
+                word
+                for word, there in (("interrupted", body.get("interrupted")), ("not sent", body.get("wire") is False))
+                if there
+            ]
+            yield Text("\nagent" + (f"  ({', '.join(notes)})" if notes else "") + aside, "bold green")
+        case role:
+            yield Text(f"\n{role}{aside}", "bold")
+    if body.get("summary"):
+        yield Text("  (a summary of earlier messages)", "dim")
+    if text:
+        yield Padding(Text(text), (0, 0, 0, 2), expand=False)
+    for call in body.get("tool_calls", ()):
+        function = call["function"]
+        yield Text.assemble(
+            ("  → ", "magenta"), (preview(function["name"], 60), "bold"), f"  {preview(_arguments(function['arguments']), 200)}"
+        )
+
+
+def _result(body: Mapping[str, Any], text: str, aside: str, full: bool) -> Iterator[RenderableType]:
+    lines = text.split("\n")
+    name = f"{preview(body['name'], 40)}: " if body.get("name") else ""
+    yield Text.assemble(("  ← ", "magenta"), (f"{name}{count(len(lines), 'line')}{aside}", "dim"))
+    shown: Sequence[str] = lines if full else lines[:LINES]
+    yield Padding(Text("\n".join(shown), "dim"), (0, 0, 0, 4), expand=False)
+    if len(shown) < len(lines):
+        yield Text(f"    … {count(len(lines) - len(shown), 'line')} more; --full shows them", "dim")
+
+
+def _arguments(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text", "")) if part.get("type") == "text" else f"[{part.get('type')}]" for part in content)
+    return content or ""

@@ -1,0 +1,100 @@
+"""``fsm-agent verify``: the proofs about the table of a turn, or about one of the user's own. Its output is in docs/verify.md."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fsm_agent.cli.given import nested
+from fsm_agent.cli.table import table_of
+from fsm_agent.errors import ConfigError
+from fsm_agent.requests import Runtime
+from fsm_agent.settings import Settings
+from fsm_agent.table import Table
+from fsm_agent.verify import search, verify_table
+from fsm_agent.verify.promela import STATES_OF_THE_END, promela
+from fsm_agent.verify.scopes import limit_names
+from states.table import TURN
+from states.turn import limits_of
+
+LARGEST = 10_000_000
+"""A maximum of more is a mistake; the formulas have no limit of their own."""
+MOST_PAIRS = 50_000
+"""Pairs counted for the comparison with spin; a second."""
+
+
+def verify(name: str | None, sets: Sequence[str], json: bool, model: str | None = None) -> int:
+    """Print the report about a table; 1 when a check fails. ``model`` is the file that the Promela model is written to."""
+    table = table_of(name)
+    chosen = limits(table, sets)
+    written = None if model is None else write_model(table, chosen, model)
+    report = verify_table(table, chosen)
+    if json:
+        print(jsonlib.dumps(report.to_dict() | ({"promela": written} if written else {}), ensure_ascii=False))
+        return 0 if report.ok else 1
+    text = report.render()
+    if written:
+        body, _, verdict = text.rpartition("\n")
+        text = "\n".join([body, *_how_to_check(written), "", verdict])
+    print(text)
+    return 0 if report.ok else 1
+
+
+def limits(table: Table, sets: Sequence[str]) -> Mapping[str, int] | None:
+    """The maxima that bounds are worked out for: for the turn's table those of the settings (``name=value`` texts, under the
+    names of ``Settings``), and maxima given by their own names; ``None`` for a table of the user's own when none is given."""
+    known = limit_names(table)
+    given = nested(sets)
+    settings = {key: value for key, value in given.items() if table is TURN and key in Settings.model_fields}
+    values: dict[str, int] = {}
+    if table is TURN:
+        values.update(limits_of(Settings.of(settings), Runtime("any", "any")))
+    for key, value in given.items():
+        if key not in settings:
+            values[key] = _maximum(key, value, known, table)
+    if values and (missing := [limit for limit in known if limit not in values]):
+        raise ConfigError("maxima are missing", ", ".join(missing), "a --set for each of them, or for none")
+    return values or None
+
+
+def _maximum(name: str, value: object, known: Sequence[str], table: Table) -> int:
+    if name not in known:
+        what, settings = ("unknown setting or maximum", "a setting such as max_iterations, or ") if table is TURN else (
+            f"table {table.name} has no such maximum", ""
+        )  # fmt: skip
+        raise ConfigError(
+            what, f"{name}={jsonlib.dumps(value)}", settings + ("the maxima " + ", ".join(known) if known else "none")
+        )
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= LARGEST:
+        raise ConfigError(f"maximum {name} is out of range", value, f"a whole number from 0 to {LARGEST:,}")
+    return value
+
+
+def write_model(table: Table, chosen: Mapping[str, int] | None, file: str) -> dict[str, object]:
+    """Write the model; its file, and how many states spin should store if that is small enough to be counted here."""
+    needed = limit_names(table)
+    if chosen is None and needed:
+        raise ConfigError("a Promela model is of one configuration", "no maxima", f"--set for each of {', '.join(needed)}")
+    maxima = dict(chosen or {})
+    try:
+        Path(file).write_text(promela(table, maxima), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"the Promela model cannot be written ({error.strerror})", file, "a file in a folder that exists"
+        ) from None
+    found = search(table, maxima, caps=True, most_pairs=MOST_PAIRS)
+    return {"file": file, "states": None if found is None else len(found.pairs) + STATES_OF_THE_END}
+
+
+def _how_to_check(written: dict[str, object]) -> list[str]:
+    file, states = shlex.quote(str(written["file"])), written["states"]
+    expected = f"{states:,} states, stored" if isinstance(states, int) else f"more than {MOST_PAIRS:,} states, stored"
+    return [
+        f"Promela model: {file}",
+        f"  spin -a {file} && gcc -O2 -o pan pan.c && ./pan -m10000000 | grep -E 'errors|stored'",
+        f"      expected: errors: 0, {expected}",
+        f"  spin -a {file} && gcc -O2 -DNP -o pan pan.c && ./pan -l -m10000000 | grep errors",
+        "      expected: errors: 0 (no turn goes on for ever)",
+    ]

@@ -1,0 +1,191 @@
+"""Breakpoints as an editor has them, and those of the debugger that they become.
+
+A line of the table may stand for one decision list (then it is one breakpoint on its event, and hits are counted together) or for
+several rows (then for each row one, and hits are counted for each).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from fsm_agent.debug.breakpoints import Breakpoint, Breakpoints, targets_of
+from fsm_agent.debug.dap.arguments import Arguments, number
+from fsm_agent.debug.dap.client import Client
+from fsm_agent.debug.dap.tablemap import Spot, StateSource, TableMap, Target, same_file
+from fsm_agent.errors import ConfigError
+from fsm_agent.table import Table
+
+PointKind = Literal["source", "function", "exception"]
+FUNCTIONS, FILTERS = "functions", "filters"
+_NAMED: tuple[Literal["state", "row", "event", "arrow", "exit"], ...] = ("state", "row", "event", "arrow", "exit")
+"""In which order a name is looked up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Something exceptional to stop at; ``target`` where a breakpoint does it."""
+
+    name: str
+    label: str
+    about: str
+    target: Target | None = None
+
+
+EXCEPTIONS = (
+    Filter("failed", "Failed turns", "the turn has failed, and is about to write down why", ("exit", "failed")),
+    Filter("crashed", "Bugs in a state", "a state raised an exception, which is a bug", ("event", "crashed")),
+    Filter("approval", "Tool calls that need approval", "a tool call waits for a person's approval"),
+    Filter("unknown", "Effects in doubt", "a tool was started, and nobody can say whether it took effect"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One breakpoint of the editor. ``made`` is what it became, empty when it cannot be; ``in_state``: it is in a state's own
+    source; ``name``: of the filter."""
+
+    id: int
+    kind: PointKind
+    made: tuple[Breakpoint, ...] = ()
+    message: str = ""
+    spot: Spot | None = None
+    in_state: StateSource | None = None
+    name: str = ""
+
+
+@dataclass(slots=True)
+class Points:
+    """All of a session, by the source or list that the editor sets at once."""
+
+    table: Table
+    map: TableMap
+    states: Mapping[str, StateSource]
+    _all: dict[str, list[Point]] = field(default_factory=dict)
+    _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    _ids: dict[tuple[str, ...], int] = field(default_factory=dict)
+
+    def set_source(self, path: str, wanted: Iterable[Arguments], client: Client) -> list[Point]:
+        """The breakpoints of one file, in place of those before."""
+        self._all.pop(path, None)
+        points: list[Point] = []
+        for one in wanted:
+            line = client.our_line(number(one, "line"))
+            column = client.our_column(number(one, "column")) if "column" in one else None
+            made = self._in_source(path, line, column, one)
+            points.append(self._distinct(made, points))
+        self._all[path] = points
+        return points
+
+    def set_functions(self, wanted: Iterable[Arguments]) -> list[Point]:
+        """Breakpoints on the names of states, rows, events, arrows and exits, in place of those before."""
+        self._all.pop(FUNCTIONS, None)
+        points: list[Point] = []
+        for one in wanted:
+            name = str(one.get("name") or "").replace("->", "→").replace(" ", "")
+            kind = next((kind for kind in _NAMED if name in targets_of(self.table, kind)), None)
+            point = Point(next(self._numbers), "function", message=f"no state, row, event, arrow or exit is called {name!r}")
+            if kind is not None:
+                point = self._made(point, ((kind, name),), one, f"stops at {kind} {name}")
+            points.append(self._distinct(point, points))
+        self._all[FUNCTIONS] = points
+        return points
+
+    def set_filters(self, wanted: Iterable[tuple[str, Arguments]]) -> list[Point]:
+        """What counts as an exception, as (name of a filter, options). Raises ``ConfigError`` for a name that there is not."""
+        self._all.pop(FILTERS, None)
+        points: list[Point] = []
+        known = {one.name: one for one in EXCEPTIONS}
+        for name, options in wanted:
+            if name not in known:
+                raise ConfigError("no such exception filter", name, ", ".join(known))
+            point = Point(next(self._numbers), "exception", name=name)
+            if (target := known[name].target) is not None:
+                point = self._made(point, (target,), {"condition": options.get("condition")}, "")
+            points.append(self._distinct(point, points))
+        self._all[FILTERS] = points
+        return points
+
+    def stops_at(self, name: str) -> bool:
+        """Is this filter on?"""
+        return any(point.name == name for point in self._all.get(FILTERS, ()))
+
+    def core(self) -> list[dict[str, Any]]:
+        """What a debugger is to have."""
+        made = {one.id: one for points in self._all.values() for point in points for one in point.made}
+        return [one.to_dict() for one in made.values()]
+
+    def of(self, ids: Iterable[int]) -> list[Point]:
+        """The editor's breakpoints behind those of the debugger."""
+        wanted = set(ids)
+        return [point for points in self._all.values() for point in points if wanted & {one.id for one in point.made}]
+
+    def _in_source(self, path: str, line: int, column: int | None, options: Arguments) -> Point:
+        point = Point(next(self._numbers), "source")
+        if same_file(path, self.map.path):
+            spots = self.map.at(line, column)
+            if not spots:
+                return replace(point, message=f"no row of the table is on this line; the nearest is line {self.map.near(line)}")
+            targets = tuple(target for spot in spots for target in spot.targets)
+            each = ", each counted by itself" if len(targets) > 1 and options.get("hitCondition") else ""
+            named = "; ".join(spot.named for spot in spots)
+            return self._made(replace(point, spot=spots[0]), targets, options, f"stops after {named}{each}")
+        found = [(name, where) for name, where in self.states.items() if same_file(path, where.path)]
+        for name, where in found:
+            if where.line <= line <= where.last:
+                return self._made(replace(point, in_state=where), (("state", name),), options, f"stops when {name} is entered")
+        if found:
+            name, where = found[0]
+            return replace(point, message=f"only {name} itself can be stopped at, line {where.line}")
+        return replace(point, message=f"not a file of the turn that runs; its table is {self.map.path}")
+
+    def _made(self, point: Point, targets: tuple[Target, ...], options: Arguments, message: str) -> Point:
+        texts = {ours: str(options.get(theirs) or "") for ours, theirs in _OPTIONS.items()}
+        try:
+            made = [Breakpoint.of({"kind": kind, "target": target, **texts}) for kind, target in dict.fromkeys(targets)]
+            for one in made:
+                Breakpoints(self.table).put(one)
+        except ConfigError as error:
+            return replace(point, message=str(error), made=())
+        return replace(point, made=tuple(replace(one, id=self._id(one)) for one in made), message=message)
+
+    def _distinct(self, point: Point, beside: list[Point]) -> Point:
+        """A move stops in one way only: a second breakpoint on the same target must be the same."""
+        others = {
+            (one.kind, one.target): one for points in (*self._all.values(), beside) for other in points for one in other.made
+        }
+        for one in point.made:
+            if (other := others.get((one.kind, one.target))) is not None and other.id != one.id:
+                how = other.condition or other.hits or other.log or "always"
+                return replace(point, made=(), message=f"{one.kind} {one.target} has a breakpoint already: {how}")
+        return point
+
+    def _id(self, one: Breakpoint) -> int:
+        key = (one.kind, one.target, one.condition, one.hits, one.log)
+        return self._ids.setdefault(key, len(self._ids) + 1)
+
+
+_OPTIONS = {"condition": "condition", "hits": "hitCondition", "log": "logMessage"}
+
+
+def shown(point: Point, client: Client, table_path: TableMap) -> dict[str, Any]:
+    """As the protocol has a breakpoint."""
+    made: dict[str, Any] = {"id": point.id, "verified": bool(point.made) or bool(point.name and not point.message)}
+    if point.message:
+        made["message"] = point.message
+    if point.spot is not None:
+        made |= {"source": client.source(table_path.path)} | place(point.spot, client)
+    elif point.in_state is not None:
+        made |= {"source": client.source(point.in_state.path), "line": client.line(point.in_state.line)}
+    return made
+
+
+def place(spot: Spot, client: Client) -> dict[str, int]:
+    return {
+        "line": client.line(spot.line),
+        "column": client.column(spot.column),
+        "endLine": client.line(spot.end_line),
+        "endColumn": client.column(spot.end_column),
+    }

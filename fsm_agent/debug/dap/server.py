@@ -1,0 +1,144 @@
+"""Taking an editor's connection: over standard input and output, or on a port of this machine.
+
+The protocol knows no passwords. So standard input and output are the better way: only who started the process talks to it. On a
+port, only this machine is listened to, only one editor is ever served, and whoever begins with anything but the protocol, as a
+browser would, is turned away unheard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fsm_agent.debug.dap.framing import NotTheProtocol, Reading, Writing, read_message, write_message
+from fsm_agent.debug.dap.options import Opener
+from fsm_agent.debug.dap.post import Write
+from fsm_agent.debug.dap.session import Session
+from fsm_agent.debug.workshop import Workshop
+from fsm_agent.errors import ConfigError
+
+log = logging.getLogger(__name__)
+HOST = "127.0.0.1"
+FIRST_WORDS = 5.0
+"""Seconds in which who connects must begin the protocol."""
+
+
+def talk(
+    reading: Reading, writing: Writing, workshop: Workshop, first: str | None, opener: Opener, secrets: Sequence[str] = ()
+) -> None:
+    """One session over two streams, until the editor leaves."""
+    message = read_message(reading)
+    if message is not None:
+        _serve(message, reading, writing, Session(_writer(writing), workshop, first, opener, secrets))
+
+
+def serve_stdio(workshop: Workshop, first: str | None, opener: Opener, secrets: Sequence[str] = ()) -> int:
+    """One session over standard input and output. Whatever else writes to standard output comes out on standard error, and
+    nothing else reads the input: a tool, or a process that it starts, cannot break the protocol."""
+    reading, writing = _own_streams()
+    try:
+        talk(reading, writing, workshop, first, opener, secrets)
+    except NotTheProtocol as error:
+        raise ConfigError("what came on standard input is not the Debug Adapter Protocol", str(error), "an editor") from None
+    return 0
+
+
+def serve_port(
+    workshop: Workshop,
+    first: str | None,
+    opener: Opener,
+    port: int,
+    secrets: Sequence[str] = (),
+    ready: Callable[[int], None] = lambda port: None,
+) -> int:
+    """One session on a port of this machine, 0 for any that is free; ``ready`` is told which. Raises ``ConfigError`` for a port
+    that cannot be listened on."""
+    if not 0 <= port < 65_536:
+        raise ConfigError("no such port", port, "1 to 65535; 0 for any that is free")
+    try:
+        listening = socket.create_server((HOST, port), backlog=1)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on this port ({error})", port, "another one; 0 for any that is free") from None
+    with listening:
+        ready(listening.getsockname()[1])
+        while True:
+            connection, _ = listening.accept()
+            if _serve_one(connection, listening, workshop, first, opener, secrets):
+                return 0
+
+
+def _serve_one(
+    connection: socket.socket,
+    listening: socket.socket,
+    workshop: Workshop,
+    first: str | None,
+    opener: Opener,
+    secrets: Sequence[str],
+) -> bool:
+    """Was it an editor?"""
+    with connection, connection.makefile("rb", 0) as reading, connection.makefile("wb") as writing:
+        connection.settimeout(FIRST_WORDS)
+        try:
+            message = read_message(reading)
+        except (NotTheProtocol, OSError) as error:
+            log.warning("a connection that does not speak the Debug Adapter Protocol was closed: %s", error)
+            return False
+        if message is None or message.get("command") != "initialize":
+            return False
+        listening.close()  # nobody else, from now on
+        connection.settimeout(None)
+        try:
+            _serve(message, reading, writing, Session(_writer(writing), workshop, first, opener, secrets))
+        finally:
+            with contextlib.suppress(OSError):  # it is closed at the other end
+                connection.shutdown(socket.SHUT_RDWR)
+    return True
+
+
+def _serve(message: dict[str, object], reading: Reading, writing: Writing, session: Session) -> None:
+    session.take(message)
+    threading.Thread(target=_read, args=(reading, session), daemon=True, name="fsm-agent-editor").start()
+    session.run()
+
+
+def _read(reading: Reading, session: Session) -> None:
+    try:
+        while (message := read_message(reading)) is not None:
+            session.take(message)
+    except (NotTheProtocol, OSError, ValueError) as error:
+        log.warning("the editor's connection broke: %s", error)
+    finally:
+        session.close()
+
+
+def _writer(writing: Writing) -> Write:
+    gone = False
+
+    def write(message: Mapping[str, Any]) -> None:
+        nonlocal gone
+        if gone:
+            return
+        try:
+            write_message(writing, message)
+        except (OSError, ValueError):  # the reader ends the session
+            gone = True
+
+    return write
+
+
+def _own_streams() -> tuple[Reading, Writing]:
+    """The process's input and output for ourselves; others get an empty input, and standard error as their output. They stay open
+    until the process ends: somebody still waits for input then."""
+    sys.stdout.flush()
+    reading, writing = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return os.fdopen(reading, "rb", 0), os.fdopen(writing, "wb")

@@ -1,0 +1,237 @@
+"""One editor's session: requests in the order they come, between them what happens to the turns. One thread does all of it."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fsm_agent.debug.core import Debugger
+from fsm_agent.debug.dap import looking, moving
+from fsm_agent.debug.dap.arguments import Arguments
+from fsm_agent.debug.dap.client import Client
+from fsm_agent.debug.dap.desk import Desk
+from fsm_agent.debug.dap.happenings import Happenings
+from fsm_agent.debug.dap.lanes import Lane, in_doubt, stop_of
+from fsm_agent.debug.dap.options import Opener, Options
+from fsm_agent.debug.dap.points import EXCEPTIONS
+from fsm_agent.debug.dap.post import Post, Write
+from fsm_agent.debug.events import Event
+from fsm_agent.debug.workshop import Workshop
+from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy
+
+log = logging.getLogger(__name__)
+LOOK_ROUND = 0.5
+"""Seconds between two looks for turns that a turn has started."""
+LAST_WORDS = 5.0
+"""Seconds that an interrupted turn has to end, when the editor leaves and wants it ended."""
+
+CAPABILITIES: Mapping[str, Any] = {
+    "supportsConfigurationDoneRequest": True,
+    "supportsFunctionBreakpoints": True,
+    "supportsConditionalBreakpoints": True,
+    "supportsHitConditionalBreakpoints": True,
+    "supportsLogPoints": True,
+    "supportsBreakpointLocationsRequest": True,
+    "supportsExceptionInfoRequest": True,
+    "supportsExceptionFilterOptions": True,
+    "supportsEvaluateForHovers": True,
+    "supportsClipboardContext": True,
+    "supportsCompletionsRequest": True,
+    "completionTriggerCharacters": [":", "."],
+    "supportsStepBack": True,
+    "supportsRestartFrame": True,
+    "supportsSetVariable": True,
+    "supportsDelayedStackTraceLoading": True,
+    "supportsLoadedSourcesRequest": True,
+    "supportsTerminateRequest": True,
+    "supportsTerminateThreadsRequest": True,
+    "supportTerminateDebuggee": True,
+    "supportsSingleThreadExecutionRequests": True,
+    "exceptionBreakpointFilters": [
+        {
+            "filter": one.name, "label": one.label, "default": True, "supportsCondition": one.target is not None,
+            **({"conditionDescription": "over the counters: retries >= 2"} if one.target is not None else {}),
+        }
+        for one in EXCEPTIONS
+    ],
+}  # fmt: skip
+
+Answer = Callable[[Desk, Arguments], dict[str, Any] | None]
+REQUESTS: Mapping[str, Answer] = {
+    "setBreakpoints": looking.set_breakpoints, "setFunctionBreakpoints": looking.set_functions,
+    "setExceptionBreakpoints": looking.set_filters, "breakpointLocations": looking.breakpoint_locations,
+    "threads": looking.threads, "stackTrace": looking.stack_trace, "scopes": looking.scopes, "variables": looking.variables,
+    "exceptionInfo": looking.exception_info, "loadedSources": looking.loaded_sources, "evaluate": looking.evaluate,
+    "completions": looking.completions, "continue": moving.continue_, "next": moving.next_, "stepIn": moving.step_in,
+    "stepOut": moving.step_out, "stepBack": moving.step_back, "reverseContinue": moving.reverse_continue, "pause": moving.pause,
+    "restartFrame": moving.restart_frame, "setVariable": moving.set_variable, "terminate": moving.terminate,
+    "terminateThreads": moving.terminate_threads,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A message of the editor."""
+
+    message: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Something happened to a turn."""
+
+    lane: Lane
+    event: Event
+
+
+class Session:
+    """``write`` sends a message, ``take`` and ``close`` are called by whoever reads them. ``first`` is the turn to begin with
+    when the editor names none; ``opener`` makes the workshop of a configuration that wants one of its own."""
+
+    def __init__(self, write: Write, workshop: Workshop, first: str | None, opener: Opener, secrets: Sequence[str] = ()) -> None:
+        self._inbox: queue.SimpleQueue[Asked | Heard | None] = queue.SimpleQueue()
+        self._desk = Desk(workshop, Post(write, secrets), self._hear)
+        self._happenings = Happenings(self._desk)
+        self._first, self._opener = first, opener
+        self._own: Workshop | None = None
+        self._begin: tuple[Mapping[str, Any], Options] | None = None
+        self._initialized = self._configured = self._left = False
+
+    def take(self, message: Mapping[str, Any]) -> None:
+        """A message of the editor; from any thread."""
+        self._inbox.put(Asked(message))
+
+    def close(self) -> None:
+        """The editor is gone; from any thread."""
+        self._inbox.put(None)
+
+    def run(self) -> None:
+        """Until the editor leaves."""
+        try:
+            while not self._left:
+                try:
+                    item = self._inbox.get(timeout=LOOK_ROUND if self._happenings.busy else None)
+                except queue.Empty:
+                    self._happenings.look_round()
+                    continue
+                if item is None:
+                    return
+                if isinstance(item, Asked):
+                    self._answer(item.message)
+                else:
+                    self._happenings.of(item.lane, item.event)
+                self._desk.settle()
+        finally:
+            for lane in self._desk.lanes:
+                lane.unlisten()
+            if self._own is not None:
+                self._own.close()
+
+    def _hear(self, lane: Lane, event: Event) -> None:
+        """On the turn's own thread: what must stop it at once is seen here."""
+        if self._desk.points.stops_at("unknown") and (call := in_doubt(lane.debugger, event)):
+            lane.in_doubt = call
+            lane.debugger.order("pause")
+        self._inbox.put(Heard(lane, event))
+
+    def _answer(self, request: Mapping[str, Any]) -> None:
+        command, arguments = request.get("command"), request.get("arguments") or {}
+        if request.get("type") != "request" or not isinstance(request.get("seq"), int):
+            log.warning("the editor sent what is no request: %.200r", request)
+            return
+        try:
+            if not isinstance(arguments, Mapping):
+                raise ConfigError("the arguments are no object", arguments, "an object")
+            self._carry_out(str(command), arguments, request)
+        except (FsmAgentError, SessionBusy) as error:
+            quiet = command == "evaluate" and arguments.get("context") in ("hover", "watch", "clipboard")
+            self._desk.post.refuse(request, str(error), show=not quiet)
+        except Exception as error:  # a bug of ours must not end the session; it is told here and there
+            log.exception("request %s failed", command)
+            self._desk.post.refuse(request, f"a bug in the debugger: {type(error).__name__}: {error}")
+
+    def _carry_out(self, command: str, arguments: Arguments, request: Mapping[str, Any]) -> None:
+        desk = self._desk
+        if not self._initialized and command not in ("initialize", "disconnect"):
+            raise ConfigError("a session begins with another request", command, "initialize")
+        match command:
+            case "initialize":
+                self._initialized, desk.client = True, Client.of(arguments)
+                desk.post.reply(request, CAPABILITIES)
+                desk.post.event("initialized")
+            case "launch" | "attach":
+                if self._begin is not None:
+                    raise ConfigError("the session has its turn already", command, "another session")
+                self._begin = (request, Options.of(arguments, attach=command == "attach"))
+                self._start()
+            case "configurationDone":
+                self._configured = True
+                desk.post.reply(request)
+                self._start()
+            case "disconnect":
+                self._leave(bool(arguments.get("terminateDebuggee")))
+                desk.post.reply(request)
+                self._left = True
+            case _ if command in REQUESTS:
+                body = REQUESTS[command](desk, arguments)
+                desk.post.reply(request, body)
+            case _:
+                raise ConfigError("no such request here", command, ", ".join(REQUESTS))
+
+    # The first turn
+
+    def _start(self) -> None:
+        """When the editor has said what to debug and has set its breakpoints."""
+        if self._begin is None or not self._configured:
+            return
+        request, options = self._begin
+        try:
+            debugger = self._debugger(options)
+        except (FsmAgentError, SessionBusy) as error:
+            self._desk.post.refuse(request, str(error))
+            self._desk.later(self._desk.terminated)
+            return
+        self._desk.options = options
+        self._desk.post.reply(request)
+        started = options.task is not None or options.resume
+        self._go(self._desk.open(debugger), options, started or not options.attach)
+
+    def _debugger(self, options: Options) -> Debugger:
+        if options.own_workshop:
+            self._own = self._desk.workshop = self._opener(options)
+        workshop = self._desk.workshop
+        if options.task is not None:
+            return workshop.start(options.task)
+        named = workshop.find(options.turn) if options.turn is not None else None
+        turn = named or (None if self._own is not None else self._first) or (workshop.newest() if options.attach else None)
+        if turn is None:
+            raise ConfigError(
+                "there is no turn to debug", None, "task, the message of a new one, or turn, the id of one there is"
+            )
+        return workshop.resume(turn) if options.resume else workshop.open(turn)
+
+    def _go(self, lane: Lane, options: Options, on: bool) -> None:
+        """``on``: a turn that stands at its start only because it was just started goes on."""
+        desk, phase = self._desk, lane.debugger.status.phase
+        if options.stop_on_entry and phase == "running":
+            lane.debugger.order("pause")
+        elif phase == "running":
+            return
+        elif on and phase == "paused" and not options.stop_on_entry:
+            lane.debugger.order("continue")
+        else:
+            desk.later(lambda: desk.stopped(lane, stop_of(lane, desk.points)))
+
+    def _leave(self, interrupt: bool) -> None:
+        live = [lane for lane in self._desk.lanes if lane.debugger.status.phase in moving.LIVE]
+        if not interrupt:
+            return
+        for lane in live:
+            lane.debugger.order("interrupt")
+        until = time.monotonic() + LAST_WORDS
+        while time.monotonic() < until and any(lane.debugger.status.phase in moving.LIVE for lane in live):
+            time.sleep(0.01)

@@ -1,0 +1,219 @@
+"""One state from near: every row of it with its guard in words, and only what leads to it and where it leads.
+
+Sources stand on the left, the state in the middle, what it leads to on the right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from fsm_agent.diagram.layout import Layout, Route
+from fsm_agent.diagram.model import Arrow, Box, Diagram, Entry, Step, diagram_of, merged, resets_in_words, words
+from fsm_agent.diagram.scene import LABEL_WRAP, label_size, measure
+from fsm_agent.diagram.textwidth import joined, text_width
+from fsm_agent.errors import ConfigError
+from fsm_agent.table import Row, Table
+
+MARGIN, GAP, LABEL_GAP = 24.0, 28.0, 8.0
+NEIGHBOUR = 180.0  # least width of a box at the side
+LONG = 640.0  # width of a note that is broken
+
+
+def neighbourhood(table: Table, state: str) -> Diagram:
+    """The part of ``table`` around ``state``, all exits drawn as arrows. Raises ``ConfigError`` for a state it does not have."""
+    if state not in table.states:
+        raise ConfigError(f"the table {table.name!r} has no such state", state, ", ".join(table.states))
+    whole = diagram_of(table)
+    arrows = merged(table, [row for row in table.rows if state in (row.source, row.dest)])
+    near = {state, *(end for arrow in arrows for end in (arrow.source, arrow.dest))}
+    boxes = [box for box in whole.boxes if box.state in near]
+    drawn = (_from_near(table, box) if box.state == state else _from_far(table, box, state) for box in boxes)
+    return Diagram(table, tuple(drawn), arrows)
+
+
+def around(diagram: Diagram, state: str) -> Layout:
+    """Places for the boxes of a neighbourhood, in three columns, and straight arrows between them."""
+    ahead = [a.dest for a in diagram.arrows if a.source == state and a.dest != state]
+    behind = [a.source for a in diagram.arrows if a.source != state and a.source not in ahead]
+    sizes = {box.state: measure(box) for box in diagram.boxes}
+    own = [a for a in diagram.arrows if a.source == a.dest]
+    room = {name: _room(diagram, state, names) for name, names in (("left", behind), ("right", ahead))}
+    heights = {name: max(sizes[name][1], _slots(diagram, state, name)) for name in [*behind, *ahead]}
+    tall = max([_height(behind, heights), _height(ahead, heights), sizes[state][1]])
+    side = max([NEIGHBOUR, *(sizes[name][0] for name in behind)])
+    middle = MARGIN + (side + room["left"] if behind else 0)
+    right = middle + sizes[state][0] + max([room["right"], *(_label(a)[0] + 100 for a in own)])
+    boxes = {state: (middle, MARGIN, sizes[state][0])}
+    routes: dict[tuple[str, str], Route] = {}
+    for names, x, width in ((behind, MARGIN, side), (ahead, right, NEIGHBOUR)):
+        y = MARGIN + (tall - _height(names, heights)) / 2
+        for name in names:
+            boxes[name] = x, y, width
+            routes |= _routes(diagram, state, name, y, heights[name], on_left=names is behind)
+            y += heights[name] + GAP
+    if own:
+        routes[state, state] = {"start": ("bottom", middle + 60), "end": ("bottom", middle + 130), "reach": 50}
+    below = MARGIN + tall + (110 if own else 48)
+    return {
+        "size": (right + MARGIN + max([NEIGHBOUR, *(sizes[name][0] for name in ahead)]), below),
+        "boxes": boxes,
+        "heights": {**heights, state: tall},
+        "arrows": routes,
+        "how_to_read": (MARGIN, below, 440),
+        "proved": (MARGIN + 480, below, 440),
+    }
+
+
+def _room(diagram: Diagram, state: str, names: Sequence[str]) -> float:
+    """Width between two columns, for the labels of all arrows between them."""
+    pairs = [(name, state) for name in names] + [(state, name) for name in names]
+    sizes = [_label(a) for a in diagram.arrows if (a.source, a.dest) in pairs]
+    return max((width for width, _ in sizes), default=0) + 76
+
+
+def _slots(diagram: Diagram, state: str, name: str) -> float:
+    """Height that the labels between the state and a neighbour need, one below the other."""
+    return sum(_label(a)[1] + LABEL_GAP for a in diagram.arrows if {a.source, a.dest} == {state, name}) + LABEL_GAP
+
+
+def _routes(diagram: Diagram, state: str, name: str, top: float, height: float, *, on_left: bool) -> dict[tuple[str, str], Route]:
+    """Horizontal arrows between the state and a neighbour that begins at ``top``, evenly spread over its height."""
+    found: dict[tuple[str, str], Route] = {}
+    spare = (height - _slots(diagram, state, name)) / 2
+    y = top + spare + LABEL_GAP
+    for arrow in (a for a in diagram.arrows if {a.source, a.dest} == {state, name}):
+        away = (arrow.source == state) != on_left
+        label = _label(arrow)[1]
+        at = y + label / 2
+        found[arrow.source, arrow.dest] = {"start": ("right" if away else "left", at), "end": ("left" if away else "right", at)}
+        y += label + LABEL_GAP
+    return found
+
+
+def _height(names: Sequence[str], heights: Mapping[str, float]) -> float:
+    return sum(heights[name] for name in names) + GAP * max(len(names) - 1, 0)
+
+
+def _label(arrow: Arrow) -> tuple[float, float]:
+    return label_size(joined(arrow.labels, LABEL_WRAP))
+
+
+def _from_near(table: Table, box: Box) -> Box:
+    """Every row on a line of its own, with its guard and what it spends and resets."""
+    entries = []
+    for entry in box.entries:
+        if box.final:
+            entries.append(entry)
+            continue
+        for number, (step, row) in enumerate(zip(entry.steps, (table.row(row) for row in entry.rows), strict=True)):
+            entries += _lines(table, Entry(entry.event, "" if number else entry.label, (step,), (step,), (row.id,), entry.why), row)
+    return replace(box, entries=(*entries, *_macros(table, box)))
+
+
+def _macros(table: Table, box: Box) -> Sequence[Entry]:
+    """The lines that the state shares with every other one."""
+    if box.final:
+        return ()
+    found = []
+    for event, exits in table.macros:
+        if box.state in exits:
+            row = f"{box.state}.{event}"
+            steps = (Step("exit", words(exits[box.state]), (row,)),)
+            found.append(Entry(event, words(event), steps, steps, (row,), f"every state: {event}"))
+    return found
+
+
+def _lines(table: Table, entry: Entry, row: Row) -> Sequence[Entry]:
+    """A row with its guard, what it spends and resets; on two lines when one would be too long."""
+    guard = f"if {row.guard.label}" if row.guard.label != "always" else ""
+    effects = [f"spends {', '.join(map(words, row.spends))}"] if row.spends else []
+    effects += [f"resets {words(resets_in_words(table, row.resets))}"] if row.resets else []
+    together = ", ".join(filter(None, [guard, *effects]))
+    if text_width(together) <= LONG or not guard:
+        return (_noted(entry, entry.steps, together),)
+    return _noted(entry, entry.steps, guard), _noted(replace(entry, label="", rows=()), (), ", ".join(effects))
+
+
+def _noted(entry: Entry, steps: tuple[Step, ...], note: str) -> Entry:
+    steps = (*steps, Step("note", note)) if note else steps
+    return replace(entry, steps=steps, short=steps)
+
+
+def _room(diagram: Diagram, state: str, names: Sequence[str]) -> float:
+    """Width between two columns, for the labels of all arrows between them."""
+    pairs = [(name, state) for name in names] + [(state, name) for name in names]
+    sizes = [_label(a) for a in diagram.arrows if (a.source, a.dest) in pairs]
+    return max((width for width, _ in sizes), default=0) + 76
+
+
+def _slots(diagram: Diagram, state: str, name: str) -> float:
+    """Height that the labels between the state and a neighbour need, one below the other."""
+    return sum(_label(a)[1] + LABEL_GAP for a in diagram.arrows if {a.source, a.dest} == {state, name}) + LABEL_GAP
+
+
+def _routes(diagram: Diagram, state: str, name: str, top: float, height: float, *, on_left: bool) -> dict[tuple[str, str], Route]:
+    """Horizontal arrows between the state and a neighbour that begins at ``top``, evenly spread over its height."""
+    found: dict[tuple[str, str], Route] = {}
+    spare = (height - _slots(diagram, state, name)) / 2
+    y = top + spare + LABEL_GAP
+    for arrow in (a for a in diagram.arrows if {a.source, a.dest} == {state, name}):
+        away = (arrow.source == state) != on_left
+        label = _label(arrow)[1]
+        at = y + label / 2
+        found[arrow.source, arrow.dest] = {"start": ("right" if away else "left", at), "end": ("left" if away else "right", at)}
+        y += label + LABEL_GAP
+    return found
+
+
+def _height(names: Sequence[str], heights: Mapping[str, float]) -> float:
+    return sum(heights[name] for name in names) + GAP * max(len(names) - 1, 0)
+
+
+def _label(arrow: Arrow) -> tuple[float, float]:
+    return label_size(joined(arrow.labels, LABEL_WRAP))
+
+
+def _from_near(table: Table, box: Box) -> Box:
+    """Every row on a line of its own, with its guard and what it spends and resets."""
+    entries = []
+    for entry in box.entries:
+        if box.final:
+            entries.append(entry)
+            continue
+        for number, (step, row) in enumerate(zip(entry.steps, (table.row(row) for row in entry.rows), strict=True)):
+            entries += _lines(table, Entry(entry.event, "" if number else entry.label, (step,), (step,), (row.id,), entry.why), row)
+    return replace(box, entries=(*entries, *_macros(table, box)))
+
+
+def _macros(table: Table, box: Box) -> Sequence[Entry]:
+    """The lines that the state shares with every other one."""
+    if box.final:
+        return ()
+    found = []
+    for event, exits in table.macros:
+        if box.state in exits:
+            row = f"{box.state}.{event}"
+            steps = (Step("exit", words(exits[box.state]), (row,)),)
+            found.append(Entry(event, words(event), steps, steps, (row,), f"every state: {event}"))
+    return found
+
+
+def _notes(table: Table, row: Row) -> Sequence[Step]:
+    told = [f"if {row.guard.label}"] if row.guard.label != "always" else []
+    told += [f"spends {', '.join(map(words, row.spends))}"] if row.spends else []
+    told += [f"resets {words(resets_in_words(table, row.resets))}"] if row.resets else []
+    return (Step("note", ", ".join(told)),) if told else ()
+
+
+def _from_far(table: Table, box: Box, state: str) -> Box:
+    """Only what leads to ``state``."""
+    if box.final:
+        return replace(box, entries=(), intro="")
+    leading = {row.id for row in table.rows if row.source == box.state and row.dest == state}
+    entries = []
+    for entry in (*box.entries, *_macros(table, box)):
+        steps = tuple(step for step in entry.steps if leading.intersection(step.rows))
+        if steps:
+            entries.append(replace(entry, steps=steps, short=steps, rows=tuple(row for step in steps for row in step.rows)))
+    return replace(box, entries=tuple(entries))

@@ -1,0 +1,148 @@
+"""Diagrams of what turns did: one run drawn over the table, and the rows that a whole store or test run took.
+
+Both are ordinary diagrams whose parts carry a mark, a count behind each rung, and a badge beside each state's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fsm_agent.diagram.model import Arrow, Box, Diagram, Entry, Mark, Step, words
+from fsm_agent.diagram.runs import Tally
+from fsm_agent.journal import Step as Move
+from fsm_agent.table import Table
+from fsm_agent.verify.folding import fold
+
+PATH_PARTS = 40
+"""Parts of a path that are written out; the rest is counted."""
+
+
+def overlaid(diagram: Diagram, tally: Tally) -> Diagram:
+    """What the turns of ``tally`` did: rungs taken, with counts; time in each state; the rest faded."""
+    badges = {state: _visits(tally, state) for state in diagram.states}
+    if exits := _exits(tally):
+        badges[diagram.table.final] = exits if len(tally.runs) == 1 else f"{len(tally.runs)} × ended"
+    legend = (("×3", "taken three times"), ("faint", "not taken"))
+    drawn = _drawn(diagram, tally, badges, "unused")
+    return replace(drawn, caption=_run_caption(diagram.table, tally), legend=legend)
+
+
+def covered(diagram: Diagram, tally: Tally) -> Diagram:
+    """Which rows were taken, and how often; those that never were in red."""
+    badges = {}
+    for state in diagram.states:
+        taken, rows = coverage(diagram.table, tally, state)
+        badges[state] = f"{taken} of {rows} rows"
+    exits = {row.exit: False for row in diagram.table.rows if row.exit}
+    exits |= {row.exit: True for row in diagram.table.rows if row.exit and tally.rows[row.id]}
+    badges[diagram.table.final] = f"{sum(exits.values())} of {len(exits)} exits"
+    legend = (("×0", "in red: never taken"), ("×5 (2/3)", "taken five times, by 2 of its 3 rows"))
+    return replace(_drawn(diagram, tally, badges, "never"), caption=_coverage_caption(diagram.table, tally), legend=legend)
+
+
+def coverage(table: Table, tally: Tally, state: str | None = None) -> tuple[int, int]:
+    """Rows that were taken, and all rows; of one state, or of the table."""
+    rows = [row for row in table.rows if state in (None, row.source)]
+    return sum(tally.rows[row.id] > 0 for row in rows), len(rows)
+
+
+def duration(seconds: float) -> str:
+    """``350 ms``, ``4.12 s``, ``2 min 5 s``."""
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+
+
+def path_in_words(table: Table, run: tuple[Move, ...]) -> tuple[str, ...]:
+    """The way of a turn, ``BuildMessages send``, with what repeats written once."""
+    rungs = {row.id: row.rung for row in table.rows}
+    moves = []
+    for move in run:
+        rung = rungs.get(move.row, move.row)
+        moves.append(f"{move.source} {words(move.event) if rung.startswith(('→', '⇥')) else rung}")
+    return tuple(str(part).replace("[", "(").replace("]", ")") for part in fold(moves))
+
+
+def _drawn(diagram: Diagram, tally: Tally, badges: Mapping[str, str], none: Mark) -> Diagram:
+    boxes = tuple(_box(box, tally, badges[box.state], none) for box in diagram.boxes)
+    return replace(diagram, boxes=boxes, arrows=tuple(_arrow(arrow, tally, none) for arrow in diagram.arrows))
+
+
+def _box(box: Box, tally: Tally, badge: str, none: Mark) -> Box:
+    entries = tuple(_entry(entry, tally, none) for entry in box.entries)
+    seen = tally.visits.get(box.state, 0) > 0
+    return replace(box, entries=entries, badge=badge, mark="" if seen else none)
+
+
+def _entry(entry: Entry, tally: Tally, none: Mark) -> Entry:
+    steps = tuple(step if step.kind == "note" else _step(step, tally, none) for step in entry.steps)
+    taken = any(tally.rows[row] for row in entry.rows)
+    return replace(entry, steps=steps, short=steps, mark="" if taken else none)
+
+
+def _step(step: Step, tally: Tally, none: Mark) -> Step:
+    mark, tail = _how_often(step.rows, tally, none)
+    return replace(step, mark=mark, tail=tail)
+
+
+def _arrow(arrow: Arrow, tally: Tally, none: Mark) -> Arrow:
+    count = sum(tally.rows[row] for row in arrow.rows)
+    found = [(label, *_how_often(rows, tally, none)) for label, rows in zip(arrow.labels, arrow.by_label, strict=True)]
+    if none == "unused" and count:  # of a run that came this way only the rungs that it took
+        found = [(label, mark, tail) for label, mark, tail in found if mark != none]
+    labels = tuple(f"{label} {tail}".rstrip() for label, _, tail in found)
+    marks = tuple(mark for _, mark, _ in found)
+    return replace(arrow, labels=labels, marks=marks if count else (), mark="" if count else none, count=count)
+
+
+def _how_often(rows: tuple[str, ...], tally: Tally, none: Mark) -> tuple[Mark, str]:
+    """The mark of something that stands for ``rows``, and the words for its count."""
+    counts = [tally.rows[row] for row in rows]
+    count, taken = sum(counts), sum(map(bool, counts))
+    if none == "unused":
+        return ("taken", f"×{count}") if count else (none, "")
+    if 0 < taken < len(rows):
+        return "partly", f"×{count:,} ({taken}/{len(rows)})"
+    return ("taken" if count else none), f"×{count:,}"
+
+
+def _visits(tally: Tally, state: str) -> str:
+    visits = tally.visits.get(state, 0)
+    if not visits:
+        return ""
+    number = "1 visit" if visits == 1 else f"{visits:,} visits"
+    return f"{number}, {duration(tally.seconds[state])}" if state in tally.seconds else number
+
+
+def _exits(tally: Tally) -> str:
+    return ", ".join(dict.fromkeys(words(run[-1].exit) for run in tally.runs if run[-1].exit))
+
+
+def _run_caption(table: Table, tally: Tally) -> tuple[str, tuple[tuple[str, str], ...]]:
+    seconds = sum(tally.seconds.values())
+    told = [f"{tally.moves:,} move{'s' * (tally.moves != 1)}", duration(seconds)]
+    title = "This turn" if len(tally.runs) == 1 else f"{len(tally.runs)} turns"
+    lines = [("", ", ".join([*told, f"⇥ {exits}" if (exits := _exits(tally)) else "not at its end"]) + ".")]
+    if len(tally.runs) == 1:
+        path = path_in_words(table, tally.runs[0])
+        more = [f"… {len(path) - PATH_PARTS} more"] if len(path) > PATH_PARTS else []
+        lines.append(("", " → ".join([*path[:PATH_PARTS], *more])))
+    return title, (*lines, *_foreign(tally))
+
+
+def _coverage_caption(table: Table, tally: Tally) -> tuple[str, tuple[tuple[str, str], ...]]:
+    taken, rows = coverage(table, tally)
+    turns = f" in {len(tally.runs):,} turn{'s' * (len(tally.runs) != 1)}" if tally.runs else ""
+    lines = (("", f"{taken} of {rows} rows ({100 * taken // rows} %) taken by {tally.moves:,} moves{turns}."),)
+    return "Row coverage", (*lines, *_foreign(tally))
+
+
+def _foreign(tally: Tally) -> tuple[tuple[str, str], ...]:
+    if not tally.foreign:
+        return ()
+    rows = sorted(tally.foreign)
+    told = ", ".join(rows[:5]) + (" …" if len(rows) > 5 else "")
+    return (("", f"Moves by rows that this table does not have: {sum(tally.foreign.values()):,} ({told})."),)

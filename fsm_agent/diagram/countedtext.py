@@ -1,0 +1,90 @@
+"""What turns did, as Markdown for people and as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from fsm_agent.diagram.counted import coverage, duration, path_in_words
+from fsm_agent.diagram.markdown import grid, row_grid, rung_of
+from fsm_agent.diagram.runs import Tally
+from fsm_agent.table import Table
+
+
+def run_markdown(table: Table, tally: Tally) -> str:
+    """The path of each turn in words, time by state, and every move of a single turn."""
+    seconds = sum(tally.seconds.values())
+    lines = [f"# {len(tally.runs)} turn{'s' * (len(tally.runs) != 1)} of the {table.name} table", ""]
+    lines += [f"{tally.moves:,} moves, {duration(seconds)}."]
+    for run in tally.runs:
+        lines += ["", f"{' → '.join(path_in_words(table, run))} ⇥ *{run[-1].exit or 'not at its end'}*"]
+    lines += ["", "## States", "", *_states(table, tally), *_foreign(tally)]
+    if len(tally.runs) == 1:
+        lines += ["", "## Moves", "", *_moves(tally)]
+    return "\n".join(lines) + "\n"
+
+
+def coverage_markdown(table: Table, tally: Tally) -> str:
+    """Coverage by state, the rows that were never taken, and the counts of the others."""
+    taken, rows = coverage(table, tally)
+    never = [row for row in table.rows if not tally.rows[row.id]]
+    lines = [f"# Row coverage of the {table.name} table", ""]
+    lines += [f"**{taken} of {rows} rows** ({100 * taken // rows} %) taken by {tally.moves:,} moves.", ""]
+    lines += [*_states(table, tally), *_foreign(tally)]
+    if never:
+        lines += ["", "## Never taken", "", *row_grid(table, never)]
+    counts = [(f"`{row.id}`", rung_of(row), f"{tally.rows[row.id]:,}") for row in table.rows if tally.rows[row.id]]
+    lines += ["", "## Taken", "", *grid(("Row", "Rung", "Times"), counts)]
+    return "\n".join(lines) + "\n"
+
+
+def counted_json(table: Table, tally: Tally) -> str:
+    """``table, digest, taken, of, moves, turns, states, rows, never, foreign`` and the ``path`` of a single turn, as row ids."""
+    taken, of = coverage(table, tally)
+    value = {
+        "table": table.name,
+        "digest": table.digest,
+        "taken": taken,
+        "of": of,
+        "moves": tally.moves,
+        "turns": len(tally.runs),
+        "states": {
+            state: {
+                "visits": tally.visits.get(state, 0),
+                "seconds": tally.seconds.get(state),
+                "taken": coverage(table, tally, state)[0],
+                "of": coverage(table, tally, state)[1],
+            }
+            for state in table.states
+        },
+        "rows": dict(tally.rows),
+        "never": [row.id for row in table.rows if not tally.rows[row.id]],
+        "foreign": dict(tally.foreign),
+        "path": [move.row for move in tally.runs[0]] if len(tally.runs) == 1 else None,
+    }
+    return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
+
+
+def _states(table: Table, tally: Tally) -> Iterator[str]:
+    cells = []
+    for state in table.states:
+        taken, rows = coverage(table, tally, state)
+        seconds = tally.seconds.get(state)
+        share = f"{taken} of {rows}" if state != table.final else ""
+        cells.append((state, f"{tally.visits.get(state, 0):,}", "" if seconds is None else duration(seconds), share))
+    yield from grid(("State", "Visits", "Time", "Rows taken"), cells)
+
+
+def _moves(tally: Tally) -> Iterator[str]:
+    cells = []
+    for move in tally.runs[0]:
+        guards = ", ".join(label if holds else f"not: {label}" for label, holds in move.guards)
+        changes = ", ".join(f"{name} {before} → {after}" for name, before, after in move.changes)
+        cells.append((str(move.seq), f"`{move.row}`", move.dest, guards, changes, duration(move.seconds)))
+    yield from grid(("Move", "Row", "To", "Guards", "Changes", "Time"), cells)
+
+
+def _foreign(tally: Tally) -> Iterator[str]:
+    if tally.foreign:
+        yield from ("", "## Rows that this table does not have", "")
+        yield from grid(("Row", "Times"), ((f"`{row}`", f"{count:,}") for row, count in sorted(tally.foreign.items())))

@@ -1,0 +1,154 @@
+"""A table as plain JSON values, complete: ``table_from`` makes the same table of them.
+
+This file knows tables by the names of their attributes alone and needs nothing but the standard library, because it also runs as a
+program of its own, in a process where the code of another version is loaded (see ``versions.load``)::
+
+    python -I -B describe.py ROOT[:ROOT] module:attribute    # or path.py:attribute; the attribute may be left out
+
+It prints ``{"table": …, "limits": … or null}``, or one line on standard error and exit code 1.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+def describe(table: Any) -> dict[str, Any]:
+    """``name, states, final, counters, resets, lines, macros, rows``."""
+    return {
+        "name": table.name,
+        "states": list(table.states),
+        "final": table.final,
+        "counters": [{"name": c.name, "flag": c.flag, "cap": c.cap} for c in table.counters],
+        "resets": {name: list(group) for name, group in table.reset_groups.items()},
+        "lines": [line_form(line) for line in table.lines],
+        "macros": [{"event": event, "exits": dict(exits)} for event, exits in table.macros],
+        "rows": [row_form(row) for row in table.rows],
+    }
+
+
+def line_form(line: Any) -> dict[str, Any]:
+    """A line with its ladder of rungs."""
+    ladder = [rung_form(rung) for rung in line.ladder]
+    return {"state": line.source, "event": line.event, "ladder": ladder, "resets": list(line.resets), "why": line.why}
+
+
+def rung_form(rung: Any) -> dict[str, Any]:
+    """A rung; what is empty is left out."""
+    form = {
+        "rung": rung.name,
+        "to": rung.to,
+        "needs": guard_form(rung.needs),
+        "spends": list(rung.spends),
+        "resets": list(rung.resets),
+        "exit": rung.exit,
+    }
+    return {name: value for name, value in form.items() if value or name in ("rung", "to")}
+
+
+def row_form(row: Any) -> dict[str, Any]:
+    """A plain row; its guard in words."""
+    return {
+        "id": row.id,
+        "source": row.source,
+        "event": row.event,
+        "dest": row.dest,
+        "guard": row.guard.label,
+        "rung": row.rung,
+        "spends": list(row.spends),
+        "resets": list(row.resets),
+        "exit": row.exit,
+        "why": row.why,
+    }
+
+
+def guard_form(guard: Any) -> dict[str, Any] | None:
+    """A guard as a tree; ``None`` for one that always holds. Raises ``TypeError`` for anything that is not of the language."""
+    kind = type(guard).__name__
+    if kind == "Below":
+        return {"left": guard.counter, "limit": guard.limit, "yes": guard.yes, "no": guard.no}
+    if kind == "Spent":
+        return {"not": guard_form(guard.atom)}
+    if kind in ("AllOf", "AnyOf"):
+        name = "all" if kind == "AllOf" else "any"
+        return {name: [guard_form(part) for part in guard.parts]} if guard.parts or name == "any" else None
+    raise TypeError(f"a guard of a kind that is not known: {kind}")
+
+
+def load(roots: list[str], target: str) -> Any:
+    """The table that ``target`` names, from the code below ``roots`` and from nowhere else. What that code imports may also be
+    what is installed here."""
+    sys.path[:0] = roots
+    sys.path.append(str(Path(__file__).resolve().parents[2]))
+    name, _, attribute = (target, "", "") if target.endswith(".py") else target.rpartition(":")
+    module = _from_file(name) if name.endswith(".py") else importlib.import_module(name)
+    inside = Path(module.__file__ or "").resolve()
+    if not any(inside.is_relative_to(Path(root).resolve()) for root in roots):
+        raise ImportError(f"there is no module {name} here")
+    if attribute:
+        table = getattr(module, attribute)
+        if not hasattr(table, "lines"):
+            raise TypeError(f"{target} is no transition table")
+        return table
+    tables = {n: value for n, value in vars(module).items() if type(value).__name__ == "Table" and hasattr(value, "lines")}
+    if len({id(table) for table in tables.values()}) != 1:
+        raise ImportError(f"{len(tables)} tables in {name}; name one: {name}:{'|'.join(tables) or 'NAME'}")
+    return next(iter(tables.values()))
+
+
+def default_limits() -> dict[str, int] | None:
+    """What the version's own turn takes for limits with default settings, two fallbacks and two keys that can be renewed; ``None``
+    where that cannot be known."""
+    try:
+        limits_of = importlib.import_module("states.turn").limits_of
+        settings = importlib.import_module("fsm_agent.settings").Settings.model_construct()  # whatever the environment says
+        runtime = importlib.import_module("fsm_agent.requests").Runtime("any", "any", usable_fallbacks=2, possible_rekeys=2)
+        limits: Mapping[str, int] = limits_of(settings, runtime)
+    except Exception:  # an older version may do it otherwise; bounds are then formulas without figures
+        return None
+    return {str(name): int(value) for name, value in limits.items()}
+
+
+def _from_file(path: str) -> Any:
+    """A module of a file: as part of its package where it is in one, so that its relative imports work."""
+    file = Path(path).resolve()
+    parts = [file.stem]
+    folder = file.parent
+    while (folder / "__init__.py").is_file():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    sys.path.insert(0, str(folder))
+    if len(parts) > 1:
+        return importlib.import_module(".".join(parts))
+    found = importlib.util.spec_from_file_location(file.stem, file)
+    if found is None or found.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[file.stem] = module
+    found.loader.exec_module(module)
+    return module
+
+
+def main(arguments: list[str]) -> int:
+    """Print the table; whatever the loaded code prints goes to standard error."""
+    roots, target, wants_limits = arguments[0].split(os.pathsep), arguments[1], "--limits" in arguments
+    answer, sys.stdout = sys.stdout, sys.stderr
+    try:
+        value = {"table": describe(load(roots, target)), "limits": default_limits() if wants_limits else None}
+    except BaseException as error:  # the code that is loaded may raise anything, SystemExit included
+        reason = " ".join(str(error).split())
+        print(f"\n{type(error).__name__}{': ' if reason else ''}{reason}", file=sys.stderr)
+        return 1
+    json.dump(value, answer, ensure_ascii=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

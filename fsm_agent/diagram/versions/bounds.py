@@ -1,0 +1,124 @@
+"""How the proofs and the bounds of two versions differ: both are proved here, by the same checkers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fsm_agent.diagram.versions.load import Version
+from fsm_agent.errors import ConfigError
+from fsm_agent.table import Table
+from fsm_agent.verify import Bound, Report, bounds, examine, verify_table
+from fsm_agent.verify.polynomial import Polynomial
+
+
+@dataclass(frozen=True, slots=True)
+class BoundChange:
+    """One bound of both versions: formulas, figures for the limits of each, and ``by``: the difference as a formula where both
+    bounds are one, ``+ blocks·rekeys − rekeys``. Empty where a version does not have the bound."""
+
+    quantity: str
+    caps: bool
+    old: str
+    new: str
+    old_value: int | None
+    new_value: int | None
+    by: str
+    legend: tuple[str, ...]
+
+    @property
+    def changed(self) -> bool:
+        return (self.old, self.old_value) != (self.new, self.new_value)
+
+
+@dataclass(frozen=True, slots=True)
+class ProofChange:
+    """The verdicts about both versions: (check, findings before, findings after), ``None`` where a check was not made; rankings
+    as lines; bounds."""
+
+    old_ok: bool
+    new_ok: bool
+    checks: tuple[tuple[str, tuple[str, ...] | None, tuple[str, ...] | None], ...]
+    old_ranking: tuple[str, ...]
+    new_ranking: tuple[str, ...]
+    bounds: tuple[BoundChange, ...]
+
+    @property
+    def changed(self) -> bool:
+        found = any(before != after for _, before, after in self.checks)
+        return found or self.old_ranking != self.new_ranking or any(bound.changed for bound in self.bounds)
+
+
+def proofs(old: Version, new: Version, limits: Mapping[str, int] | None = None) -> ProofChange:
+    """Prove both tables and compare. Figures are for the limits of each version, changed by ``limits``. Raises ``ConfigError``
+    for a limit that neither table reads."""
+    known = {atom.limit for v in (old, new) for row in v.table.rows for atom in row.guard.atoms()}
+    if unknown := sorted(set(limits or ()) - known):
+        raise ConfigError("unknown limit", ", ".join(unknown), ", ".join(sorted(known)))
+    values = tuple(_limits(version, limits or {}) for version in (old, new))
+    before = verify_table(old.table, values[0], small=False)
+    same = old.table.digest == new.table.digest and values[0] == values[1]
+    after = before if same else verify_table(new.table, values[1], small=False)
+    findings = [{check.name: check.findings for check in report.checks} for report in (before, after)]
+    checks = [(name, findings[0].get(name), findings[1].get(name)) for name in dict.fromkeys([*findings[0], *findings[1]])]
+    return ProofChange(
+        before.ok,
+        after.ok,
+        tuple(checks),
+        before.ranking_without_caps,
+        after.ranking_without_caps,
+        tuple(_bounds(old.table, new.table, before, after)),
+    )
+
+
+def _limits(version: Version, changes: Mapping[str, int]) -> Mapping[str, int] | None:
+    """Every limit that the table reads, or ``None`` when one is not known."""
+    needed = {atom.limit for row in version.table.rows for atom in row.guard.atoms()}
+    values = {**(version.limits or {}), **changes}
+    return values if needed <= set(values) else None
+
+
+def _bounds(old: Table, new: Table, before: Report, after: Report) -> list[BoundChange]:
+    figures = [{(f.quantity, f.caps): f for f in report.figures} for report in (before, after)]
+    both = before.ok and after.ok and [f.formula for f in before.figures] != [f.formula for f in after.figures]
+    formulas = [_formulas(old), _formulas(new)] if both else [{}, {}]
+    found = []
+    for key in dict.fromkeys([*figures[1], *figures[0]]):
+        a, b = (each.get(key) for each in figures)
+        by = _difference(formulas[0].get(key), formulas[1].get(key))
+        legend = dict.fromkeys(line for figure in (b, a) if figure for line in figure.legend)
+        found.append(
+            BoundChange(
+                *key,
+                a.formula if a else "",
+                b.formula if b else "",
+                a.value if a else None,
+                b.value if b else None,
+                by,
+                tuple(legend),
+            )
+        )
+    return found
+
+
+def _formulas(table: Table) -> dict[tuple[str, bool], Bound]:
+    proof = examine(table)
+    return {(bound.name, bound.caps): bound for bound in bounds(proof.without_caps, proof.with_caps)}
+
+
+def _difference(old: Bound | None, new: Bound | None) -> str:
+    """What was added and taken away, where both bounds are a single formula."""
+    if old is None or new is None or len(old.formulas) != 1 or len(new.formulas) != 1:
+        return ""
+    terms = dict(new.formulas[0].terms)
+    for monomial, factor in old.formulas[0].terms.items():
+        terms[monomial] = terms.get(monomial, 0) - factor
+    more = Polynomial({monomial: factor for monomial, factor in terms.items() if factor > 0})
+    less = Polynomial({monomial: -factor for monomial, factor in terms.items() if factor < 0})
+    told = [f"+ {new.printer.text(more)}"] if more.terms else []
+    told += [f"− {_bracketed(old.printer.text(less))}"] if less.terms else []
+    return " ".join(told)
+
+
+def _bracketed(sum_of: str) -> str:
+    return f"({sum_of})" if " + " in sum_of else sum_of

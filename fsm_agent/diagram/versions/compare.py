@@ -1,0 +1,214 @@
+"""What changed between two versions of a table, row by row.
+
+Ids of rows are places in a ladder, so they are no identity: a rung put in at the top would change them all. Rows of one event are
+aligned by what they do, and a row whose guard differs only because of the rungs before it is told apart from one that changed itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from typing import Literal, TypeVar
+
+from fsm_agent.table import Guard, Row, Rung, Table
+
+Change = Literal["added", "removed", "changed", "kept"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """One row of either version or of both. ``fields`` are (name, before, after) of what differs in words; ``follows`` when its
+    guard differs only because of the rungs before it."""
+
+    change: Change
+    old: Row | None
+    new: Row | None
+    fields: tuple[tuple[str, str, str], ...] = ()
+    follows: bool = False
+
+    @property
+    def own(self) -> bool:
+        """Something about the row itself is different, not only the rungs before it."""
+        return not self.follows or any(name != "guard" for name, _, _ in self.fields)
+
+    @property
+    def row(self) -> Row:
+        found = self.new or self.old
+        assert found is not None
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class LineChange:
+    """The rows of one event of one state, in the order in which they are shown."""
+
+    state: str
+    event: str
+    change: Change
+    rows: tuple[RowChange, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NameChange:
+    """A state, counter, reset or the like that came, went, or means something else."""
+
+    kind: str
+    name: str
+    change: Change
+    before: str = ""
+    after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """All that differs between ``old`` and ``new``. ``lines`` are all lines of both, also those that were kept."""
+
+    old: Table
+    new: Table
+    lines: tuple[LineChange, ...]
+    names: tuple[NameChange, ...]
+    states: tuple[str, ...] = field(default=())
+
+    @property
+    def rows(self) -> tuple[RowChange, ...]:
+        """Rows that were added, removed or changed."""
+        return tuple(row for line in self.lines for row in line.rows if row.change != "kept")
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.rows or self.names)
+
+    def count(self, change: Change, state: str | None = None) -> int:
+        """So many rows were added, removed or changed, in one state or in all."""
+        return sum(row.change == change and state in (None, row.row.source) for row in self.rows)
+
+
+def compare(old: Table, new: Table) -> Difference:
+    """The difference of two tables."""
+    events = merged_order(list(old.by_event), list(new.by_event))
+    states = merged_order(old.states, new.states)
+    events.sort(key=lambda pair: states.index(pair[0]))
+    lines = tuple(_line(old, new, *pair) for pair in events)
+    return Difference(old, new, lines, tuple(_names(old, new)), tuple(states))
+
+
+def merged_order(old: Sequence[T], new: Sequence[T]) -> list[T]:
+    """``new`` with what only ``old`` has put in where it was."""
+    merged = list(new)
+    for number, item in enumerate(old):
+        if item not in merged:
+            before = next((other for other in reversed(old[:number]) if other in merged), None)
+            merged.insert(0 if before is None else merged.index(before) + 1, item)
+    return merged
+
+
+def _line(old: Table, new: Table, state: str, event: str) -> LineChange:
+    before, after = old.by_event.get((state, event), ()), new.by_event.get((state, event), ())
+    rows = tuple(_row(a, b, _needs(old), _needs(new)) for a, b in _aligned(before, after))
+    change: Change = "changed" if any(row.change != "kept" for row in rows) else "kept"
+    if not before or not after:
+        change = "added" if after else "removed"
+    return LineChange(state, event, change, rows)
+
+
+def _needs(table: Table) -> Mapping[str, Guard]:
+    """What each row's own rung needs, without the rungs before it."""
+    found = {}
+    for line in table.lines:
+        for rung, row in zip(line.ladder, table.by_event[line.source, line.event], strict=True):
+            found[row.id] = rung.needs
+    return found
+
+
+def _aligned(old: Sequence[Row], new: Sequence[Row]) -> Iterable[tuple[Row | None, Row | None]]:
+    """Pairs of rows that are the same remedy, in the order of ``new``, with the removed ones where they were."""
+    pairs: dict[int, int] = {}  # of new to old
+    for alike in (_does, _rung, _effect):
+        left = [i for i in range(len(old)) if i not in pairs.values()]
+        right = [j for j in range(len(new)) if j not in pairs]
+        a, b = [alike(old[i]) for i in left], [alike(new[j]) for j in right]
+        for block in SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks():
+            pairs |= {right[block.b + k]: left[block.a + k] for k in range(block.size)}
+        for j in right:  # what changed places
+            moved = (i for i in left if j not in pairs and i not in pairs.values() and alike(old[i]) == alike(new[j]))
+            pairs |= {j: i for i in [next(moved, None)] if i is not None}
+    return _in_order(old, new, pairs)
+
+
+def _does(row: Row) -> Hashable:
+    return row.rung, row.dest, row.exit
+
+
+def _rung(row: Row) -> Hashable:
+    return row.rung
+
+
+def _effect(row: Row) -> Hashable:
+    return row.dest, row.spends, row.exit is None
+
+
+def _in_order(old: Sequence[Row], new: Sequence[Row], pairs: Mapping[int, int]) -> list[tuple[Row | None, Row | None]]:
+    found: list[tuple[Row | None, Row | None]] = []
+    waiting = [i for i in range(len(old)) if i not in pairs.values()]
+    for j, row in enumerate(new):
+        i = pairs.get(j)
+        while waiting and i is not None and waiting[0] < i:
+            found.append((old[waiting.pop(0)], None))
+        found.append((None if i is None else old[i], row))
+    return [*found, *((old[i], None) for i in waiting)]
+
+
+def _row(old: Row | None, new: Row | None, needs_before: Mapping[str, Guard], needs_after: Mapping[str, Guard]) -> RowChange:
+    if old is None or new is None:
+        return RowChange("added" if new else "removed", old, new)
+    fields = tuple(_fields(old, new))
+    follows = old.guard != new.guard and needs_before.get(old.id) == needs_after.get(new.id)
+    return RowChange("changed" if fields else "kept", old, new, fields, follows)
+
+
+def _fields(old: Row, new: Row) -> Iterable[tuple[str, str, str]]:
+    """(name, before, after) of what differs."""
+    for name, before, after in (
+        ("rung", old.rung, new.rung),
+        ("to", old.dest, new.dest),
+        ("exit", old.exit or "", new.exit or ""),
+        ("guard", _exact(old.guard), _exact(new.guard)),
+        ("spends", ", ".join(old.spends), ", ".join(new.spends)),
+        ("resets", ", ".join(sorted(old.resets)), ", ".join(sorted(new.resets))),
+    ):
+        if before != after and not (name == "rung" and old.exit != new.exit):
+            yield name, before, after
+
+
+def _exact(guard: Guard) -> str:
+    """The guard in words, with the limits where the words do not tell them."""
+    atoms = {atom.yes: atom.limit for atom in guard.atoms()}
+    told = [f"{words}: {limit}" for words, limit in sorted(atoms.items()) if limit.replace("_", " ") not in words]
+    return f"{guard.label} [{', '.join(told)}]" if told else guard.label
+
+
+def _names(old: Table, new: Table) -> Iterable[NameChange]:
+    yield from _changes("state", {s: "" for s in old.states}, {s: "" for s in new.states})
+    yield from _changes("counter", *({c.name: _kind(c.flag, c.cap) for c in t.counters} for t in (old, new)))
+    yield from _changes("reset", *({n: ", ".join(group) for n, group in t.reset_groups.items()} for t in (old, new)))
+    for kind, before, after in (("name", old.name, new.name), ("first state", old.initial, new.initial)):
+        if before != after:
+            yield NameChange(kind, after, "changed", before, after)
+    if old.final != new.final:
+        yield NameChange("final state", new.final, "changed", old.final, new.final)
+
+
+def _kind(flag: bool, cap: bool) -> str:
+    return " and ".join([*(["flag"] if flag else []), *(["cap"] if cap else [])]) or "counter"
+
+
+def _changes(kind: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterable[NameChange]:
+    for name in merged_order(list(old), list(new)):
+        if name not in new:
+            yield NameChange(kind, name, "removed", old[name])
+        elif name not in old:
+            yield NameChange(kind, name, "added", "", new[name])
+        elif old[name] != new[name]:
+            yield NameChange(kind, name, "changed", old[name], new[name])

@@ -1,0 +1,153 @@
+"""Tables of other versions: of a git revision, of the working tree, of a file.
+
+The code of another version is never imported here. It is written to a temporary folder and imported by a process of its own, with
+nothing of this one's environment and for a limited time; what comes back is JSON. It is run all the same, as its tests would be.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from fsm_agent.diagram import describe
+from fsm_agent.diagram.versions.tableform import expands_alike, table_from
+from fsm_agent.errors import ConfigError
+from fsm_agent.table import Table
+
+OWN = "states.table:TURN"
+WORKTREE = (".", "WORKTREE")
+SECONDS = 30.0
+ALLOWED = "a git revision, . for the working tree, a file with a table (path.py, path.py:NAME, path.json), or module:table"
+_MODULE = re.compile(r"[A-Za-z_][\w.]*:\w+")
+_PASSED = ("PATH", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR", "LANG", "LC_ALL")
+"""Of the environment, what a Python needs to start; no key or token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of a table. ``limits`` are its own turn's for default settings, where it has them; ``notes`` are for
+    readers of a comparison."""
+
+    name: str
+    table: Table
+    limits: Mapping[str, int] | None = None
+    notes: tuple[str, ...] = ()
+
+
+def version_of(spec: str, target: str | None = None, *, folder: Path | None = None, seconds: float = SECONDS) -> Version:
+    """The version that ``spec`` names: see ``ALLOWED``. ``target`` is the ``module:table`` of a revision or working tree, by
+    default the turn's. ``folder`` is where paths and git begin, by default the current one. Raises ``ConfigError``."""
+    here = (folder or Path.cwd()).resolve()
+    path, _, attribute = (spec, "", "") if not re.search(r"\.py:\w+\Z", spec) else spec.rpartition(":")
+    if spec.endswith(".json") and (here / spec).is_file():
+        version = _version(spec, {"table": _json(here / spec, spec), "limits": None})
+        if version.notes:
+            raise ConfigError("lines and rows of this description do not fit together", spec, "diagram --format json of this version")
+        return version
+    if path.endswith(".py") and (here / path).is_file():
+        file = (here / path).resolve()
+        return _loaded(spec, [str(file.parent)], f"{file}:{attribute}" if attribute else str(file), None, seconds)
+    if _MODULE.fullmatch(spec) and not (here / spec).exists():
+        return _loaded(spec, _roots(here), spec, None, seconds)
+    if spec in WORKTREE:
+        return _loaded("working tree", _roots(here), target or OWN, target, seconds)
+    return _of_revision(spec, target, here, seconds)
+
+
+def _of_revision(spec: str, target: str | None, here: Path, seconds: float) -> Version:
+    """``REVISION``, or ``REVISION:path.py`` with or without ``:NAME``."""
+    revision, _, inside = spec.partition(":")
+    commit = _git(here, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", spec=spec).strip().decode()
+    top = Path(_git(here, "rev-parse", "--show-toplevel", spec=spec).decode().strip())
+    prefix = _git(here, "rev-parse", "--show-prefix", spec=spec).decode().strip()
+    with tempfile.TemporaryDirectory(prefix="fsm-agent-") as name:
+        root = Path(name).resolve()
+        _unpack(_git(top, "archive", "--format=tar", commit, "--", "*.py", spec=spec), root)
+        if inside:
+            return _loaded(spec, [str(root)], str(root / inside), None, seconds)
+        roots = [*(_roots(root / prefix) if prefix and (root / prefix).is_dir() else ()), *_roots(root)]
+        return _loaded(spec, roots, target or OWN, target, seconds)
+
+
+def _roots(folder: Path) -> list[str]:
+    """Where modules of a project are looked for: at its top and in ``src``."""
+    return [str(path) for path in (folder, folder / "src") if path.is_dir()]
+
+
+def _loaded(name: str, roots: list[str], target: str, chosen: str | None, seconds: float) -> Version:
+    own = target == OWN
+    command = [sys.executable, "-I", "-B", describe.__file__, os.pathsep.join(roots), target, *(["--limits"] if own else [])]
+    with tempfile.TemporaryDirectory(prefix="fsm-agent-") as home:
+        env = {name: os.environ[name] for name in _PASSED if name in os.environ} | {"HOME": home, "USERPROFILE": home}
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, cwd=home, env=env, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise ConfigError(f"its code took longer than {seconds:g} seconds to load", name) from None
+        except OSError as error:
+            raise ConfigError(f"no process could be started ({error.strerror})", sys.executable) from None
+    if done.returncode:
+        raise ConfigError(f"the table {target} cannot be loaded ({_last_line(done.stderr)})", name, _advice(own, chosen))
+    try:
+        return _version(name, json.loads(done.stdout))
+    except ValueError:
+        raise ConfigError(f"the process that loaded {target} gave no table", name) from None
+
+
+def _version(name: str, value: Mapping[str, Any]) -> Version:
+    described = value["table"]
+    table = table_from(described, name)
+    alike = expands_alike(table, described)
+    notes = () if alike else (f"{name}: its own engine expands the lines to other rows; compared are the rows that this one makes",)
+    return Version(name, table, value["limits"], notes)
+
+
+def _advice(own: bool, chosen: str | None) -> str:
+    return "another table with --table module:table" if own and chosen is None else "code that can be imported"
+
+
+def _json(path: Path, spec: str) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"cannot read it ({error})", spec, "diagram --format json") from None
+
+
+def _git(folder: Path, *arguments: str, spec: str) -> bytes:
+    try:
+        done = subprocess.run(["git", "-C", folder, *arguments], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    except OSError as error:
+        raise ConfigError(f"git cannot be run ({error.strerror})", spec, ALLOWED) from None
+    if done.returncode:
+        reason = _last_line(done.stderr) if done.stderr.strip() else "there is no such revision or file"
+        raise ConfigError(f"cannot be compared ({reason})", spec, ALLOWED)
+    return done.stdout
+
+
+def _unpack(archive: bytes, root: Path) -> None:
+    """Write the files of a tar; links and paths that lead out of ``root`` are left out."""
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        for member in tar:
+            path = PurePosixPath(member.name)
+            content = tar.extractfile(member) if member.isfile() else None
+            if content is None or path.is_absolute() or ".." in path.parts:
+                continue
+            file = root.joinpath(*path.parts)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content.read())
+
+
+def _last_line(text: bytes) -> str:
+    lines = [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason given"

@@ -1,0 +1,203 @@
+"""The difference of two versions as Markdown for a pull request, and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+
+from fsm_agent.diagram.describe import row_form
+from fsm_agent.diagram.markdown import grid
+from fsm_agent.diagram.model import ELSE, words
+from fsm_agent.diagram.versions.bounds import BoundChange, ProofChange
+from fsm_agent.diagram.versions.compare import Difference, LineChange, RowChange
+from fsm_agent.diagram.versions.load import Version
+from fsm_agent.table import Row
+
+SIGN = {"added": "+", "removed": "−", "changed": "~", "kept": " "}
+BEFORE, AFTER = "- ", "+ "  # in a diff block, whose signs must be ASCII
+
+
+def as_diff_markdown(old: Version, new: Version, difference: Difference, proofs: ProofChange) -> str:
+    """What changed, what it means for the proofs, and each row; short enough to be a comment."""
+    lines = [f"# The {new.table.name} table: {old.name} → {new.name}", "", summary(difference, proofs), ""]
+    if not difference.changed and not proofs.changed:
+        return "\n".join([*lines[:-1], *(f"\n{note}" for note in (*old.notes, *new.notes))]) + "\n"
+    lines += [*_verdict(proofs), *_bounds(proofs.bounds), *_lists(difference), *_rows(difference.rows), *_names(difference)]
+    lines += [line for note in (*old.notes, *new.notes) for line in (f"> {note}", "")]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def summary(difference: Difference, proofs: ProofChange) -> str:
+    """One sentence: what changed, and whether the new version is proved."""
+    counts = [(difference.count(change), change) for change in ("added", "removed", "changed")]
+    told = [f"{count} row{'s' * (count != 1)} {change}" for count, change in counts if count]
+    told += [f"{len(difference.names)} name{'s' * (len(difference.names) != 1)} changed"] if difference.names else []
+    if not told:
+        told = ["no row changed"] if not proofs.changed else ["no row changed, but the proofs did"]
+    proved = {
+        (True, True): "every turn still ends",
+        (False, True): "**every turn ends now**",
+        (True, False): "**the new version is not proved any more**",
+        (False, False): "**neither version is proved**",
+    }
+    sentence = f"{', '.join(told)}; {proved[proofs.old_ok, proofs.new_ok]}."
+    return sentence[0].upper() + sentence[1:]
+
+
+def changed_in_words(change: RowChange) -> str:
+    """``resets + rekeys; guard was retries left``: what is different about a row, against what it was."""
+    told = []
+    for name, before, after in change.fields:
+        if name in ("spends", "resets"):
+            told.append(f"{name} {_names_changed(before, after)}")
+        elif name == "exit":
+            told.append(f"was ⇥ {words(before)}" if before else "was no exit")
+        elif name != "guard" or not change.follows:
+            told.append(f"{name} was {before or 'none'}")
+    return "; ".join(told)
+
+
+def as_diff_json(old: Version, new: Version, difference: Difference, proofs: ProofChange) -> str:
+    """``changed, old, new, rows, names, proofs, bounds``; rows are given whole, changed fields as [before, after]."""
+    value = {
+        "changed": difference.changed or proofs.changed,
+        "old": _version(old, proofs.old_ok),
+        "new": _version(new, proofs.new_ok),
+        "rows": {
+            "added": [row_form(row.new) for row in difference.rows if row.change == "added"],
+            "removed": [row_form(row.old) for row in difference.rows if row.change == "removed"],
+            "changed": [
+                {
+                    "old": row.old.id,
+                    "new": row.new.id,
+                    "own": row.own,
+                    "fields": {name: [before, after] for name, before, after in row.fields},
+                }
+                for row in difference.rows
+                if row.old is not None and row.new is not None
+            ],
+        },
+        "names": [asdict(name) for name in difference.names],
+        "proofs": {
+            "checks": [{"check": name, "old": before, "new": after} for name, before, after in proofs.checks],
+            "ranking": {"old": proofs.old_ranking, "new": proofs.new_ranking},
+        },
+        "bounds": [{**asdict(bound), "changed": bound.changed} for bound in proofs.bounds],
+    }
+    return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
+
+
+def _version(version: Version, ok: bool) -> dict[str, object]:
+    return {
+        "name": version.name,
+        "table": version.table.name,
+        "digest": version.table.digest,
+        "ok": ok,
+        "limits": None if version.limits is None else dict(version.limits),
+        "notes": version.notes,
+    }
+
+
+def _verdict(proofs: ProofChange) -> Iterator[str]:
+    found = [(name, finding) for name, _, after in proofs.checks for finding in after or ()]
+    if found:
+        yield from ("## Not proved", "", *(f"- **{name}**: {finding}" for name, finding in found), "")
+    if proofs.old_ranking != proofs.new_ranking and proofs.new_ranking and proofs.old_ranking:
+        yield from ("## Ranking, the proof that every turn ends", "", "```diff")
+        yield from _block(proofs.old_ranking, proofs.new_ranking)
+        yield from ("```", "")
+
+
+def _bounds(bounds: Sequence[BoundChange]) -> Iterator[str]:
+    """Figures of all bounds that changed; formulas of those without caps, which say most."""
+    changed = [bound for bound in bounds if bound.changed]
+    if not bounds:
+        return
+    yield from ("## Bounds", "")
+    if not changed:
+        yield from ("Unchanged.", "")
+        return
+    cells = [
+        (f"{b.quantity}, {'with' if b.caps else 'without'} caps", _figure(b.old_value), _figure(b.new_value), f"`{b.by}`" if b.by else "")
+        for b in changed
+    ]
+    yield from grid(("At most", "Before", "After", "Formula changed by"), cells)
+    for bound in changed:
+        if not bound.caps and bound.old != bound.new:
+            yield from ("", f"{bound.quantity[0].upper()}{bound.quantity[1:]}:", "", "```diff")
+            yield from [f"{BEFORE}{bound.old}"] if bound.old else []
+            yield from [f"{AFTER}{bound.new}"] if bound.new else []
+            yield "```"
+    legend = dict.fromkeys(line for bound in changed if not bound.caps for line in bound.legend)
+    yield from ("", f"where {', '.join(f'`{line}`' for line in legend)}", "") if legend else ("",)
+
+
+def _figure(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
+def _lists(difference: Difference) -> Iterator[str]:
+    """The decision lists that changed, state by state."""
+    changed = [line for line in difference.lines if line.change != "kept"]
+    if not changed:
+        return
+    yield from ("## Decision lists", "", "```diff")
+    for state in difference.states:
+        here = [line for line in changed if line.state == state]
+        if here:
+            yield f"  {state}"
+        for line in here:
+            old, new = (_list(line, side) for side in ("old", "new"))
+            yield from [f"{BEFORE}  {line.event}: {old}"] if old and old != new else []
+            yield from [f"{AFTER}  {line.event}: {new}"] if new and old != new else []
+            yield from [f"      {line.event}: {new}  (spends, resets or guards: below)"] if old == new else []
+    yield from ("```", "")
+
+
+def _list(line: LineChange, side: str) -> str:
+    rows = (getattr(change, side) for change in line.rows)
+    order = sorted((row for row in rows if row is not None), key=lambda row: (len(row.id), row.id))
+    return ELSE.join(_rung(row) for row in order)
+
+
+def _rung(row: Row) -> str:
+    return f"⇥ {words(row.exit)}" if row.exit is not None else row.rung
+
+
+def _rows(rows: Sequence[RowChange]) -> Iterator[str]:
+    """Added, removed and changed rows; those that only stand behind another rung now are counted."""
+    own = [row for row in rows if row.own]
+    if own:
+        yield from ("## Rows", "")
+        cells = []
+        for change in own:
+            row = change.row
+            effects = [f"spends {', '.join(row.spends)}"] if row.spends else []
+            effects += [f"resets {', '.join(row.resets)}"] if row.resets else []
+            what = changed_in_words(change) if change.change == "changed" else "; ".join([f"if {row.guard.label}", *effects])
+            cells.append((SIGN[change.change], f"`{row.id}`", _rung(row), row.dest, what))
+        yield from grid(("", "Row", "Rung", "To", "What"), cells)
+        yield ""
+    if others := len(rows) - len(own):
+        does = "row has its guard" if others == 1 else "rows have their guards"
+        yield from (f"{others} more {does} changed only because of the rungs before {'it' if others == 1 else 'them'}.", "")
+
+
+def _names_changed(before: str, after: str) -> str:
+    old, new = (list(filter(None, names.split(", "))) for names in (before, after))
+    told = [f"+ {name}" for name in new if name not in old] + [f"− {name}" for name in old if name not in new]
+    return ", ".join(told) or "in another order"
+
+
+def _names(difference: Difference) -> Iterator[str]:
+    if difference.names:
+        yield from ("## States, counters, resets", "")
+        cells = [(SIGN[name.change], name.kind, f"`{name.name}`", name.before, name.after) for name in difference.names]
+        yield from grid(("", "Kind", "Name", "Before", "After"), cells)
+        yield ""
+
+
+def _block(old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
+    yield from (f"{BEFORE}{line}" for line in old if line not in new)
+    yield from (f"{AFTER}{line}" for line in new if line not in old)

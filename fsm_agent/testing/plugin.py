@@ -1,0 +1,141 @@
+"""The pytest plugin. Loaded with ``fsm-agent``, it does nothing until an option or a fixture of it is used.
+
+``--fsm-coverage FILE.json`` writes which rows of a table the test run took, ``--fsm-coverage-diagram FILE.svg`` draws them.
+``--fsm-coverage-table MODULE:NAME`` (or ``fsm_coverage_table`` in the ini file) says of which table; without it, of the turn that
+comes with the package. Under xdist the counts of all workers are added up.
+
+Fixtures: ``fake_clock``, and ``scripted_model(*replies)``, which makes a model port on that clock.
+
+Nothing of the engine is imported before it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from fsm_agent.table import Table
+    from fsm_agent.testing.clock import FakeClock
+    from fsm_agent.testing.coverage import RowCoverage
+    from fsm_agent.testing.model import ScriptedModel
+
+TURN = "states.table:TURN"
+SENT = "fsm_agent_rows"
+"""The key under which a worker of xdist hands its counts over."""
+OPTIONS = ("fsm_coverage", "fsm_coverage_diagram")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("fsm-agent", "coverage of a transition table")
+    group.addoption("--fsm-coverage", metavar="FILE.json", help="write which rows of the table were taken, and how often")
+    group.addoption("--fsm-coverage-diagram", metavar="FILE.svg", help="draw them; rows that were never taken are red")
+    group.addoption("--fsm-coverage-table", metavar="MODULE:NAME", help=f"of which table; default: {TURN}")
+    parser.addini("fsm_coverage_table", f"MODULE:NAME of the table that --fsm-coverage is about (default: {TURN})")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    wanted = any(config.getoption(option) for option in OPTIONS)
+    if wanted and not config.pluginmanager.has_plugin(Rows.NAME):
+        config.pluginmanager.register(Rows(config), Rows.NAME)
+
+
+class Rows:
+    """Counts the rows of one table over the whole run."""
+
+    NAME = "fsm_agent_rows"
+
+    def __init__(self, config: pytest.Config) -> None:
+        from fsm_agent.testing.coverage import RowCoverage
+
+        named = config.getoption("fsm_coverage_table") or config.getini("fsm_coverage_table") or TURN
+        self._config = config
+        self._coverage: RowCoverage = RowCoverage(_table(str(named)))
+        self._files = {option: config.getoption(option) for option in OPTIONS}
+        self._problems: list[str] = []
+        self._coverage.start()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """A worker of xdist has ended; one that crashed has nothing to hand over."""
+        self._coverage.add(getattr(node, "workeroutput", {}).get(SENT, {}))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        self._coverage.stop()
+        output: dict[str, Any] | None = getattr(self._config, "workeroutput", None)
+        if output is not None:
+            output[SENT] = dict(self._coverage.counts)
+            return
+        for option, file in self._files.items():
+            if file:
+                self._write(option, Path(str(file)))
+        if self._problems and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+
+    def _write(self, option: str, file: Path) -> None:
+        try:
+            if option == "fsm_coverage":
+                self._coverage.write(file)
+            else:
+                file.write_text(drawn(self._coverage), encoding="utf-8")
+        except OSError as error:
+            self._problems.append(f"--{option.replace('_', '-')} {file} cannot be written: {error.strerror}")
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        terminalreporter.section("transition table")
+        terminalreporter.line(self._coverage.summary())
+        for problem in self._problems:
+            terminalreporter.line(problem, red=True)
+
+
+def drawn(coverage: RowCoverage) -> str:
+    """The picture of a coverage: every row with its count, those never taken in red."""
+    from fsm_agent.diagram import written
+    from fsm_agent.diagram.counted import covered
+    from fsm_agent.diagram.model import diagram_of
+    from fsm_agent.diagram.roomy import roomy
+    from fsm_agent.diagram.runs import Tally
+
+    table = coverage.table
+    rows = {row.id: coverage.counts[row.id] for row in table.rows}
+    visits = {state: sum(rows[row.id] for row in table.rows if row.source == state) for state in table.states}
+    visits[table.final] = sum(rows[row.id] for row in table.rows if row.dest == table.final)
+    layout = import_module("states.layout").LAYOUT if table is _table(TURN) else None
+    plain = diagram_of(table, layout.get("ways_out") if layout else None)
+    picture = covered(plain, Tally(rows, visits))
+    return written(picture, "svg", roomy(layout, plain, picture) if layout else None)
+
+
+def _table(named: str) -> Table:
+    """The table of that name. A wrong name is wrong use of the command line: one line, and the run does not begin."""
+    module, _, attribute = named.partition(":")
+    try:
+        table = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise pytest.UsageError(f"--fsm-coverage-table {named}: {error}; allowed: MODULE:NAME of a Table") from None
+    from fsm_agent.table import Table
+
+    if not isinstance(table, Table):
+        raise pytest.UsageError(f"--fsm-coverage-table {named}: this is no Table but {type(table).__name__}")
+    return table
+
+
+@pytest.fixture
+def fake_clock() -> FakeClock:
+    """A clock that moves only when it is told to, or when somebody sleeps on it."""
+    from fsm_agent.testing.clock import FakeClock
+
+    return FakeClock()
+
+
+@pytest.fixture
+def scripted_model(fake_clock: FakeClock) -> Callable[..., ScriptedModel]:
+    """``scripted_model(text("hi"), …)``: a model port that answers from a script, on ``fake_clock``."""
+    from fsm_agent.testing.model import ScriptedModel
+
+    return lambda *script: ScriptedModel(script, clock=fake_clock)

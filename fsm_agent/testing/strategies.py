@@ -1,0 +1,271 @@
+"""Hypothesis strategies for what comes from outside: replies, tool calls, histories, error bodies, usage, interruptions.
+
+Every strategy gives values of the package's own types, so that a failing case prints as something to paste into a test. Needs
+``hypothesis`` (``pip install 'fsm-agent[testing]'``).
+
+>>> from fsm_agent.testing.strategies import replies
+>>> @given(script=st.lists(replies(tools=[lookup])))
+... def test_every_turn_ends(script): ...
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from fsm_agent.messages import Usage
+from fsm_agent.testing.kinds import BROKEN, REFUSED, SAID, Answer, error_body
+from fsm_agent.testing.replies import Call, Reply, call, status, tools
+from fsm_agent.tools import Tool
+
+__all__ = [
+    "Moment",
+    "arguments",
+    "awkward_texts",
+    "error_bodies",
+    "failures",
+    "histories",
+    "json_values",
+    "malformed_calls",
+    "moments",
+    "replies",
+    "small_settings",
+    "tool_calls",
+    "usages",
+    "windows",
+]
+
+NAMES = ("nope", "", "Echo_Tool", "functions.echo", "a name with spaces", "unknown_tool")
+STATUSES = (400, 401, 402, 403, 404, 408, 409, 413, 422, 429, 500, 502, 503, 504, 529)
+HINTS = (
+    "",
+    "context length exceeded",
+    "rate limit reached, try again in 2 s",
+    "invalid api key",
+    "max_tokens is too large",
+    "overloaded",
+)
+
+
+# Texts and values
+
+
+def awkward_texts() -> SearchStrategy[str]:
+    """Text as models and tools write it: lone surrogates, control characters, markup that looks like reasoning, nothing."""
+    odd = ["", " ", "\x00", "\ud800", "<think>", "</think>", "<scratchpad>", "```json\n{}\n```", "用量", "e\u0301", "\u202eabc"]
+    return (
+        st.sampled_from(odd)
+        | st.text(max_size=40)
+        | st.text(st.characters(codec=None, categories=["Cs", "Cc", "Lu"]), max_size=8)
+    )
+
+
+def json_values() -> SearchStrategy[Any]:
+    """Any JSON value, small."""
+    leaves = (
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**53), 2**53)
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(max_size=12)
+    )
+    return st.recursive(
+        leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3), max_leaves=6
+    )
+
+
+def usages() -> SearchStrategy[Usage | None]:
+    """What a provider says a request cost: plausible, nothing at all, or a mistake of its own."""
+    count = st.integers(0, 200_000)
+    said = st.builds(Usage, input=count, output=count, cache_read=count, cache_write=count, reasoning=st.just(0))
+    return st.none() | st.just(Usage()) | said
+
+
+# Calls of tools
+
+
+def arguments(schema: Mapping[str, Any]) -> SearchStrategy[Any]:
+    """Values that fit a JSON schema of the kind that tools have (``ToolSpec.parameters``)."""
+    return _fitting(schema, schema.get("$defs", {}))
+
+
+def _fitting(schema: Mapping[str, Any], named: Mapping[str, Any]) -> SearchStrategy[Any]:
+    if "$ref" in schema:
+        return st.deferred(lambda: _fitting(named[str(schema["$ref"]).rsplit("/", 1)[-1]], named))
+    if "const" in schema:
+        return st.just(schema["const"])
+    if "enum" in schema:
+        return st.sampled_from(list(schema["enum"]))
+    if options := schema.get("anyOf") or schema.get("oneOf"):
+        return st.one_of([_fitting(option, named) for option in options])
+    match schema.get("type"):
+        case "string":
+            least = int(schema.get("minLength", 0))
+            return st.text(min_size=least, max_size=int(schema.get("maxLength", least + 20)))
+        case "integer":
+            return st.integers(schema.get("minimum"), schema.get("maximum"))
+        case "number":
+            return st.floats(schema.get("minimum"), schema.get("maximum"), allow_nan=False, allow_infinity=False)
+        case "boolean":
+            return st.booleans()
+        case "null":
+            return st.none()
+        case "array":
+            return st.lists(_fitting(schema.get("items", {}), named), max_size=3)
+        case "object":
+            return _object(schema, named)
+    return json_values()
+
+
+def _object(schema: Mapping[str, Any], named: Mapping[str, Any]) -> SearchStrategy[Any]:
+    members = {name: _fitting(value, named) for name, value in schema.get("properties", {}).items()}
+    required = {name: value for name, value in members.items() if name in schema.get("required", ())}
+    return st.fixed_dictionaries(required, optional={name: value for name, value in members.items() if name not in required})
+
+
+def tool_calls(offered: Sequence[Tool]) -> SearchStrategy[Call]:
+    """A call that can run, of one of these tools, with arguments that fit its schema."""
+    if not offered:
+        raise ValueError("tool_calls needs at least one tool")
+    return st.one_of([_call_of(tool) for tool in offered])
+
+
+def _call_of(tool: Tool) -> SearchStrategy[Call]:
+    return arguments(tool.spec.parameters).map(lambda value: call(tool.spec.name, value))
+
+
+def malformed_calls(offered: Sequence[Tool] = ()) -> SearchStrategy[Call]:
+    """A call that models really make and that cannot run as it is: an unknown name, arguments that are no JSON, no object, cut,
+    of the wrong type, or an id that is missing or was used before."""
+    known = [tool.spec.name for tool in offered] or ["echo"]
+    names = st.sampled_from([*known, *NAMES])
+    texts = st.sampled_from(
+        ["", "{", '{"a": ', '{"a": }', "[1, 2]", "null", "'single'", '{"a": 1}}', '{"a": "\\ud800"}']
+    ) | json_values().map(json.dumps)
+    ids = st.sampled_from([None, None, "", "same", "call_0"])
+    return st.builds(Call, names, texts, ids)
+
+
+# Replies
+
+
+def failures() -> SearchStrategy[Answer]:
+    """HTTP errors with any body, lost connections, requests that could not be sent."""
+    headers = st.sampled_from([{}, {}, {"Retry-After": "0"}, {"Retry-After": "7"}, {"Retry-After": "soon"}])
+    any_status = st.builds(status, st.sampled_from(STATUSES), error_bodies(), headers)
+    return st.sampled_from([*REFUSED.values(), *BROKEN.values()]) | any_status
+
+
+def error_bodies() -> SearchStrategy[Any]:
+    """The body of an HTTP error: an object with a message and a code, a page of a proxy, a list, nothing."""
+    codes = st.sampled_from([None, "model_not_found", "insufficient_quota", "context_length_exceeded", "rate_limit_exceeded"])
+    usual = st.builds(error_body, st.sampled_from(HINTS) | st.text(max_size=30), codes)
+    return usual | st.sampled_from(["", "Not Found", "<html><title>Bad Gateway</title></html>"]) | json_values()
+
+
+def replies(tools: Sequence[Tool] = ()) -> SearchStrategy[Answer]:
+    """Anything that a provider answers: whole replies, calls of ``tools`` (well made and not), errors, broken streams."""
+    calls = st.lists(malformed_calls(tools) | (tool_calls(tools) if tools else st.nothing()), min_size=1, max_size=3)
+    calling = st.builds(_calling, calls, awkward_texts(), usages())
+    saying = st.builds(Reply, text=awkward_texts(), reasoning=st.sampled_from(["", "hm"]), usage=usages())
+    return st.sampled_from(list(SAID.values())) | saying | calling | calling | failures()
+
+
+def _calling(calls: Sequence[Call], said: str, usage: Usage | None) -> Reply:
+    return tools(*calls, text=said, usage=usage)
+
+
+# Histories
+
+
+def histories(*, valid: bool = False, max_size: int = 8) -> SearchStrategy[list[dict[str, Any]]]:
+    """Rows for ``conversation_history``. Without ``valid`` they have what stores of other programs have: results without calls,
+    calls without results, ids used twice, two rows of one role, empty rows."""
+    if valid:
+        return st.lists(_exchange(), max_size=max_size // 2).map(lambda groups: [row for rows in groups for row in rows])
+    ids = st.sampled_from(["a", "b", ""])
+    said = awkward_texts()
+    made = st.builds(lambda id, text: {"id": id, "type": "function", "function": {"name": "echo", "arguments": text}}, ids, said)
+    row = st.one_of(
+        st.builds(lambda text: {"role": "user", "content": text}, said.filter(str.strip)),
+        st.builds(lambda text: {"role": "assistant", "content": text}, said),
+        st.builds(
+            lambda text, calls: {"role": "assistant", "content": text, "tool_calls": calls},
+            said,
+            st.lists(made, min_size=1, max_size=2),
+        ),
+        st.builds(lambda id, text: {"role": "tool", "tool_call_id": id, "content": text}, ids, said),
+    )
+    return st.lists(row, max_size=max_size)
+
+
+def _exchange() -> SearchStrategy[list[dict[str, Any]]]:
+    words = st.text(st.characters(categories=["Lu", "Ll"]), min_size=1, max_size=20)
+    return st.builds(
+        lambda asked, said: [{"role": "user", "content": asked}, {"role": "assistant", "content": said}], words, words
+    )
+
+
+# The world around a turn
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The ``nth`` time (from 0) that something of this kind happens, somebody does this."""
+
+    where: str
+    nth: int
+    what: Literal["interrupt", "steer"] = "interrupt"
+
+
+def moments(where: Sequence[str] = ("model", "wait", "tool"), most: int = 12) -> SearchStrategy[Moment]:
+    """When a person interferes; interrupts twice as often as steering."""
+    return st.builds(
+        Moment, st.sampled_from(list(where)), st.integers(0, most), st.sampled_from(["interrupt", "interrupt", "steer"])
+    )
+
+
+def windows() -> SearchStrategy[int | None]:
+    """Context windows in tokens, small enough that compaction happens."""
+    return st.sampled_from([None, 300, 700, 2_000, 20_000])
+
+
+def small_settings() -> SearchStrategy[dict[str, Any]]:
+    """Settings with small budgets, so that they are used up; a dict for ``Agent(settings=…)``."""
+    return st.fixed_dictionaries(
+        {"max_iterations": st.sampled_from([12, 5, 5, 4, 3, 2, 1, 0])},
+        optional={
+            "api_max_retries": st.integers(1, 3),
+            "max_attempts_per_turn": st.sampled_from([None, None, None, 1, 3, 8]),
+            "max_attempts_per_call_block": st.sampled_from([None, None, None, 1, 3]),
+            "max_output_tokens": st.just(100),
+            "invalid_tool_strikes": st.integers(1, 3),
+            "invalid_json_retries": _counts(2),
+            "explain_abnormal_end": st.booleans(),
+            "budget": _group(grace_call=st.booleans(), max_free_rounds=_counts(2)),
+            "length": _group(max_continuations=_counts(3), tool_retries=_counts(3)),
+            "continuation": _group(
+                acks_enabled=st.booleans(), ack=_counts(2), scratchpad=_counts(2), verify_enabled=st.booleans()
+            ),
+            "empty": _group(nudges=_counts(2), prefills=_counts(2), retries=_counts(3)),
+            "compression": _group(
+                enabled=st.booleans(), max_per_streak=_counts(3), preflight_passes=_counts(3), tail_floor=st.just(3)
+            ),
+            "guardrail": _group(hard_stop=st.booleans(), stop_exact=st.integers(1, 2), stop_same=st.integers(1, 2)),
+            "interrupt": _group(keep_partial=st.booleans()),
+            "stale": _group(giveup=st.integers(1, 3)),
+        },
+    )
+
+
+def _counts(most: int) -> SearchStrategy[int]:
+    return st.integers(0, most)
+
+
+def _group(**values: SearchStrategy[Any]) -> SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries({}, optional=values)

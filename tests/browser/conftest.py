@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsm_agent.debug import Workshop
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    """A browser without a window."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        pytest.skip("chromium is not installed")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+PHASES = ("paused", "running", "waiting", "ended", "idle")
+
+
+class Browser:
+    """Opens the page of a workshop; every error on a console is kept."""
+
+    def __init__(self, chromium: Any) -> None:
+        self._chromium = chromium
+        self._closing = ExitStack()
+        self.errors: list[str] = []
+        self.strange: list[str] = []
+
+    def serve(self, workshop: Workshop, first: str | None = None) -> Any:
+        from fsm_agent.debug.web.serve import Server
+
+        server = Server(workshop, first=first)
+        server.start()
+        self._closing.callback(workshop.close)
+        self._closing.callback(server.stop)
+        return server
+
+    def open(self, url: str, width: int = 1280, height: int = 800, dark: bool = False) -> Any:
+        context = self._chromium.new_context(
+            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
+        )
+        self._closing.callback(context.close)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("console", lambda message: self.errors.append(message.text) if message.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", lambda request: self._look(request.url, url))
+        page.goto(url)
+        page.wait_for_selector("#state-CallLLM")
+        page.wait_for_selector(", ".join(f".chip.engine.{phase}" for phase in PHASES))
+        return page
+
+    def _look(self, asked: str, own: str) -> None:
+        if not asked.startswith((own.split("?")[0], "data:", "blob:")):
+            self.strange.append(asked)
+
+    def close(self) -> None:
+        self._closing.close()
+
+
+@pytest.fixture
+def browser(chromium: Any) -> Iterator[Browser]:
+    """No error on any console, and no request to anywhere else."""
+    made = Browser(chromium)
+    yield made
+    made.close()
+    assert made.errors == []
+    assert made.strange == []
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+Serve = Callable[..., Any]

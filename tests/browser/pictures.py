@@ -1,0 +1,90 @@
+"""``python -m tests.browser.pictures``: the pictures of docs/debugger.md, taken of the real page."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from fsm_agent.debug.web.serve import Server
+from fsm_agent.store import store_for
+from fsm_agent.testing import repeat
+from tests.browser.scenes import TAIL, cleaner, failed_turn, lengthened, long_turn, provider, workshop_of
+
+FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
+SIZE = {"width": 1280, "height": 800}
+
+
+def main() -> None:
+    from playwright.sync_api import sync_playwright
+
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    home = Path(tempfile.mkdtemp())
+    turn = failed_turn(home)
+    workshops = [workshop_of(home, repeat(provider)), workshop_of(Path(tempfile.mkdtemp()), repeat(cleaner))]
+    servers = [Server(workshops[0], first=turn), Server(workshops[1], first=workshops[1].start("Remove the duplicate").id)]
+    for server in servers:
+        server.start()
+    with sync_playwright() as playwright:
+        path = shutil.which("chromium") or shutil.which("chromium-browser")
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        tour(opened(browser, servers[0].url))
+        approval(opened(browser, servers[1].url, dark=True))
+        long = long_turn(home, 60)
+        lengthened(store_for(home, "normal"), long, 20_000)
+        page = opened(browser, servers[0].url.replace(turn, long), dark=True)
+        page.locator(".lane-canvas").click(position={"x": 300, "y": 20})
+        shot(page, "debugger-20000-moves")
+        browser.close()
+    for server, workshop in zip(servers, workshops, strict=True):
+        server.stop()
+        workshop.close()
+
+
+def opened(browser: Any, url: str, dark: bool = False) -> Any:
+    page = browser.new_context(viewport=SIZE, color_scheme="dark" if dark else "light").new_page()
+    page.goto(url)
+    page.locator("#state-CallLLM").wait_for()
+    page.wait_for_timeout(600)
+    return page
+
+
+def shot(page: Any, name: str) -> None:
+    page.wait_for_timeout(500)
+    page.screenshot(path=FOLDER / f"{name}.png")
+
+
+def tour(page: Any) -> None:
+    """A turn that hit an overflow, found and cured by a fork from before the tool call."""
+    shot(page, "debugger-failed")
+    page.keyboard.press("b")
+    page.keyboard.press("b")
+    shot(page, "debugger-back")
+    page.keyboard.press("b")
+    page.keyboard.press("b")
+    page.locator("#arrow-CallLLM-ClassifyError .label").click()
+    page.get_by_role("button", name="fork with another result of read_log").click()
+    page.get_by_role("dialog").get_by_label("Result of a tool", exact=True).fill(TAIL)
+    shot(page, "debugger-fork")
+    page.get_by_role("dialog").get_by_role("button", name="Fork with these changes").click()
+    page.locator(".chip.engine", has_text=re.compile("paused")).wait_for()
+    page.keyboard.press("o")
+    shot(page, "debugger-step")
+    page.keyboard.press("c")
+    page.locator(".chip.engine", has_text=re.compile("ended")).wait_for()
+    page.get_by_label("more", exact=True).click()
+    page.get_by_role("button", name="Compare with …").click()
+    page.get_by_role("dialog").get_by_role("button", name=re.compile("failed")).click()
+    shot(page, "debugger-compare")
+
+
+def approval(page: Any) -> None:
+    page.keyboard.press("c")
+    page.get_by_role("alertdialog").wait_for()
+    shot(page, "debugger-approve")
+
+
+if __name__ == "__main__":
+    main()

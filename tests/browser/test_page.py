@@ -1,0 +1,348 @@
+"""The page as a person uses it, in a real browser."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsm_agent.debug import Workshop
+from fsm_agent.store import store_for
+from fsm_agent.testing import repeat, text
+from tests.browser.conftest import Browser
+from tests.browser.scenes import ANSWER, TAIL, cleaner, failed_turn, lengthened, long_turn, paced, provider, workshop_of
+from tests.test_debug_distant import Elsewhere
+
+pytestmark = pytest.mark.slow
+PLACES = 8
+"""Where a long turn is looked at."""
+
+
+def engine(page: Any, words: str) -> None:
+    page.locator(".chip.engine", has_text=re.compile(words)).wait_for()
+
+
+def looks_at(page: Any, words: str) -> None:
+    page.locator(".chip.look", has_text=re.compile(words)).wait_for()
+
+
+def test_a_failed_turn_is_understood_and_cured_by_a_fork(browser: Browser, home: Path, tmp_path: Path) -> None:
+    turn = failed_turn(home)
+    page = browser.open(browser.serve(workshop_of(home, repeat(provider)), turn).url)
+
+    # it opens where the turn failed, and says why
+    ending = page.get_by_label("how the turn ended")
+    assert "Failed: overflow uncompressible" in ending.inner_text()
+    assert "too long for this model" in ending.inner_text()
+    looks_at(page, "8 of 8")
+    assert "token=" not in page.url
+
+    # looking back: nothing runs, the engine stays where it is
+    page.keyboard.press("b")
+    page.keyboard.press("b")
+    looks_at(page, "6 of 8.*ClassifyError")
+    engine(page, "ended")
+    page.get_by_label("inspector").get_by_text("http 400").wait_for()
+    page.locator(".effect.bad .said", has_text="maximum context length").wait_for()
+
+    # a breakpoint on the arrow to the error
+    arrow = page.locator("#arrow-CallLLM-ClassifyError")
+    arrow.locator(".label").click()
+    page.locator("#arrow-CallLLM-ClassifyError[aria-pressed=true]").wait_for()
+
+    # the result of the tool was too long: give a shorter one, and go on from before the call
+    page.keyboard.press("b")
+    page.keyboard.press("b")
+    looks_at(page, "4 of 8")
+    page.get_by_role("button", name="fork with another result of read_log").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Result of a tool", exact=True).fill(TAIL)
+    dialog.get_by_role("button", name="Fork with these changes").click()
+    engine(page, "paused.*ExecuteTools.*3 moves")
+    assert page.locator("#arrow-CallLLM-ClassifyError").get_attribute("aria-pressed") == "true"
+
+    # step, step into, on to the end: this time it answers
+    page.keyboard.press("n")
+    engine(page, "paused.*BuildMessages.*4 moves")
+    page.keyboard.press("i")
+    page.get_by_text("CheckSignals done").wait_for()
+    page.keyboard.press("o")
+    engine(page, "paused.*CallLLM.*5 moves")
+    page.keyboard.press("c")
+    engine(page, "ended")
+    page.get_by_label("how the turn ended").get_by_text(ANSWER).wait_for()
+
+    # both runs side by side
+    page.get_by_label("more", exact=True).click()
+    page.get_by_role("button", name="Compare with …").click()
+    page.get_by_role("dialog").get_by_role("button", name=re.compile("failed")).click()
+    page.get_by_text("3 moves in common before the fork · first other answer in move 4 · first other move is 6").wait_for()
+    page.get_by_label("two runs compared").get_by_text("overflow uncompressible").wait_for()
+    page.get_by_label("left reply").first.wait_for()
+    page.get_by_role("button", name="close the comparison").click()
+
+    # a test of it, which is green, and the run as a file
+    page.get_by_label("more", exact=True).click()
+    page.get_by_role("button", name="Make a pytest").click()
+    made = page.get_by_label("A test of this turn").last
+    made.get_by_text("def test_turn").wait_for()
+    (tmp_path / "test_made.py").write_text(page.locator("pre.tall").inner_text())
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "test_made.py")], capture_output=True
+    )
+    assert ran.returncode == 0, ran.stdout.decode()
+    page.get_by_role("button", name="close", exact=True).click()
+    page.get_by_label("more", exact=True).click()
+    page.get_by_role("button", name="Export the run").click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name=re.compile("^save as")).click()
+    exported = tmp_path / "run.jsonl"
+    download.value.save_as(exported)
+    page.get_by_role("button", name="close", exact=True).click()
+    page.get_by_label("more", exact=True).click()
+    page.get_by_role("button", name="Import a run").click()
+    page.get_by_label("exported file").set_input_files(exported)
+    page.get_by_role("dialog").get_by_role("button", name="Import").click()
+    page.get_by_label("how the turn ended").get_by_text(ANSWER).wait_for()
+
+
+def test_a_tool_is_approved_and_another_denied(browser: Browser, home: Path) -> None:
+    page = browser.open(browser.serve(workshop_of(home, repeat(cleaner)), failed_turn(home)).url)
+    for answer, said in (("allow once", "Done: deleted invoice 20481"), ("deny", "the user said no")):
+        page.locator(".picker summary").click()
+        page.get_by_role("button", name="new turn").click()
+        page.get_by_label("message", exact=True).fill("Remove the duplicate")
+        page.get_by_role("dialog").get_by_role("button", name="Start").click()
+        engine(page, "paused.*Prepare")
+        page.keyboard.press("c")
+        card = page.get_by_role("alertdialog", name="May this run?")
+        card.get_by_text("invoice 20481").wait_for()
+        engine(page, "waits for you")
+        card.get_by_role("button", name=answer).click()
+        engine(page, "ended")
+        page.get_by_role("tab", name="Messages").click()
+        page.get_by_label("inspector").get_by_text(said).first.wait_for()
+
+
+def test_the_model_is_answered_by_hand(browser: Browser, home: Path) -> None:
+    workshop = workshop_of(home, repeat(provider))
+    page = browser.open(browser.serve(workshop, workshop.start("What is going on?").id).url)
+    page.get_by_role("tab", name="Breaks").click()
+    page.get_by_label("before each request to the model").check()
+    page.keyboard.press("c")
+    card = page.get_by_role("alertdialog", name="The model is about to be asked")
+    card.get_by_text("the exact body").click()
+    assert "What is going on?" in card.get_by_label("body of the request").inner_text()
+    card.get_by_role("button", name="answer by hand").click()
+    card.get_by_label("answer by hand", exact=True).last.fill("Nothing at all.")
+    card.get_by_role("button", name="give this answer").click()
+    page.get_by_label("how the turn ended").get_by_text("Nothing at all.").wait_for()
+
+
+def test_conditions_hits_and_notes(browser: Browser, home: Path) -> None:
+    workshop = workshop_of(home, [*paced(6, 0.0)])
+    page = browser.open(browser.serve(workshop, workshop.start("go").id).url)
+    page.get_by_role("tab", name="Breaks").click()
+    page.get_by_label("what to stop at").select_option("ExecuteTools")
+    page.get_by_role("button", name="add the breakpoint").click()
+    page.get_by_label("condition of ExecuteTools").fill("iterations >= 2")
+    page.get_by_label("condition of ExecuteTools").press("Tab")
+    page.get_by_label("hits of ExecuteTools").fill("2")
+    page.get_by_label("hits of ExecuteTools").press("Tab")
+    page.get_by_label("kind of breakpoint").select_option("event")
+    page.get_by_label("what to stop at").select_option("tools")
+    page.get_by_role("button", name="add the breakpoint").click()
+    page.get_by_label("logpoint of tools").fill("round {iterations} at {seq}")
+    page.get_by_label("logpoint of tools").press("Tab")
+    page.locator(".tabs").click(position={"x": 2, "y": 2})
+    page.keyboard.press("c")
+    engine(page, "paused.*ExecuteTools.*9 moves")
+    assert page.locator(".logs").inner_text().split("\n") == ["3 round 1 at 3", "6 round 2 at 6", "9 round 3 at 9"]
+    page.get_by_label("condition of ExecuteTools").fill("nonsense >= 2")
+    page.get_by_label("condition of ExecuteTools").press("Tab")
+    page.get_by_role("alert").filter(has_text="unknown counter").wait_for()
+
+
+def test_script_in_a_tool_result_is_text(browser: Browser, home: Path) -> None:
+    evil = "<img src=x onerror=\"document.title='caught'\"><script>document.title='caught'</script>"
+    workshop = workshop_of(home, [text(evil)])
+    workshop.start(evil).order("continue")
+    page = browser.open(browser.serve(workshop, workshop.newest()).url)
+    engine(page, "ended")
+    for name in ("Move", "State", "Messages", "Wire"):
+        page.get_by_role("tab", name=name).click()
+    page.get_by_role("tab", name="Messages").click()
+    page.locator(".message.user .content").get_by_text("<img src=x").wait_for()
+    assert page.locator(".message img, .message script").count() == 0
+    assert page.title() == "fsm_agent debugger"
+
+
+def test_twenty_moves_a_second(browser: Browser, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    workshop = workshop_of(home, paced(70, 0.13), settings={"max_iterations": 100, "guardrail": {"hard_stop": False}})
+    page = browser.open(browser.serve(workshop, workshop.start("go").id).url)
+    page.evaluate("""() => {
+        window.inserted = 0;
+        const count = (found) => { for (const one of found) window.inserted += one.addedNodes.length + one.removedNodes.length; };
+        new MutationObserver(count).observe(document.getElementById("map"), { childList: true, subtree: true });
+    }""")
+    page.keyboard.press("c")
+    page.locator(".chip.engine", has_text=re.compile("ended")).wait_for(timeout=60_000)
+    lag, inserted = page.evaluate("() => [window.fsmAgent.lag, window.inserted]")
+    record = workshop.open(workshop.newest() or "").record
+    moves = record.moves(1, 400)
+    rate = (len(moves) - 1) / (moves[-1]["at"] - moves[0]["at"])
+    p95 = sorted(lag)[int(len(lag) * 0.95)]
+    with capsys.disabled():
+        print(f"\n{len(lag)} moves at {rate:.1f} a second: p95 {p95:.1f} ms from event to page, {inserted} insertions in the map")
+    assert len(lag) == record.count
+    assert rate >= 20 or rate == pytest.approx(20, rel=0.25)
+    assert p95 < 50
+    assert inserted == 0
+
+
+@pytest.mark.parametrize("moves", [2_000, 20_000])
+def test_long_turns_are_scrubbed_by_windows(browser: Browser, home: Path, moves: int, capsys: pytest.CaptureFixture[str]) -> None:
+    turn = long_turn(home, 60)
+    assert lengthened(store_for(home, "normal"), turn, moves) == moves
+    server = browser.serve(workshop_of(home, repeat(provider)), turn)
+    page = browser.open(server.url)
+    looks_at(page, f"{moves} of {moves}")
+    box = page.locator(".lane-canvas").bounding_box()
+    times = []
+    page.mouse.move(box["x"] + box["width"] - 2, box["y"] + 30)
+    page.mouse.down()
+    for part in range(PLACES, 0, -1):
+        before = page.evaluate("performance.now()")
+        page.mouse.move(box["x"] + box["width"] * part / PLACES - 3, box["y"] + 30)
+        page.wait_for_function("() => document.querySelector('.move-row.looked .state-name') !== null")
+        times.append(page.evaluate("performance.now()") - before)
+    page.mouse.up()
+    page.keyboard.press("Home")
+    looks_at(page, f"0 of {moves}")
+    page.get_by_role("listbox", name="list of moves").get_by_text("the turn begins").wait_for()
+    loaded, rows = page.evaluate("() => [window.fsmAgent.moves().loaded, document.querySelectorAll('.move-row').length]")
+    with capsys.disabled():
+        print(f"\n{moves} moves: {loaded} loaded for {PLACES} places, {rows} rows in the document, slowest {max(times):.0f} ms")
+    assert loaded <= 2 * PLACES * 100 < moves
+    assert rows < 60
+    assert max(times) < 1_000
+
+
+COMPLETE = """() => new Promise((resolve) => {
+    const look = () => document.querySelector('.move-row.looked .state-name') && document.querySelector('.ending')
+        ? resolve(performance.now()) : requestAnimationFrame(look);
+    look();
+})"""
+
+
+def test_the_first_page_comes_within_a_second(browser: Browser, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the whole state of a failed turn on it; three browsers without a cache, and the one in the middle counts."""
+    server = browser.serve(workshop_of(home, repeat(provider)), failed_turn(home))
+    times = sorted(browser.open(server.url).evaluate(COMPLETE) for _ in range(3))
+    with capsys.disabled():
+        print(f"\nfirst page complete after {', '.join(f'{one:.0f}' for one in times)} ms")
+    assert times[1] < 1_000
+
+
+NAMELESS = """() => {
+    const named = (one) => one.getAttribute('aria-label') || one.getAttribute('title') || one.textContent.trim()
+        || (one.labels && one.labels.length && one.labels[0].textContent.trim()) || one.getAttribute('aria-labelledby');
+    const kinds = 'button, input, select, textarea, summary, [role=button], [role=slider], [tabindex="0"]';
+    const controls = document.querySelectorAll(kinds);
+    return [...controls].filter((one) => !named(one)).map((one) => one.outerHTML.slice(0, 120));
+}"""
+OVERLAPS = """() => {
+    const boxes = [...document.querySelectorAll('.bar button, .bar summary, .bar input, .bar .chip')]
+        .filter((one) => one.checkVisibility() && !one.closest('.drop')).map((one) => [one, one.getBoundingClientRect()]);
+    const found = [];
+    boxes.forEach(([one, a], i) => boxes.slice(i + 1).forEach(([other, b]) => {
+        if (!one.contains(other) && !other.contains(one) && a.left < b.right - 2 && b.left < a.right - 2 && a.top < b.bottom - 2
+            && b.top < a.bottom - 2) found.push(`${one.outerHTML.slice(0, 80)} and ${other.outerHTML.slice(0, 80)}`);
+    }));
+    return found;
+}"""
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (1024, 768), (820, 1180), (1920, 1080)])
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_control_has_a_name_and_a_place(browser: Browser, home: Path, size: tuple[int, int], dark: bool) -> None:
+    page = browser.open(browser.serve(workshop_of(home, repeat(provider)), failed_turn(home)).url, *size, dark=dark)
+    assert page.evaluate("document.documentElement.dataset.theme") == ("dark" if dark else "light")
+    for name in ("Move", "State", "Messages", "Wire", "Breaks"):
+        page.get_by_role("tab", name=name).click()
+        assert page.evaluate(NAMELESS) == []
+        assert page.evaluate(OVERLAPS) == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.keyboard.press("?")
+    page.get_by_role("dialog", name="Keys").get_by_text("step: to the next move").wait_for()
+    page.keyboard.press("Escape")
+    page.locator("dialog").wait_for(state="detached")
+    page.keyboard.press("f")
+    page.get_by_role("dialog").get_by_label("add a change").wait_for()
+    assert page.evaluate(NAMELESS) == []
+
+
+def test_search_the_map_by_keyboard_and_run_to_here(browser: Browser, home: Path) -> None:
+    workshop = workshop_of(home, repeat(provider))
+    page = browser.open(browser.serve(workshop, workshop.start("Why?").id).url)
+    page.locator("#state-ExecuteTools").click(modifiers=["Shift"])
+    engine(page, "paused.*ExecuteTools.*3 moves")
+    page.locator("#state-CallLLM").focus()
+    page.keyboard.press("Enter")
+    page.locator("#state-CallLLM[aria-pressed=true]").wait_for()
+    page.keyboard.press("c")
+    engine(page, "paused.*CallLLM.*5 moves")
+    page.get_by_text("breakpoint: state CallLLM").wait_for()
+    page.keyboard.press("/")
+    page.keyboard.type("duplicate key")
+    page.keyboard.press("Enter")
+    looks_at(page, "4 of 5")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Home")
+    looks_at(page, "0 of 5")
+    page.keyboard.press("]")
+    looks_at(page, "2 of 5")
+    page.get_by_role("button", name="show the whole table").click()
+    page.locator(".table-view [data-event='built'].taken").wait_for()
+    page.get_by_role("button", name="dark colours").click()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(11, 15, 21)"
+
+
+def test_a_turn_that_was_left_is_resumed(browser: Browser, home: Path) -> None:
+    workshop = workshop_of(home, repeat(cleaner))
+    debugger = workshop.start("Remove the duplicate")
+    page = browser.open(browser.serve(workshop, debugger.id).url)
+    page.keyboard.press("o")
+    engine(page, "paused.*CallLLM")
+    debugger.close()
+    engine(page, "stopped")
+    page.get_by_role("button", name="resume the turn").click()
+    engine(page, "paused.*CallLLM.*2 moves")
+    page.keyboard.press("x")
+    engine(page, "ended")
+    page.get_by_label("how the turn ended").get_by_text("Interrupted").wait_for()
+
+
+def test_a_turn_of_another_process_is_paused_and_stepped(browser: Browser, home: Path) -> None:
+    elsewhere = Elsewhere(home, 300)
+    try:
+        page = browser.open(browser.serve(Workshop(elsewhere.store), elsewhere.turn).url)
+        engine(page, "running.*another process")
+        page.keyboard.press("c")
+        engine(page, "paused")
+        before = page.evaluate("document.querySelector('.chip.engine').textContent")
+        page.keyboard.press("n")
+        page.wait_for_function("(before) => document.querySelector('.chip.engine.paused')?.textContent !== before", arg=before)
+        page.locator("#state-CallLLM").click()
+        page.locator("#state-CallLLM[aria-pressed=true]").wait_for()
+        page.keyboard.press("c")
+        page.get_by_text("breakpoint: state CallLLM").wait_for()
+        page.keyboard.press("x")
+        engine(page, "ended")
+        page.get_by_label("how the turn ended").get_by_text("Interrupted").wait_for()
+    finally:
+        elsewhere.close()

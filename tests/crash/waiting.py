@@ -1,0 +1,74 @@
+"""A turn that is killed while it waits: for a person, or for its children. Run as a program: ``waiting.py HOME KIND``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from fsm_agent import Agent, tool
+from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
+
+SESSION = "s-waiting"
+PLAN = [{"id": "a", "content": "ask first", "status": "in_progress"}]
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def answers(body: dict[str, Any]) -> Any:
+    """One script for parent and children, by what was said so far."""
+    asked = next(row["content"] for row in body["messages"] if row["role"] == "user")
+    rounds = sum(row["role"] == "assistant" for row in body["messages"])
+    scripts = {
+        "approval": [tools(call("todo", {"todos": PLAN})), tools(call("danger", {"name": "users"})), text("done")],
+        "clarify": [tools(call("clarify", {"question": "Which?"})), text("done")],
+        "children": [tools(call("delegate_task", {"tasks": [{"goal": "one"}, {"goal": "two"}]})), text("done")],
+        "one": [text("ONE")],
+        "two": [tools(call("look")), text("TWO")],
+    }
+    return scripts[asked][rounds]
+
+
+def agent_of(home: Path, mark: Path, *, dies: bool, attended: bool = True) -> Agent:
+    """``mark`` collects what was really done, one line each."""
+
+    def note(line: str) -> None:
+        with mark.open("a") as file:
+            file.write(line + "\n")
+
+    def person(*asked: Any) -> str:
+        note("asked")
+        if dies:
+            kill()
+        return "once"
+
+    @tool(approval="ask")
+    def danger(name: str) -> str:
+        """Danger."""
+        note(f"ran {name}")
+        return "dropped"
+
+    @tool(effect="pure")
+    def look() -> str:
+        """Look."""
+        note("looked")
+        if dies:
+            while not any(turn.asked == "one" and turn.ended for turn in agent.journal.recent()):
+                time.sleep(0.01)
+            kill()
+        return "seen"
+
+    agent = Agent(
+        ScriptedModel(repeat(answers)), home=home, session_id=SESSION, tools=[danger, look],
+        toolsets=["todo", "delegate", "clarify"], callbacks={"approval": person, "clarify": person} if attended else {},
+    )  # fmt: skip
+    return agent
+
+
+if __name__ == "__main__":
+    agent_of(Path(sys.argv[1]), Path(sys.argv[2]), dies=True).chat(sys.argv[3])

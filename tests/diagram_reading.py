@@ -1,0 +1,63 @@
+"""What a reader of a diagram finds in it: rows by their labels. Shared by tests that read Mermaid themselves and by those that let
+Mermaid read it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fsm_agent.diagram.mermaid import _clean as clean
+from fsm_agent.diagram.model import words
+from fsm_agent.table import Row, Table
+
+
+@dataclass(frozen=True)
+class Seen:
+    """States with the lines inside them, and arrows with their labels."""
+
+    lines: Mapping[str, Sequence[str]]
+    arrows: Mapping[tuple[str, str], str]
+
+
+def read_strictly(text: str) -> Seen:
+    """Mermaid text as its parser would read it, with everything that it silently drops dropped: from ``<`` on, from ``;`` on,
+    comments, entities. What is no statement of the few that are written here is an error."""
+    lines: dict[str, list[str]] = {}
+    arrows: dict[tuple[str, str], str] = {}
+    _, _, body = text.split("---\n")
+    first, *statements = body.splitlines()
+    assert first == "stateDiagram-v2"
+    for statement in statements:
+        shown = re.split(r"[<;]|%%|#\w+;|:::", statement)[0].rstrip()
+        if declared := re.fullmatch(r'    state "([^"]+)" as (\w+)', shown):
+            lines[declared[2]] = []
+        elif arrow := re.fullmatch(r"    (\w+|\[\*\]) --> (\w+|\[\*\])(?: : ([^:]+))?", shown):
+            assert (arrow[1], arrow[2]) not in arrows
+            arrows[arrow[1], arrow[2]] = arrow[3] or ""
+        elif inside := re.fullmatch(r"    (\w+) : ([^:]+)", shown):
+            lines[inside[1]].append(inside[2])
+        else:
+            assert re.fullmatch(r"    class(Def)? \w+ [\w:#,-]+", shown), statement
+    return Seen(lines, arrows)
+
+
+def missing_rows(table: Table, seen: Seen) -> list[str]:
+    """Rows whose label is not where a reader looks for it: on the arrow to where they lead, or in the box that they end in."""
+    return [row.id for row in table.rows if not _is_shown(table, seen, row)]
+
+
+def _is_shown(table: Table, seen: Seen, row: Row) -> bool:
+    event = words(row.event)
+    if row.exit is None:
+        named = row.rung if row.rung != f"→ {row.dest}" else event
+        return f", {clean(named)}, " in f", {seen.arrows.get((row.source, row.dest), '')}, "
+    ending = f"⇥ {words(row.exit)}"
+    if any(row.event == event and row.source in exits for event, exits in table.macros):
+        ends = [line for line in seen.lines[table.final] if line.startswith(f"{event} {ending}")]
+        return any("(" not in line or row.source in line for line in ends)
+    joined = re.sub(r",\n", ", ", "\n".join(seen.lines[row.source])).splitlines()
+    return any(
+        line == f"{event} {ending}" or (line.endswith(f" {ending}") and event in line.removesuffix(f" {ending}").split(", "))
+        for line in joined
+    )

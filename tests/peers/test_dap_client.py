@@ -1,0 +1,63 @@
+"""Microsoft's own test client drives the server over standard input and output, and each message it gets is checked by the schema."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.dap_editor import TABLE, line_of
+from tests.dap_schema import check
+from tests.peers.environment import PeerUnavailable, peer_package
+
+pytestmark = pytest.mark.slow
+
+CLIENT = ("@vscode/debugadapter-testsupport", "1.68.0")
+HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize("scene", ["breakpoints", "conditions", "back", "change", "restart", "evaluate", "cli"])
+def test_the_client_gets_what_it_expects(tmp_path: Path, scene: str) -> None:
+    try:
+        folder = peer_package(*CLIENT)
+    except PeerUnavailable as why:
+        pytest.skip(f"the client is not here and cannot be installed: {why}")
+    node = shutil.which("node")
+    assert node is not None
+    lines = {"error": line_of('on("error", go("ClassifyError")'), "tools": line_of('on("tools"'), "built": line_of('on("built"')}
+    root = str(HERE.parents[1])
+    environment = {
+        **os.environ,
+        "FSM_AGENT_HOME": str(tmp_path),
+        "FSM_AGENT_SCENE": scene,
+        "PYTHONPATH": root,
+        "PYTHONSAFEPATH": "1",
+    }
+    done = subprocess.run(
+        [
+            node,
+            str(HERE / "dap_client.cjs"),
+            str(folder),
+            sys.executable,
+            str(HERE / "dap_server.py"),
+            str(TABLE),
+            scene,
+            json.dumps(lines),
+        ],
+        env=environment,
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    messages = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(messages) > 8
+    for message in messages:
+        check(message)

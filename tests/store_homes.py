@@ -1,0 +1,76 @@
+"""Sessions in a database, for tests that read them: made by real turns, or written directly where only words matter."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fsm_agent import Agent, tool
+from fsm_agent.codec import dumps
+from fsm_agent.sessions import Session
+from fsm_agent.store import Store
+from fsm_agent.store.rows import insert_session
+from fsm_agent.testing import FakeClock, ScriptedModel
+
+
+@tool(concurrency="parallel", effect="pure")
+def lookup(city: str) -> str:
+    """Weather for a city."""
+    return f"{city}: sunny"
+
+
+@tool(effect="unsafe")
+def book(city: str) -> str:
+    """Book a room."""
+    if city == "Oslo":
+        raise RuntimeError("no rooms left")
+    return "booked"
+
+
+def agent(script: Iterable[Any], home: Path | str, **options: Any) -> Agent:
+    """An agent in front of a scripted model."""
+    given = {"tools": [lookup, book], "toolsets": [], "clock": FakeClock(), **options}
+    return Agent(ScriptedModel(script), home=home, **given)
+
+
+def left_unfinished(home: Path, script: Iterable[Any], moves: int, asked: str = "go", **options: Any) -> tuple[str, str]:
+    """(session, turn) of a turn whose owner is gone after so many moves. ``options`` may name another ``model``."""
+    store = Store(home)
+    found = asyncio.run(_some_moves(store, home, script, moves, asked, options))
+    store.close()
+    del store
+    gc.collect()  # the lock of its owner goes with it
+    return found
+
+
+async def _some_moves(store: Store, home: Path, script: Iterable[Any], moves: int, asked: str, options: Any) -> tuple[str, str]:
+    one = Agent(home=home, store=store, **options) if "model" in options else agent(script, home, store=store, **options)
+    turn = one.start(asked)
+    for _ in range(moves):
+        await turn.step()
+    await one.aclose()
+    return one.session_id, turn.id
+
+
+def written(store: Store, texts: Sequence[Any], session: str = "s-1", at: float | None = None, **columns: Any) -> None:
+    """Messages without a turn: user and assistant in turns, or rows as they are given."""
+    rows = [
+        row if isinstance(row, dict) else {"role": ("user", "assistant")[n % 2], "content": row} for n, row in enumerate(texts)
+    ]
+    when = store.now() if at is None else at
+
+    def write(c: Any) -> None:
+        if not c.execute("SELECT 1 FROM sessions WHERE id = ?", (session,)).fetchone():
+            insert_session(c, Session(session), when)
+        for name, value in columns.items():
+            c.execute(f"UPDATE sessions SET {name} = ? WHERE id = ?", (value, session))
+        first = c.execute("SELECT COALESCE(MAX(number), 0) FROM messages WHERE session = ?", (session,)).fetchone()[0]
+        c.executemany(
+            "INSERT INTO messages (session, number, version, at, role, body) VALUES (?, ?, 0, ?, ?, ?)",
+            [(session, first + n, when, row["role"], dumps(row)) for n, row in enumerate(rows, 1)],
+        )
+
+    store.database.write(write)

@@ -1,0 +1,231 @@
+"""What the states of the turn remember besides their counters, as far as it decides which events they can report.
+
+The table knows budgets only. That a prompt is over the threshold, that tools were run, or that another key is ready are facts:
+this is the model of them by which scripts for the real states are searched. Every script is then played on the engine, so a
+model that allows too much fails there; what it forbids is listed in ``test_row_coverage``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from fsm_agent.table import Row
+
+FIXED = {"rebuilds": 1, "repairs": 10}
+"""Limits that no setting changes."""
+MOST_SHRINKS = 3
+"""Compactions that the history of a played turn is long enough for."""
+
+
+class Known(NamedTuple):
+    """``ordered``: the recovery that the next BuildMessages performs, where it matters. ``must``: the only event of the next
+    ClassifyError. ``over``: the next estimate is over the threshold. ``useless``: compactions held against the next one."""
+
+    tooled: bool = False
+    tool: str = ""
+    pieces: bool = False
+    prior: bool = False
+    held: bool = False
+    unchecked: bool = False
+    unverified: bool = False
+    again: bool = False
+    ordered: str = ""
+    must: str = ""
+    refused: bool = False
+    over: bool = False
+    muted: bool = False
+    forced: bool = False
+    shrunk: int = 0
+    judged: bool = True
+    useless: int = 0
+    blocked: bool = False
+    prepaid: bool = False
+    refreshes: int = 0
+
+
+@dataclass(frozen=True)
+class Config:
+    """A configuration of the real turn. ``chain``: the windows of the fallbacks (``ring``: the last one leads back to the
+    primary, which is wider). ``keys``: several that rotate, or one that can be refreshed. ``window``: is it known and finite?
+    ``tiny_from``: from this place of the chain on, a local model has too small a window; -1 for nowhere."""
+
+    limits: Mapping[str, int]
+    chain: Literal["equal", "wider", "ring"] = "equal"
+    keys: Literal["pool", "refresh"] = "pool"
+    window: bool = False
+    compression: bool = True
+    tiny_from: int = -1
+    name: str = field(default="", compare=False)
+
+    def next_is_wider(self, index: int) -> bool:
+        """Has the entry after ``index`` of the chain a wider window?"""
+        count = self.limits["fallbacks"]
+        if not self.window:
+            return False
+        return (self.chain == "wider" and index < count) or (self.chain == "ring" and index == count > 0)
+
+
+class TurnFacts:
+    """``fsm_agent.testing.Facts`` of the real turn under a ``Config``."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def begin(self) -> Iterator[Known]:
+        yield Known()
+        if self.config.window and self.config.compression:
+            yield Known(over=True)
+
+    def after(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
+        if row.source == "Prepare":
+            yield facts
+        else:
+            then: Iterator[Known] = getattr(self, f"_{row.source}")(facts, row, counts)
+            for known in then:
+                yield self._ordered(known, row) if row.dest == "BuildMessages" else known
+
+    def _ordered(self, facts: Known, row: Row) -> Known:
+        """Which of the recoveries that ``row`` spent matters for what the next BuildMessages can report."""
+        ordered = ""
+        if {"retries", "rebuilds"} & set(row.spends):
+            ordered = "wait"
+        elif "empties" in row.spends or (row.event == "compressed" and facts.forced):
+            ordered = "later wait"
+        elif row.event == "bad_key":
+            ordered = "rekey"
+        elif row.event == "summary_failed" and "fallbacks" in row.spends:
+            ordered = "switch"
+        return facts._replace(ordered=ordered)
+
+    # States
+
+    def _BuildMessages(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
+        toolless, config = counts["graces"] > 0, self.config
+        opens = not (toolless or counts["opened"] or facts.prepaid) and counts["iterations"] < config.limits["iterations"]
+        speaks = toolless and not counts["sends"] and (facts.held or facts.pieces)
+        tiny = 0 <= config.tiny_from <= counts["fallbacks"]
+        over = facts.over and config.window and config.compression and not (facts.muted or facts.blocked)
+        possible = {
+            "crashed": True,
+            "cancelled": facts.ordered != "wait",
+            "cancelled_waiting": facts.ordered in ("wait", "later wait"),
+            "failed": self._can_fail(facts, counts),
+            "spoken": speaks,
+            "starved": opens,
+            "window_too_small": not speaks and tiny,
+            "built": not speaks and not tiny and not over,
+            "oversized": not speaks and not tiny and over,
+        }
+        if not possible[row.event]:
+            return
+        if row.event == "failed":
+            must = "rejected" if facts.ordered == "rekey" else "summary_failed"
+            yield facts._replace(must=must, refused=facts.ordered == "switch", ordered="")
+            return
+        paid = (opens or facts.prepaid) and row.dest != "CallLLM" and row.event != "starved"
+        yield facts._replace(prepaid=paid, forced=False, ordered="", tool="")
+
+    def _can_fail(self, facts: Known, counts: Mapping[str, int]) -> bool:
+        if facts.ordered == "rekey":
+            return self.config.keys == "refresh"
+        return facts.ordered == "switch" and self.config.window and self.config.chain == "equal"
+
+    def _CallLLM(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
+        toolless, event = counts["graces"] > 0, row.event
+        if event in ("error", "cancelled", "crashed"):
+            yield facts
+            return
+        if toolless != (event in ("summary", "no_summary")):
+            return
+        if (event == "announced" and facts.tooled) or (event == "unverified") > facts.unverified:
+            return
+        if event == "text" and facts.unverified:
+            return
+        facts = facts._replace(muted=False)
+        if event == "cut_text":
+            facts = facts._replace(pieces=True)
+        elif event in ("announced", "unverified"):
+            facts = facts._replace(held=True, pieces=False, unchecked=facts.unchecked or event == "unverified")
+        yield self._read(facts, False)
+        if self.config.window and self.config.compression:
+            yield self._read(facts, True)
+
+    def _read(self, facts: Known, over: bool) -> Known:
+        """A reply says how large the prompt was, and by that whether the last compaction helped."""
+        if facts.shrunk and self.config.window:
+            useless = facts.useless + (not facts.judged) if over else 0
+            facts = facts._replace(useless=useless, judged=True, blocked=useless >= 2)
+        return facts._replace(over=over)
+
+    def _ClassifyError(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
+        event, toolless, config = row.event, counts["graces"] > 0, self.config
+        if event in ("cancelled", "crashed"):
+            yield facts
+            return
+        if facts.must not in ("", event) or toolless != (event == "summary_failed"):
+            return
+        if facts.refused and "fallbacks" in row.spends:
+            return  # the chain is known to be at its end, whatever its limit was
+        wider, pool = config.next_is_wider(counts["fallbacks"]), config.keys == "pool" and config.limits["rekeys"] > 0
+        refreshable = config.keys == "refresh" and facts.refreshes < config.limits["rekeys"]
+        possible = {
+            "repairable": not config.window or counts["repairs"] < 9,
+            "bad_key": pool or refreshable,
+            "key_limited": pool,
+            "unreachable": not counts["fallbacks"],
+            "overflow": config.compression and not wider,
+            "outgrown": config.compression and wider,
+            "compression_off": not config.compression,
+        }
+        if possible.get(event, True):
+            refreshes = facts.refreshes + (config.keys == "refresh" and "rekeys" in row.spends)
+            forced = event in ("overflow", "outgrown")
+            yield facts._replace(must="", forced=forced, refreshes=refreshes)
+
+    def _Compress(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
+        event, wider = row.event, self.config.next_is_wider(counts["fallbacks"])
+        if event in ("cancelled", "crashed"):
+            yield facts
+        elif event == "compressed":
+            if facts.shrunk < MOST_SHRINKS:
+                shrunk = facts._replace(shrunk=facts.shrunk + 1, judged=False, muted=not facts.forced)
+                yield shrunk._replace(over=False)
+                if facts.forced and facts.over:
+                    yield shrunk
+        elif (event == "unchanged") != facts.forced and (event == "unchanged" or wider == (event == "outgrown")):
+            useless = facts.useless + 1
+            yield facts._replace(
+                useless=useless,
+                blocked=useless >= 2,
+                muted=facts.muted or not facts.forced,
+                forced=event == "unchanged" and facts.forced,
+            )
+
+    def _ExecuteTools(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
+        event = row.event
+        if facts.again != (event == "answered") and event != "crashed":
+            return
+        ran = facts._replace(tooled=True, pieces=False, prior=False, held=facts.unchecked, again=False)
+        if event == "done":
+            yield ran._replace(tool="echo", unverified=False)
+            yield ran._replace(tool="todo", unverified=False, prior=True)
+            yield ran._replace(tool="write", unverified=True)
+        elif event == "done_free":
+            yield ran._replace(tool="execute_code", unverified=False)
+        elif event in ("answered", "unknown_tools"):
+            yield ran
+        else:
+            yield facts._replace(again=row.dest == "ExecuteTools")
+
+    def _EmptyRecovery(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
+        event = row.event
+        if facts.pieces:
+            possible = event == "streamed"
+        elif facts.prior:
+            possible = event == "prior"
+        else:
+            possible = event in (("after_tools", "thought_after_tools") if facts.tooled else ("thought", "nothing"))
+        if possible or event in ("cancelled", "crashed"):
+            yield facts

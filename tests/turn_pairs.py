@@ -1,0 +1,87 @@
+"""Why two rows that follow each other in the table never do in a real turn: facts that no counter knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fsm_agent.table import Row
+
+BY_HAND = {("Compress.compressed", "BuildMessages.window_too_small")}
+"""Played by a test of its own: a local server whose refusal names a window that is too small even for the prompt."""
+
+Forbids = Callable[[Row, Row], bool]
+
+
+def _opens(row: Row) -> bool:
+    return "opened" in row.spends
+
+
+def _keeps_open(row: Row) -> bool:
+    """After this row a call block is open."""
+    same = ("CallLLM.cut_call/1", "CallLLM.no_summary/1", "ExecuteTools.done_free/1", "Compress.outgrown/1")
+    return row.source == "ClassifyError" or row.id in same or _opens(row)
+
+
+def _needs_closed(row: Row) -> bool:
+    return row.event == "starved" or (row.event != "spoken" and row.rung in ("send", "summarise", "⇥ budget_exhausted"))
+
+
+def _door(row: Row) -> bool:
+    return row.source == "BuildMessages"
+
+
+REASONS: dict[str, Forbids] = {
+    "only a refresh, or a fallback to a model that is not wider, can fail": lambda a, b: (
+        b.event == "failed" and a.id not in ("ClassifyError.bad_key/1", "ClassifyError.summary_failed/2")
+    ),
+    "nothing is waited for": lambda a, b: (
+        b.event == "cancelled_waiting" and not {"retries", "rebuilds", "empties"} & set(a.spends) and a.event != "compressed"
+    ),
+    "an interrupt in the visit that waits is one in the wait": lambda a, b: (
+        _door(b) and b.event == "cancelled" and bool({"retries", "rebuilds"} & set(a.spends))
+    ),
+    "text is used up before the first request of the last word, never later": lambda a, b: (
+        b.event == "spoken" and not ("graces" in a.spends and _opens(a))
+    ),
+    "a recovery that failed leaves the error what it was, less what was tried": lambda a, b: (
+        a.event == "failed"
+        and b.event not in ("rejected", "cancelled", "crashed")
+        and not (b.event == "summary_failed" and b.rung in ("retry", "⇥ budget_exhausted"))
+    ),
+    "calls that are no JSON are answered right away, others are not": lambda a, b: (
+        (b.event == "answered" and a.id != "ExecuteTools.bad_json/2")
+        or (a.id == "ExecuteTools.bad_json/2" and b.event not in ("answered", "crashed"))
+    ),
+    "the block is open": lambda a, b: _door(b) and _keeps_open(a) and _needs_closed(b),
+    "the iteration was paid before the compaction": lambda a, b: a.source == "Compress" and b.event == "starved",
+    "after a compaction that we wished for the estimate is muted": lambda a, b: (
+        b.event == "oversized" and (a.event == "unchanged" or (a.event == "compressed" and _needs_closed(b)))
+    ),
+    "a forced compaction is never just unchanged, and one that we wished for is never stuck": lambda a, b: (
+        b.source == "Compress" and (b.event in ("stuck", "outgrown") if _door(a) else b.event == "unchanged")
+    ),
+    "a compaction is stuck or outgrown by what the error was": lambda a, b: (
+        b.source == "Compress"
+        and a.source == "ClassifyError"
+        and {"stuck": "outgrown", "outgrown": "overflow"}.get(b.event) == a.event
+    ),
+    "the last word goes out in a block that is open already": lambda a, b: (
+        b.event in ("summary", "no_summary") and a.rung == "send"
+    ),
+    "over the threshold a block begins with a compaction, and only a fallback gives it back": lambda a, b: (
+        b.rung == "compact" and a.source == "ClassifyError" and "fallbacks" not in a.spends
+    ),
+    "the estimate does not change in between": lambda a, b: (
+        _door(a) and _door(b) and {a.event, b.event} == {"built", "oversized"}
+    ),
+    "the window does not get smaller here": lambda a, b: (
+        b.event == "window_too_small"
+        and a.event != "compressed"
+        and (("fallbacks" not in a.spends and a.source != "Prepare") or a.event == "outgrown")
+    ),
+}  # fmt: skip
+
+
+def why_not(first: Row, second: Row) -> str:
+    """The reason for which a real turn never takes ``second`` right after ``first``; empty when it may."""
+    return next((reason for reason, forbids in REASONS.items() if forbids(first, second)), "")

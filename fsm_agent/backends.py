@@ -129,8 +129,8 @@ class Backends:
             if not refused:
                 return Switched(True, self.runtime(), "the credential was refreshed")
         if keys.rotate(self._clock.now(), request.failure_class, request.retry_after):
-            self.current.port.use_key(await keys.key())
-            return Switched(True, self.runtime(), "the next key is used")
+            unread = await self._use_key()
+            return Switched(not unread, self.runtime(), unread or "the next key is used")
         return Switched(False, self.runtime(), refused or "no other key is ready")
 
     async def rebuild(self) -> Switched:

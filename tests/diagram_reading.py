@@ -1,5 +1,5 @@
-"""What a reader of a diagram finds in it: rows by their labels. Shared by tests that read Mermaid themselves and by those that let
-Mermaid read it."""
+"""What a reader of a diagram finds in it: rows by their labels. Shared by tests that read Mermaid themselves and by those that
+let Mermaid read it."""
 
 from __future__ import annotations
 

@@ -118,3 +118,9 @@ def proved(old: Table, new: Table) -> ProofChange:
 
 
 _PROVED: dict[tuple[str, str], ProofChange] = {}
+
+
+OTHER = replace(
+    SMALL, lines=tuple(replace(line, ladder=line.ladder[1:]) if line.event == "bad" else line for line in SMALL.lines)
+)
+"""``SMALL`` without a rung."""

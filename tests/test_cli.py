@@ -60,7 +60,7 @@ def test_version_and_help(cli: Cli) -> None:
     code, out, _ = cli("--help")
     assert code == 0
     listed = re.findall(r"^  ([a-z]+)  ", out.partition("Commands:")[2], re.MULTILINE)
-    commands = ["run", "chat", "diagram", "verify", "simulate", "insights", "debug", "doctor", "sessions", "approvals"]
+    commands = ["run", "chat", "verify", "simulate", "insights", "debug", "doctor", "diagram", "sessions", "approvals"]
     assert sorted(listed) == sorted(commands)
 
 

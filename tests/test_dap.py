@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -745,3 +748,64 @@ def test_an_agent_of_another_kind_of_home_is_not_needed_to_look(tmp_path: Path) 
         editor.stopped()
         with pytest.raises(Refused, match="this debugger only looks"):
             editor.ask("restartFrame", frameId=editor.stack()[0]["id"])
+
+
+ELSEWHERE = """
+import sys, time
+from pathlib import Path
+from fsm_agent import Agent, tool
+from fsm_agent.store import store_for
+from fsm_agent.testing import ScriptedModel, call, text, tools
+
+home = Path(sys.argv[1])
+
+@tool(effect="pure")
+def wait(number: int) -> str:
+    "Wait for a file."
+    while not (home / "go").exists():
+        time.sleep(0.01)
+    return f"waited {number}"
+
+script = [*[tools(call("wait", {"number": number})) for number in range(3)], text("done elsewhere")]
+agent = Agent(ScriptedModel(script), home=home, store=store_for(home, "normal"), tools=[wait], toolsets=[])
+turn = agent.start("wait here")
+print(turn.id, flush=True)
+print(turn.run().final_response, flush=True)
+"""
+
+
+def test_a_turn_of_another_process_is_stopped_stepped_and_let_go(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "PYTHONSAFEPATH": "1"}
+    arguments = [sys.executable, "-c", ELSEWHERE, str(tmp_path)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment) as other:
+        assert other.stdout is not None
+        turn = other.stdout.readline().strip()
+        with editing(workshop_of(tmp_path, [])) as editor:
+            (made,) = editor.begin("attach", turn=turn, lines=[{"line": line_of('on("done",')}])["breakpoints"]
+            (tmp_path / "go").touch()
+            assert editor.stopped()["hitBreakpointIds"] == [made["id"]]
+            assert editor.stack()[0]["name"] == "4: ExecuteTools –done→ BuildMessages"
+            editor.ask("next", threadId=1)
+            editor.stopped(reason="step")
+            assert editor.evaluate("iterations") == "2"
+            editor.ask("stepBack", threadId=1)
+            editor.stopped()
+            assert editor.evaluate("iterations", editor.stack()[0]["id"]) == "1"
+            editor.ask("setBreakpoints", source={"path": str(TABLE)}, breakpoints=[])
+            editor.ask("continue", threadId=1)
+            editor.stopped()
+            editor.ask("continue", threadId=1)
+            assert editor.event("exited") == {"exitCode": 0}
+            assert "done elsewhere" in editor.outputs()
+        assert other.stdout.readline().strip() == "done elsewhere"
+
+
+def test_what_the_command_line_opened_is_what_an_editor_gets(tmp_path: Path) -> None:
+    workshop = workshop_of(tmp_path, LOOKED_UP)
+    first = workshop.start("from the command line").id
+    with editing(workshop, first=first) as editor:
+        editor.begin("attach", cwd=str(tmp_path))
+        assert editor.stopped()["reason"] == "entry"
+        assert f"turn {first} runs with what the server was started with" in editor.outputs()[0]
+        editor.ask("continue", threadId=1)
+        assert editor.event("exited") == {"exitCode": 0}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import xml.etree.ElementTree as ET
 from functools import cache
 from itertools import combinations
@@ -201,7 +200,9 @@ def test_every_rows_label_and_guard_is_read_in_the_picture(table: Table, layout:
         rung = row.dest if row.rung == f"→ {row.dest}" else row.rung
         wanted = f"⇥ {words(row.exit)}" if row.exit else f"→ {rung}" if rung == row.dest else rung
         if text.startswith("as "):
-            (other,) = (e for e in root.iter() if words(e.get("data-event", "")) == text[3:] and row.source in e.get("data-rows", ""))
+            (other,) = (
+                e for e in root.iter() if words(e.get("data-event", "")) == text[3:] and row.source in e.get("data-rows", "")
+            )
             text = "".join(other.itertext())
             assert wanted in text, row.id
         else:

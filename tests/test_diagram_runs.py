@@ -108,7 +108,7 @@ def test_counts_of_another_table_are_refused(tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text('{"table": "turn", "rows": {"Prepare.ready": -1}}')
     with pytest.raises(ConfigError, match="neither a move nor a row count"):
         tally_of(TURN, [str(tmp_path / "rows.json")])
-    with pytest.raises(ConfigError, match="no row of the table 'small' was taken; given: Prepare.ready"):
+    with pytest.raises(ConfigError, match=r"no row of the table 'small' was taken; given: Prepare\.ready"):
         tally(SMALL, steps(TURN, USUAL))
 
 
@@ -151,9 +151,7 @@ def test_an_overlay_shows_path_counts_and_times() -> None:
 def test_an_arrow_that_was_taken_more_often_is_thicker() -> None:
     marked = overlay_of(TURN, ["ready", *["built", "tools", "done"] * 8, "built", "error", "overloaded", "built", "text"])
     svg = written(marked, "svg", roomy(LAYOUT, plain(TURN), marked))
-    widths = {
-        found[1]: float(found[2]) for found in re.finditer(r'id="arrow-([\w-]+)".*\n.*style="stroke-width:([\d.]+)"', svg)
-    }
+    widths = {found[1]: float(found[2]) for found in re.finditer(r'id="arrow-([\w-]+)".*\n.*style="stroke-width:([\d.]+)"', svg)}
     assert widths["CallLLM-ExecuteTools"] > widths["CallLLM-ClassifyError"] > 1.6
     assert max(widths.values()) <= 6.5
     assert "CallLLM-EmptyRecovery" not in widths
@@ -206,7 +204,9 @@ def test_every_text_of_a_count_says_the_same() -> None:
     assert "| CallLLM | 3 | 1.5 s | 3 of 24 |" in moves
 
 
-@pytest.mark.parametrize(("seconds", "told"), [(0, "0 ms"), (0.35, "350 ms"), (0.9996, "1 s"), (4.123, "4.12 s"), (125.9, "2 min 5 s")])
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(0, "0 ms"), (0.35, "350 ms"), (0.9996, "1 s"), (4.123, "4.12 s"), (125.9, "2 min 5 s")]
+)
 def test_durations_are_short(seconds: float, told: str) -> None:
     assert duration(seconds) == told
 

@@ -22,7 +22,9 @@ class _ShowUnlessTold(TyperGroup):
 
 
 diagram = typer.Typer(
-    cls=_ShowUnlessTold, rich_markup_mode=None, help='Draw a transition table, a turn, a coverage; compare two versions. "diagram …" is short for "diagram show …".'
+    cls=_ShowUnlessTold,
+    rich_markup_mode=None,
+    help='Draw a transition table, a turn, a coverage; compare two versions. "diagram …" is short for "diagram show …".',
 )
 
 
@@ -50,7 +52,9 @@ def diff(
     old: Annotated[str, typer.Argument(metavar="OLD", help="A git revision, . (the working tree), a file, or module:table.")],
     new: Annotated[str, typer.Argument(metavar="NEW", help="The same.")] = ".",
     format: Annotated[str, typer.Option("--format", "-f", help="md, mermaid, svg or json.")] = "md",
-    table: Annotated[str | None, typer.Option(metavar="MODULE:TABLE", help="The table of revisions; default: the turn's.")] = None,
+    table: Annotated[
+        str | None, typer.Option(metavar="MODULE:TABLE", help="The table of revisions; default: the turn's.")
+    ] = None,
     set: Annotated[
         list[str] | None, typer.Option("--set", metavar="LIMIT=N", help="A limit that figures are worked out for.")
     ] = None,

@@ -64,9 +64,10 @@ def diff(old: str, new: str, format: str, name: str | None, sets: Sequence[str],
         raise ConfigError("unknown format of a comparison", format, ", ".join(_OF_DIFFS))
     if name is not None and not re.fullmatch(r"[\w.]+:\w+", name):
         raise ConfigError("this names no table", name, "module:attribute of a Table")
+    limits = _limits(sets)
     a, b = load.version_of(old, name), load.version_of(new, name)
     difference = compare.compare(a.table, b.table)
-    proofs = bounds.proofs(a, b, _limits(sets))
+    proofs = bounds.proofs(a, b, limits)
     if format == "md":
         answer = text.as_diff_markdown(a, b, difference, proofs)
     elif format == "json":

@@ -9,12 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console, RenderableType
-from rich.padding import Padding
-from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table as Grid
 from rich.text import Text
 
-from fsm_agent.cli.figures import ago, cost, count, since, tokens
+from fsm_agent.cli.figures import cost, count, since, tokens
 from fsm_agent.cli.screen import clean, console_of, preview
 from fsm_agent.errors import ConfigError
 from fsm_agent.home import home_of
@@ -25,7 +23,6 @@ from fsm_agent.store.export import export_session, export_turn
 from fsm_agent.store.find import find_session, one_of
 from fsm_agent.store.importing import import_lines
 from fsm_agent.store.listing import SessionInfo, sessions
-from fsm_agent.store.search import Among, Found, Hit, search
 from fsm_agent.store.titles import rename as renamed
 from fsm_agent.store.trajectory import session_trajectory, turn_trajectory
 from fsm_agent.store.undo import undo as undone
@@ -67,7 +64,7 @@ def put(console: Console, *parts: RenderableType) -> None:
 def list_sessions(home: str | None, limit: int, everything: bool, as_json: bool) -> int:
     """The sessions that were used last."""
     store = store_of(home)
-    found = sessions(store, _positive("--limit", limit), everything)
+    found = sessions(store, positive("--limit", limit), everything)
     if as_json:
         print(json.dumps([one.to_dict() for one in found]))
     elif not found:
@@ -116,91 +113,6 @@ def last_exit(one: SessionInfo) -> Text:
     if one.last is None:
         return Text("no turn yet", "dim")
     return Text(clean(one.last.exit or ""), OUTCOMES.get(one.last.outcome or "", ""))
-
-
-# Search
-
-
-def search_sessions(
-    words: Sequence[str], home: str | None, limit: int, session: str | None, roles: Sequence[str], days: float | None,
-    children: bool, newest: bool, as_json: bool,
-) -> int:  # fmt: skip
-    """Messages with these words, the best of the newest hits."""
-    store, text = store_of(home), " ".join(words)
-    among = Among(None if session is None else find_session(store, session), roles, days, children)
-    with _indexing() as progress:
-        task = progress.add_task("indexing messages", total=None, visible=False)
-        found = search(
-            store.database, text, among, limit=_positive("--limit", limit), newest=newest, now=store.now,
-            progress=lambda done, total: progress.update(task, completed=done, total=total, visible=total > 5_000),
-        )  # fmt: skip
-    if as_json:
-        print(json.dumps(found_json(text, found)))
-    else:
-        _show_found(store, text, found)
-    return 0
-
-
-def found_json(text: str, found: Found) -> dict[str, object]:
-    return {
-        "query": text, "looked_at": found.looked_at, "more": found.more, "relaxed": found.relaxed, "waiting": found.waiting,
-        "hits": [
-            {
-                "message": hit.id, "session": hit.session, "lineage": hit.lineage, "title": hit.title, "turn": hit.turn,
-                "number": hit.number, "role": hit.role, "at": hit.at, "standing": hit.standing, "score": round(hit.score, 4),
-                "snippet": hit.snippet.text, "marks": hit.snippet.marks,
-            }
-            for hit in found.hits
-        ],
-    }  # fmt: skip
-
-
-def _indexing() -> Progress:
-    """Shown only while many messages are indexed, and only on a terminal."""
-    console = console_of(sys.stderr)
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(30), TextColumn("{task.completed:,.0f} of {task.total:,.0f}"),
-        console=console, transient=True, disable=not console.is_terminal,
-    )  # fmt: skip
-
-
-def _show_found(store: Store, text: str, found: Found) -> None:
-    console = screen()
-    if not found.hits:
-        console.print(Text(f"nothing found for {preview(text, 60)}"))
-        return
-    if found.relaxed:
-        console.print(Text("no message has all of these words; with some of them:", "yellow"))
-    before = ""
-    for hit in found.hits:
-        put(console, _heading(hit, store.now(), same=hit.session == before))
-        put(
-            console,
-            Padding(highlighted(hit), (0, 0, 0, 4), expand=False) if console.is_terminal else Text("    ") + highlighted(hit),
-        )
-        before = hit.session
-    if found.more:
-        console.print(Text(f"the best of the newest {count(found.looked_at, 'hit')}; there are more", "dim"))
-
-
-def _heading(hit: Hit, now: float, same: bool) -> Text:
-    """Whose message it is; of which session only where that changes."""
-    line = Text()
-    if not same:
-        line = Text.assemble((clean(hit.session), "bold"), "  ", preview(hit.title, 60), "\n")
-    line.append(f"  {hit.role}, {ago(hit.at, now)}", "dim")
-    return line if hit.standing == "current" else line.append(f"  ({hit.standing})", "yellow")
-
-
-def highlighted(hit: Hit) -> Text:
-    """The snippet with its words in bold; between stars where there is no bold."""
-    if not console_of(sys.stdout).is_terminal:
-        return Text(clean(hit.snippet.marked()))
-    line, place = Text("…" if hit.snippet.cut[0] else ""), 0
-    for start, end in hit.snippet.marks:
-        line.append(clean(hit.snippet.text[place:start])).append(clean(hit.snippet.text[start:end]), "bold yellow")
-        place = end
-    return line.append(clean(hit.snippet.text[place:])).append("…" if hit.snippet.cut[1] else "")
 
 
 # Changing
@@ -280,7 +192,7 @@ def _say(line: str) -> None:
     screen().print(Text(clean(line)))
 
 
-def _positive(name: str, value: int) -> int:
+def positive(name: str, value: int) -> int:
     if value < 1:
         raise ConfigError(f"{name} is out of range", value, "1 or more")
     return value

@@ -59,7 +59,7 @@ def search(
     home: Home = None,
 ) -> None:
     """Find messages by their words."""
-    from fsm_agent.cli.sessions import search_sessions
+    from fsm_agent.cli.search import search_sessions
 
     raise typer.Exit(search_sessions(words, home, limit, session, role or (), days, children, newest, json))
 

@@ -107,7 +107,9 @@ def _from_near(table: Table, box: Box) -> Box:
             entries.append(entry)
             continue
         for number, (step, row) in enumerate(zip(entry.steps, (table.row(row) for row in entry.rows), strict=True)):
-            entries += _lines(table, Entry(entry.event, "" if number else entry.label, (step,), (step,), (row.id,), entry.why), row)
+            entries += _lines(
+                table, Entry(entry.event, "" if number else entry.label, (step,), (step,), (row.id,), entry.why), row
+            )
     return replace(box, entries=(*entries, *_macros(table, box)))
 
 
@@ -138,72 +140,6 @@ def _lines(table: Table, entry: Entry, row: Row) -> Sequence[Entry]:
 def _noted(entry: Entry, steps: tuple[Step, ...], note: str) -> Entry:
     steps = (*steps, Step("note", note)) if note else steps
     return replace(entry, steps=steps, short=steps)
-
-
-def _room(diagram: Diagram, state: str, names: Sequence[str]) -> float:
-    """Width between two columns, for the labels of all arrows between them."""
-    pairs = [(name, state) for name in names] + [(state, name) for name in names]
-    sizes = [_label(a) for a in diagram.arrows if (a.source, a.dest) in pairs]
-    return max((width for width, _ in sizes), default=0) + 76
-
-
-def _slots(diagram: Diagram, state: str, name: str) -> float:
-    """Height that the labels between the state and a neighbour need, one below the other."""
-    return sum(_label(a)[1] + LABEL_GAP for a in diagram.arrows if {a.source, a.dest} == {state, name}) + LABEL_GAP
-
-
-def _routes(diagram: Diagram, state: str, name: str, top: float, height: float, *, on_left: bool) -> dict[tuple[str, str], Route]:
-    """Horizontal arrows between the state and a neighbour that begins at ``top``, evenly spread over its height."""
-    found: dict[tuple[str, str], Route] = {}
-    spare = (height - _slots(diagram, state, name)) / 2
-    y = top + spare + LABEL_GAP
-    for arrow in (a for a in diagram.arrows if {a.source, a.dest} == {state, name}):
-        away = (arrow.source == state) != on_left
-        label = _label(arrow)[1]
-        at = y + label / 2
-        found[arrow.source, arrow.dest] = {"start": ("right" if away else "left", at), "end": ("left" if away else "right", at)}
-        y += label + LABEL_GAP
-    return found
-
-
-def _height(names: Sequence[str], heights: Mapping[str, float]) -> float:
-    return sum(heights[name] for name in names) + GAP * max(len(names) - 1, 0)
-
-
-def _label(arrow: Arrow) -> tuple[float, float]:
-    return label_size(joined(arrow.labels, LABEL_WRAP))
-
-
-def _from_near(table: Table, box: Box) -> Box:
-    """Every row on a line of its own, with its guard and what it spends and resets."""
-    entries = []
-    for entry in box.entries:
-        if box.final:
-            entries.append(entry)
-            continue
-        for number, (step, row) in enumerate(zip(entry.steps, (table.row(row) for row in entry.rows), strict=True)):
-            entries += _lines(table, Entry(entry.event, "" if number else entry.label, (step,), (step,), (row.id,), entry.why), row)
-    return replace(box, entries=(*entries, *_macros(table, box)))
-
-
-def _macros(table: Table, box: Box) -> Sequence[Entry]:
-    """The lines that the state shares with every other one."""
-    if box.final:
-        return ()
-    found = []
-    for event, exits in table.macros:
-        if box.state in exits:
-            row = f"{box.state}.{event}"
-            steps = (Step("exit", words(exits[box.state]), (row,)),)
-            found.append(Entry(event, words(event), steps, steps, (row,), f"every state: {event}"))
-    return found
-
-
-def _notes(table: Table, row: Row) -> Sequence[Step]:
-    told = [f"if {row.guard.label}"] if row.guard.label != "always" else []
-    told += [f"spends {', '.join(map(words, row.spends))}"] if row.spends else []
-    told += [f"resets {words(resets_in_words(table, row.resets))}"] if row.resets else []
-    return (Step("note", ", ".join(told)),) if told else ()
 
 
 def _from_far(table: Table, box: Box, state: str) -> Box:

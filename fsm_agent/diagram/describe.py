@@ -1,7 +1,7 @@
 """A table as plain JSON values, complete: ``table_from`` makes the same table of them.
 
-This file knows tables by the names of their attributes alone and needs nothing but the standard library, because it also runs as a
-program of its own, in a process where the code of another version is loaded (see ``versions.load``)::
+This file knows tables by the names of their attributes alone and needs nothing but the standard library, because it also runs as
+a program of its own, in a process where the code of another version is loaded (see ``versions.load``)::
 
     python -I -B describe.py ROOT[:ROOT] module:attribute    # or path.py:attribute; the attribute may be left out
 
@@ -104,8 +104,8 @@ def load(roots: list[str], target: str) -> Any:
 
 
 def default_limits() -> dict[str, int] | None:
-    """What the version's own turn takes for limits with default settings, two fallbacks and two keys that can be renewed; ``None``
-    where that cannot be known."""
+    """What the version's own turn takes for limits with default settings, two fallbacks and two keys that can be renewed.
+    ``None`` where that cannot be known."""
     try:
         limits_of = importlib.import_module("states.turn").limits_of
         settings = importlib.import_module("fsm_agent.settings").Settings.model_construct()  # whatever the environment says

@@ -12,7 +12,6 @@ from fsm_agent.diagram.scene import LABEL_WRAP, thickness
 from fsm_agent.diagram.textwidth import joined
 from fsm_agent.diagram.theme import LIGHT, Tone, tone_names
 
-
 MARKED: Mapping[Mark, tuple[str, str]] = {
     "never": (LIGHT.bad, ", style=dashed"),
     "removed": (LIGHT.bad, ", style=dashed"),

@@ -16,7 +16,9 @@ def as_json(diagram: Diagram) -> str:
     ``table_from`` makes the same table of it. A counter's ``limits`` are the names that its guards compare it with."""
     table = diagram.table
     form = describe(table)
-    limits = {c.name: sorted({a.limit for r in table.rows for a in r.guard.atoms() if a.counter == c.name}) for c in table.counters}
+    limits = {
+        c.name: sorted({a.limit for r in table.rows for a in r.guard.atoms() if a.counter == c.name}) for c in table.counters
+    }
     parts = {
         "name": _dump(table.name),
         "digest": _dump(table.digest),

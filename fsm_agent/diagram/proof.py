@@ -56,8 +56,8 @@ def _rankings(report: Report) -> Iterator[str]:
     if not report.ranking_without_caps:
         return
     yield from ("", "## Ranking", "")
-    yield "The proof that every turn ends: nothing in a part gives back the counters that rank it, so the rows that spend them are"
-    yield "taken a limited number of times; without them the part falls apart. A primed state has its flag set."
+    yield "The proof that every turn ends: nothing in a part gives back the counters that rank it, so the rows that spend them"
+    yield "are taken a limited number of times; without them the part falls apart. A primed state has its flag set."
     yield from ("", *report.ranking_without_caps)
     if report.ranking_with_caps != report.ranking_without_caps:
         yield from ("", "That is with the caps taken away. With them:", "", *report.ranking_with_caps)

@@ -127,10 +127,10 @@ def _search(
     if relaxed:
         query = query.relaxed()
         rows, more = _newest(database, query, among, now)
-    hits = _once(_ranked(rows, query))
-    hits.sort(key=(lambda hit: -hit.id) if newest else (lambda hit: (-hit.score, -hit.id)))
-    shown = tuple(replace(hit, snippet=snippet_of(hit.text, query)) for hit in hits[:limit])
-    return Found(shown, len(rows), more or len(hits) > limit, relaxed and bool(rows), waiting)
+    rated = _once(zip(scores([hit.text for hit in rows], query), rows, strict=True))
+    rated.sort(key=(lambda one: -one[1].id) if newest else (lambda one: (-one[0], -one[1].id)))
+    shown = tuple(replace(hit, score=score, snippet=snippet_of(hit.text, query)) for score, hit in rated[:limit])
+    return Found(shown, len(rows), more or len(rated) > limit, relaxed and bool(rows), waiting)
 
 
 def lineage(connection: sqlite3.Connection, session: str) -> str:
@@ -204,17 +204,11 @@ def _hit(connection: sqlite3.Connection, row: Sequence[Any], roots: dict[str, st
     return Hit(message, session, roots[session], title, turn, number, role, at, standing, plain_text(said))
 
 
-def _ranked(hits: Sequence[Hit], query: Query) -> list[Hit]:
-    rated = scores([hit.text for hit in hits], query)
-    return [replace(hit, score=score) for hit, score in zip(hits, rated, strict=True)]
-
-
-def _once(hits: Iterable[Hit]) -> list[Hit]:
+def _once(rated: Iterable[tuple[float, Hit]]) -> list[tuple[float, Hit]]:
     """A compaction and a fork copy rows: what one line says twice is one hit, the one that still counts before the newest."""
-    best: dict[tuple[str, str, str], Hit] = {}
-    for hit in hits:
-        key = (hit.lineage, hit.role, hit.text)
-        kept = best.setdefault(key, hit)
+    best: dict[tuple[str, str, str], tuple[float, Hit]] = {}
+    for score, hit in rated:
+        kept = best.setdefault((hit.lineage, hit.role, hit.text), (score, hit))[1]
         if kept.standing != "current" and hit.standing == "current":
-            best[key] = hit
+            best[hit.lineage, hit.role, hit.text] = (score, hit)
     return list(best.values())

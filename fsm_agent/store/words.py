@@ -213,7 +213,9 @@ def _terms(text: str, prefix: bool) -> Iterator[Term]:
 
 
 def _phrase(words: list[str], prefix: bool = False) -> Term:
-    pattern = r"(?<![^\W_])" + r"[\W_]+".join(map(re.escape, words)) + ("" if prefix else r"(?![^\W_])")
+    first, *rest = map(re.escape, words)
+    # the look behind stands after the first word, so that the search is one for letters, which is ten times as fast
+    pattern = rf"{first}(?<![^\W_]{first})" + "".join(rf"[\W_]+{word}" for word in rest) + ("" if prefix else r"(?![^\W_])")
     return Term(f'words : "{" ".join(words)}"' + (" *" if prefix else ""), re.compile(pattern))
 
 

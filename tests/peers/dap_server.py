@@ -1,5 +1,5 @@
 """What Microsoft's client starts: a server over standard input and output. With ``FSM_AGENT_SCENE=cli`` it is the command,
-else one whose turns are scripted, and whose tool writes to standard output, as tools do, and starts a process that does so, too."""
+else one whose turns are scripted, and whose tool writes to standard output, as tools do, and starts a process that does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Microsoft's own test client drives the server over standard input and output, and each message it gets is checked by the schema."""
+"""Microsoft's own test client drives the server over standard input and output, each message it gets is checked."""
 
 from __future__ import annotations
 

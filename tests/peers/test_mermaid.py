@@ -70,7 +70,7 @@ def test_no_name_is_cut_or_taken_for_a_statement() -> None:
     for label, seen in zip(TRAPS, mermaid.read(texts), strict=True):
         assert seen.arrows["A", "B"] == clean(label), label
         assert [line for line in seen.lines["B"] if "⇥" in line] == [f"y ⇥ {clean(label)}"], label
-        assert not set(clean(label)) & set("<>;:\"\n"), label
+        assert not set(clean(label)) & set('<>;:"\n'), label
 
 
 def test_no_text_at_all_is_cut() -> None:

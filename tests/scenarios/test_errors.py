@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import pytest
 from pydantic import Field
 
-from fsm_agent import tool
+from fsm_agent import Agent, tool
 from fsm_agent.testing import (
     FakeClock,
+    ScriptedModel,
     call,
     cut,
     drop,
@@ -90,6 +91,21 @@ def test_48_a_401_refreshes_the_credential_once() -> None:
     assert (played.server.completions, source.refreshed) == (2, 1)
     assert [r.headers["authorization"] for r in played.server.requests] == ["Bearer old", "Bearer new-1"]
     assert played.waits == []
+
+
+class Broken:
+    """A source of keys that cannot be read."""
+
+    def get(self) -> str:
+        raise OSError("the vault is sealed")
+
+    def refresh(self) -> bool:
+        return False
+
+
+def test_a_next_key_that_cannot_be_read_is_a_recovery_that_failed() -> None:
+    result = Agent(ScriptedModel([status(401)]), api_key=["k1", Broken()], toolsets=[]).run_conversation("go")
+    assert (result.turn_exit_reason, result.failure_class) == ("non_retryable_error", "auth")
 
 
 def test_a_refresh_that_is_refused_costs_no_request() -> None:

@@ -123,7 +123,7 @@ class Happenings:
         if result.get("error"):
             self._desk.post.output(str(result["error"]), "stderr")
         self._desk.post.output(f"the turn has ended: {overview['outcome']}, {overview['exit']}")
-        if self._desk.options.stop_at_end or lane.looking_back:
+        if self._desk.options.stop_at_end or lane.looking_back or lane.stop is not None:
             self._desk.stopped(lane, stop_of(lane, self._desk.points))
         else:
             self._desk.finish(lane)

@@ -196,18 +196,22 @@ class Session:
             self._desk.later(self._desk.terminated)
             return
         self._desk.options = options
+        lane = self._desk.open(debugger)  # first, so that breakpoints are there when the editor hears that it has begun
         self._desk.post.reply(request)
         started = options.task is not None or options.resume
-        self._go(self._desk.open(debugger), options, started or not options.attach)
+        self._go(lane, options, started or not options.attach)
 
     def _debugger(self, options: Options) -> Debugger:
-        if options.own_workshop:
+        first = self._first if (options.task, options.turn, options.home) == (None, None, None) else None
+        if options.own_workshop and first is None:
             self._own = self._desk.workshop = self._opener(options)
+        elif options.own_workshop:
+            self._desk.post.output(f"turn {first} runs with what the server was started with, not with the configuration's")
         workshop = self._desk.workshop
         if options.task is not None:
             return workshop.start(options.task)
         named = workshop.find(options.turn) if options.turn is not None else None
-        turn = named or (None if self._own is not None else self._first) or (workshop.newest() if options.attach else None)
+        turn = named or first or (workshop.newest() if options.attach else None)
         if turn is None:
             raise ConfigError(
                 "there is no turn to debug", None, "task, the message of a new one, or turn, the id of one there is"

@@ -1,7 +1,8 @@
 """What changed between two versions of a table, row by row.
 
 Ids of rows are places in a ladder, so they are no identity: a rung put in at the top would change them all. Rows of one event are
-aligned by what they do, and a row whose guard differs only because of the rungs before it is told apart from one that changed itself.
+aligned by what they do, and a row whose guard differs only because of the rungs before it is told apart from one that changed
+itself.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Literal, TypeVar
 
-from fsm_agent.table import Guard, Row, Rung, Table
+from fsm_agent.table import Guard, Row, Table
 
 Change = Literal["added", "removed", "changed", "kept"]
 T = TypeVar("T")
@@ -133,7 +134,8 @@ def _aligned(old: Sequence[Row], new: Sequence[Row]) -> Iterable[tuple[Row | Non
             pairs |= {right[block.b + k]: left[block.a + k] for k in range(block.size)}
         for j in right:  # what changed places
             moved = (i for i in left if j not in pairs and i not in pairs.values() and alike(old[i]) == alike(new[j]))
-            pairs |= {j: i for i in [next(moved, None)] if i is not None}
+            if (i := next(moved, None)) is not None:
+                pairs[j] = i
     return _in_order(old, new, pairs)
 
 
@@ -190,7 +192,7 @@ def _exact(guard: Guard) -> str:
 
 
 def _names(old: Table, new: Table) -> Iterable[NameChange]:
-    yield from _changes("state", {s: "" for s in old.states}, {s: "" for s in new.states})
+    yield from _changes("state", dict.fromkeys(old.states, ""), dict.fromkeys(new.states, ""))
     yield from _changes("counter", *({c.name: _kind(c.flag, c.cap) for c in t.counters} for t in (old, new)))
     yield from _changes("reset", *({n: ", ".join(group) for n, group in t.reset_groups.items()} for t in (old, new)))
     for kind, before, after in (("name", old.name, new.name), ("first state", old.initial, new.initial)):

@@ -52,7 +52,9 @@ def version_of(spec: str, target: str | None = None, *, folder: Path | None = No
     if spec.endswith(".json") and (here / spec).is_file():
         version = _version(spec, {"table": _json(here / spec, spec), "limits": None})
         if version.notes:
-            raise ConfigError("lines and rows of this description do not fit together", spec, "diagram --format json of this version")
+            raise ConfigError(
+                "lines and rows of this description do not fit together", spec, "diagram --format json of this version"
+            )
         return version
     if path.endswith(".py") and (here / path).is_file():
         file = (here / path).resolve()
@@ -67,7 +69,9 @@ def version_of(spec: str, target: str | None = None, *, folder: Path | None = No
 def _of_revision(spec: str, target: str | None, here: Path, seconds: float) -> Version:
     """``REVISION``, or ``REVISION:path.py`` with or without ``:NAME``."""
     revision, _, inside = spec.partition(":")
-    commit = _git(here, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", spec=spec).strip().decode()
+    commit = (
+        _git(here, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", spec=spec).strip().decode()
+    )
     top = Path(_git(here, "rev-parse", "--show-toplevel", spec=spec).decode().strip())
     prefix = _git(here, "rev-parse", "--show-prefix", spec=spec).decode().strip()
     with tempfile.TemporaryDirectory(prefix="fsm-agent-") as name:
@@ -90,7 +94,7 @@ def _loaded(name: str, roots: list[str], target: str, chosen: str | None, second
     with tempfile.TemporaryDirectory(prefix="fsm-agent-") as home:
         env = {name: os.environ[name] for name in _PASSED if name in os.environ} | {"HOME": home, "USERPROFILE": home}
         try:
-            done = subprocess.run(
+            done = subprocess.run(  # noqa: S603  # our own interpreter and file
                 command, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, cwd=home, env=env, check=False
             )
         except subprocess.TimeoutExpired:
@@ -109,7 +113,9 @@ def _version(name: str, value: Mapping[str, Any]) -> Version:
     described = value["table"]
     table = table_from(described, name)
     alike = expands_alike(table, described)
-    notes = () if alike else (f"{name}: its own engine expands the lines to other rows; compared are the rows that this one makes",)
+    notes = (
+        () if alike else (f"{name}: its own engine expands the lines to other rows; compared are the rows that this one makes",)
+    )
     return Version(name, table, value["limits"], notes)
 
 
@@ -126,7 +132,12 @@ def _json(path: Path, spec: str) -> Any:
 
 def _git(folder: Path, *arguments: str, spec: str) -> bytes:
     try:
-        done = subprocess.run(["git", "-C", folder, *arguments], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        done = subprocess.run(  # noqa: S603  # what users give stands behind --end-of-options, or is a commit that git named
+            ["git", "-C", folder, *arguments],  # noqa: S607  # the git of whoever calls
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
     except OSError as error:
         raise ConfigError(f"git cannot be run ({error.strerror})", spec, ALLOWED) from None
     if done.returncode:

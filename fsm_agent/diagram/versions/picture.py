@@ -1,10 +1,10 @@
-"""Two versions in one picture, box by box: what came is green with ``+``, what went red with ``−``, what changed amber with ``~``, the
-rest faint. Lines, boxes and arrows of either version are there; their places are those of the new one.
+"""Two versions in one picture, box by box: what came is green with ``+``, what went red with ``−``, what changed amber with
+``~``, the rest faint. Lines, boxes and arrows of either version are there; their places are those of the new one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from fsm_agent.diagram.model import Arrow, Box, Diagram, Entry, Mark, Step, words
@@ -141,9 +141,14 @@ def _caption(difference: Difference, proofs: ProofChange) -> Iterable[str]:
     if proofs.old_ok and proofs.new_ok and not changed:
         yield "The bounds are as they were."
     for bound in changed:
-        figures = f"{bound.old_value:,} → {bound.new_value:,}" if bound.old_value is not None and bound.new_value is not None else ""
+        figures = (
+            f"{bound.old_value:,} → {bound.new_value:,}" if bound.old_value is not None and bound.new_value is not None else ""
+        )
         told = [part for part in (words(bound.by), figures) if part]
-        yield f"{bound.quantity}: {', '.join(told) or 'another formula'}" if bound.old and bound.new else f"{bound.quantity}: no bound"
+        yield (
+            f"{bound.quantity}: {', '.join(told) or 'another formula'}"
+            if bound.old and bound.new
+            else f"{bound.quantity}: no bound"
+        )
         if bound.new and len(bound.new) <= LONG_FORMULA and bound.old != bound.new:
             yield f"{bound.quantity} ≤ {words(bound.new)}"
-

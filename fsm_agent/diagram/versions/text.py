@@ -119,7 +119,12 @@ def _bounds(bounds: Sequence[BoundChange]) -> Iterator[str]:
         yield from ("Unchanged.", "")
         return
     cells = [
-        (f"{b.quantity}, {'with' if b.caps else 'without'} caps", _figure(b.old_value), _figure(b.new_value), f"`{b.by}`" if b.by else "")
+        (
+            f"{b.quantity}, {'with' if b.caps else 'without'} caps",
+            _figure(b.old_value),
+            _figure(b.new_value),
+            f"`{b.by}`" if b.by else "",
+        )
         for b in changed
     ]
     yield from grid(("At most", "Before", "After", "Formula changed by"), cells)

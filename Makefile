@@ -14,8 +14,9 @@ demo: .venv/installed ## a real turn over this repository's own files, without a
 test: .venv/developing ## the fast test suite (under two minutes)
 	@$(BIN)/pytest -m "not slow" --numprocesses 2
 
-test-slow: .venv/developing ## long random runs and real servers
-	@$(BIN)/pytest -m slow
+test-slow: .venv/developing ## long random runs, the kill matrix, then real servers and a browser one at a time
+	@$(BIN)/pytest -m slow --numprocesses 2 --dist loadfile --ignore tests/peers --ignore tests/browser
+	@$(BIN)/pytest -m slow tests/peers tests/browser
 
 check: .venv/developing ## style, types, import rules, and diagrams that must be fresh
 	@$(BIN)/ruff check .
@@ -37,6 +38,12 @@ bench: .venv/developing ## what the engine costs beside a bare loop, and a long 
 	@$(BIN)/python benchmarks/tools.py
 	@echo
 	@$(BIN)/python benchmarks/verify.py
+	@echo
+	@$(BIN)/python benchmarks/journal.py
+	@echo
+	@$(BIN)/python benchmarks/search.py --messages 100000
+	@echo
+	@$(BIN)/python benchmarks/insights.py
 
 clean: ## remove what the targets made
 	rm -rf .venv .peers .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -20,7 +20,7 @@ from fsm_agent.perform import Performer
 from fsm_agent.root import MACHINE, STATES
 from fsm_agent.runner import Runner
 from fsm_agent.store import Store
-from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
+from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
 
 ROUNDS = 10
 """Tool rounds of a turn: 3 moves each."""
@@ -93,7 +93,8 @@ def main() -> None:
         for count in (1, 50, 1000):
             with tempfile.TemporaryDirectory() as folder:
                 seconds, moves, commits = asyncio.run(together(count, durability, Path(folder)))
-            print(f"{count:13,}   {durability:10}   {moves / seconds:7,.0f}   {commits / seconds:9,.0f}   {moves / commits:14.1f}")
+            a_second = f"{moves / seconds:7,.0f}   {commits / seconds:9,.0f}"
+            print(f"{count:13,}   {durability:10}   {a_second}   {moves / commits:14.1f}")
     print()
     print("messages   a move in memory   a move on disk   added   bytes a move")
     for rows in (10, 5_000):

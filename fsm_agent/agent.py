@@ -280,7 +280,14 @@ class Agent:
         gate = Gate(state, self.signals, controls_of(self._store.database))
         runner = Runner(state, MACHINE, STATES, gate.through(performer), log, self._moved(state))
         tenancy = Tenancy(
-            self._store, session, state.turn_id, log, enter, lambda done: self._ended(state, done, session), self._status
+            self._store,
+            session,
+            state.turn_id,
+            log,
+            enter,
+            lambda done: self._ended(state, done, session),
+            self._status,
+            self.settings.store,
         )
         return Turn(state, runner, session, tenancy, gate, steps)
 
@@ -311,9 +318,9 @@ class Agent:
         return LOOP.run(self.acompact(focus))
 
     async def aundo(self, turns: int = 1) -> Undone:
-        """Take back the session's last turns, one that was left unfinished among them: the transcript is what it was before, and
-        nothing is deleted. What tools did stays done. Raises ``ConfigError`` when there are not so many, ``SessionBusy`` while a turn
-        is running."""
+        """Take back the session's last turns, one that was left unfinished among them: the transcript is what it was before,
+        and nothing is deleted. What tools did stays done. Raises ``ConfigError`` when there are not so many, ``SessionBusy``
+        while a turn is running."""
         undone = await undo(self._store, self._session().id, turns)
         self.session_id = undone.session
         return undone
@@ -324,13 +331,13 @@ class Agent:
 
     @property
     def title(self) -> str:
-        """What the session is called: the first words of its first message, until it is given another title. Empty before its first
-        turn."""
+        """What the session is called: the first words of its first message, until it is given another title. Empty before
+        its first turn."""
         return self._session().title
 
     def rename(self, title: str) -> str:
-        """Give the session a title; what it is called now. Raises ``ConfigError`` for one that another session has, and before the
-        session's first turn."""
+        """Give the session a title; what it is called now. Raises ``ConfigError`` for one that another session has, and before
+        the session's first turn."""
         return rename(self._store, self._session().id, title)
 
     @property

@@ -275,9 +275,12 @@ class Mcp(Group):
 
 class Storage(Group):
     """``durability``: ``full`` survives a power cut at any moment; ``normal`` may lose the last moves then, never to a crash
-    of the process alone."""
+    of the process alone. ``index``: make messages ready for search after each turn, beside what comes next, instead of when
+    somebody searches. ``trajectories``: append each ended turn, secrets masked, to ``trajectories.jsonl`` in the home."""
 
     durability: Literal["full", "normal"] = "full"
+    index: bool = True
+    trajectories: bool = False
 
 
 class Web(Group):

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from fsm_agent.errors import StoreError
 from fsm_agent.journal import Step
 from fsm_agent.result import TurnResult
 from fsm_agent.sessions import Session
+from fsm_agent.settings import Storage
 from fsm_agent.store import Begun, Store, TurnLog
+from fsm_agent.store.indexing import keep_up
+from fsm_agent.store.trajectory import save_trajectory
+
+TRAJECTORIES = "trajectories.jsonl"
 
 
 class Tenancy:
@@ -22,9 +28,10 @@ class Tenancy:
         enter: Callable[[], Awaitable[Begun]],
         result: Callable[[list[Step]], TurnResult],
         tell: Callable[[str], None],
+        settings: Storage,
     ) -> None:
         self._store, self._session, self._turn_id, self._log = store, session, turn_id, log
-        self._enter, self._result, self._tell = enter, result, tell
+        self._enter, self._result, self._tell, self._settings = enter, result, tell, settings
         self._entered = False
 
     async def enter(self) -> None:
@@ -40,9 +47,21 @@ class Tenancy:
     async def finish(self, steps: list[Step]) -> TurnResult:
         result = self._result(steps)
         await self._log.ended(result)
-        if not self._log.problem:
+        problem = self._log.problem or self._followed_up()
+        if not problem:
             return result
-        return result.model_copy(update={"cleanup_errors": [*result.cleanup_errors, self._log.problem]})
+        return result.model_copy(update={"cleanup_errors": [*result.cleanup_errors, problem]})
+
+    def _followed_up(self) -> str:
+        """What is done for others with an ended turn; in words what could not be done."""
+        if self._settings.index:
+            keep_up(self._store.database)
+        if self._settings.trajectories:
+            try:
+                save_trajectory(self._store.database, self._turn_id, self._store.home / TRAJECTORIES)
+            except (OSError, StoreError) as error:
+                return f"the trajectory was not saved: {error}"
+        return ""
 
     def leave(self) -> None:
         self._store.let_go(self._session, self._turn_id)

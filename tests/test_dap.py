@@ -14,7 +14,8 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.debug import Workshop
-from fsm_agent.debug.dap.session import CAPABILITIES, REQUESTS
+from fsm_agent.debug.dap.capabilities import CAPABILITIES
+from fsm_agent.debug.dap.session import REQUESTS
 from fsm_agent.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, status, text, tools
 from fsm_agent.tools import ToolFailure
@@ -123,6 +124,17 @@ def test_a_configuration_of_another_model_or_home_gets_a_workshop_of_its_own(tmp
         editor.event("terminated")
         assert asked == [("scripted:b", {"budget": {"grace_call": False}}, {"A": "b"})]
         assert "other" in editor.outputs()
+
+
+def test_a_bug_is_told_and_does_not_end_the_session(tmp_path: Path) -> None:
+    def opener(options: Any) -> Workshop:
+        raise ZeroDivisionError("never")
+
+    with editing(workshop_of(tmp_path, LOOKED_UP), opener=opener) as editor:
+        with pytest.raises(Refused, match="a bug in the debugger: ZeroDivisionError: never"):
+            editor.begin(task="go", model="scripted:b")
+        editor.event("terminated")
+        assert editor.ask("threads") == {"threads": []}
 
 
 # Breakpoints
@@ -635,6 +647,7 @@ def test_a_finished_turn_is_looked_through_and_left(tmp_path: Path) -> None:
         editor.evaluate(":at 1", context="repl")
         editor.stopped()
         assert editor.stack()[0]["name"] == "1: Prepare –ready→ BuildMessages"
+        assert "def test_" in editor.evaluate(":test", context="repl")
         assert ":fork [EDIT]" in editor.evaluate(":help", context="repl")
         with pytest.raises(Refused, match="no such command; given: :nope"):
             editor.evaluate(":nope", context="repl")
@@ -694,6 +707,18 @@ def test_held_requests_are_answered_by_hand(tmp_path: Path) -> None:
         assert editor.evaluate(':answer {"text": "by hand"}', context="repl") == "answered by hand"
         editor.event("terminated")
         assert "by hand" in editor.outputs()
+
+
+def test_a_fork_with_an_edit_is_made_in_the_console(tmp_path: Path) -> None:
+    with editing(workshop_of(tmp_path, STUMBLED)) as editor:
+        editor.begin(task="what is x?", lines=[{"line": line_of('on("tools"')}])
+        editor.stopped()
+        for wrong in (":fork [1]", ":fork {", ':fork {"nothing": 1}', ":at x", ":find", ":approve often", ":answer x", ":test"):
+            with pytest.raises(Refused):
+                editor.evaluate(wrong, context="repl")
+        editor.evaluate(':fork {"counters": {"retries": 2}}', context="repl")
+        assert editor.stopped()["threadId"] == 2
+        assert editor.evaluate("retries", editor.stack(2)[0]["id"]) == "2"
 
 
 def test_secrets_do_not_leave_for_the_editor(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ import pytest
 from jsonschema import Draft7Validator
 
 from fsm_agent.debug.dap import Options
+from fsm_agent.debug.dap.console import COMMANDS
 from fsm_agent.debug.dap.options import NAMES
+from fsm_agent.debug.dap.points import EXCEPTIONS
 
 EDITORS = Path(__file__).parents[1] / "editors"
 NOT_OFFERED = {"noDebug"}
@@ -40,6 +42,13 @@ def test_configurations_offer_what_the_server_reads(debugger: dict[str, Any]) ->
     launch, attach = (set(debugger["configurationAttributes"][how]["properties"]) for how in ("launch", "attach"))
     assert launch == set(NAMES) - NOT_OFFERED
     assert attach == launch - {"task", "session"}
+
+
+def test_the_documentation_names_every_option_command_and_filter() -> None:
+    page = (EDITORS.parent / "docs" / "debugger-editors.md").read_text("utf-8")
+    assert [name for name in NAMES if f"`{name}`" not in page and name not in NOT_OFFERED] == []
+    assert [name for name in COMMANDS if f"`:{name}" not in page and name != "help"] == []
+    assert [one.label for one in EXCEPTIONS if f"**{one.label[0].lower()}{one.label[1:]}**" not in page] == []
 
 
 def test_the_configurations_that_it_proposes_are_valid(debugger: dict[str, Any]) -> None:

@@ -67,7 +67,7 @@ def test_nothing_stands_on_another_thing(table: Table, state: str) -> None:
 def test_its_mermaid_has_each_row_on_a_line() -> None:
     seen = read_strictly(written(neighbourhood(TURN, "ClassifyError"), "mermaid"))
     assert set(seen.lines) == {"ClassifyError", "BuildMessages", "CallLLM", "Compress", "Finalize"}
-    assert "limited retry if no fallbacks left and retries left, spends retries" in seen.lines["ClassifyError"]
+    assert "limited – retry if no fallbacks left and retries left, spends retries" in seen.lines["ClassifyError"]
     assert len(seen.lines["ClassifyError"]) >= sum(row.source == "ClassifyError" for row in TURN.rows)
 
 

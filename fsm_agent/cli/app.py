@@ -124,7 +124,7 @@ def insights(
 
 @app.command()
 def debug(
-    turn: Annotated[str | None, typer.Argument(metavar="[TURN]", help="A turn, or the beginning of its id; default: the newest.")] = None,
+    turn: Annotated[str | None, typer.Argument(metavar="[TURN]", help="A turn, or how its id begins; default: newest.")] = None,
     attach: Annotated[str | None, typer.Option(metavar="TURN", help="A turn that another process runs.")] = None,
     task: Annotated[str | None, typer.Option(metavar="TEXT", help="Start a turn with this message, paused.")] = None,
     web: Annotated[bool, typer.Option("--web", help="Serve a page (the default), until interrupted.")] = False,

@@ -37,7 +37,7 @@ def show(
         str | None, typer.Option(metavar="FILE", help="Draw a turn over it: an export (JSON lines), or a turn's id.")
     ] = None,
     coverage: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="Count rows: exports, or row counts of tests; never taken is red.")
+        list[str] | None, typer.Option(metavar="FILE", help="Count rows: exports, counts of tests, or store; never taken is red.")
     ] = None,
     engine: Annotated[str, typer.Option(help="What lays the SVG out: own, or graphviz (the extra of that name).")] = "own",
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,11 +21,14 @@ from fsm_agent.diagram.neartext import near_json, near_markdown
 from fsm_agent.diagram.proof import proof_lines
 from fsm_agent.diagram.roomy import roomy
 from fsm_agent.errors import ConfigError
+from fsm_agent.home import home_of
 from fsm_agent.journal import Step
 from fsm_agent.table import Table
 from states.layout import LAYOUT
 from states.table import TURN
 
+STORE = "store"
+"""In place of a turn: all of them."""
 _ENDINGS = {ending: name for name, ending in FORMATS.items()}
 _NAMES = ("mermaid", "dot", "svg", "md", "json")
 _OF_DIFFS = ("md", "mermaid", "svg", "json")
@@ -52,8 +56,17 @@ def show(name: str | None, format: str, state: str | None, overlay: str | None, 
 
 
 def steps_of(source: str) -> list[Step]:
-    """The moves of one turn: of an export in a file. Raises ``ConfigError``."""
-    return files.steps_of(source)
+    """The moves of one turn: of an export in a file, or of a turn of the home directory by its id or its session; ``store`` means
+    all turns of it. Raises ``ConfigError``."""
+    if Path(source).exists():
+        return files.steps_of(source)
+    from fsm_agent.store import store_for
+    from fsm_agent.store.find import any_turn
+    from fsm_agent.store.read import Turns
+
+    store = store_for(home_of(None, os.environ))
+    turns = Turns(store.database)
+    return turns.all_steps() if source == STORE else turns.steps(any_turn(store, source))
 
 
 def diff(old: str, new: str, format: str, name: str | None, sets: Sequence[str], exit_code: bool) -> int:

@@ -41,7 +41,7 @@ class Debugger:
         waits there, before its first request."""
         engine = Here(turn.gate, MACHINE.table, turn, paused)
         engine.start()
-        _wait_for(store, turn, engine)
+        _wait_for(turn, engine, paused)
         return cls(Record(store, turn.id), engine, engine.controller.breakpoints)
 
     @classmethod
@@ -110,7 +110,7 @@ class Debugger:
         self.engine.close()
 
 
-def _wait_for(store: Store, turn: Turn, engine: Here) -> None:
+def _wait_for(turn: Turn, engine: Here, paused: bool) -> None:
     """Until the turn is in the store and at its gate. Raises what kept it from getting there."""
     import threading
 
@@ -118,8 +118,11 @@ def _wait_for(store: Store, turn: Turn, engine: Here) -> None:
     stop = engine.listen(lambda event: there.set())
     try:
         for _ in range(200):
-            if turn.gate.running or engine.problem is not None or there.wait(0.05):
+            at_gate = turn.gate.running and not (paused and engine.status().phase == "running")
+            if at_gate or engine.problem is not None:
                 break
+            there.wait(0.05)
+            there.clear()
     finally:
         stop()
     if engine.problem is not None:

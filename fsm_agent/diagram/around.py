@@ -132,7 +132,7 @@ def _lines(table: Table, entry: Entry, row: Row) -> Sequence[Entry]:
     effects = [f"spends {', '.join(map(words, row.spends))}"] if row.spends else []
     effects += [f"resets {words(resets_in_words(table, row.resets))}"] if row.resets else []
     together = ", ".join(filter(None, [guard, *effects]))
-    if text_width(together) <= LONG or not guard:
+    if text_width(together) <= LONG or not guard or not effects:
         return (_noted(entry, entry.steps, together),)
     return _noted(entry, entry.steps, guard), _noted(replace(entry, label="", rows=()), (), ", ".join(effects))
 

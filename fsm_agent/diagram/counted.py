@@ -73,7 +73,7 @@ def _drawn(diagram: Diagram, tally: Tally, badges: Mapping[str, str], none: Mark
 
 def _box(box: Box, tally: Tally, badge: str, none: Mark) -> Box:
     entries = tuple(_entry(entry, tally, none) for entry in box.entries)
-    seen = tally.visits.get(box.state, 0) > 0
+    seen = tally.visits.get(box.state, 0) > 0 or any(tally.rows[row] for entry in box.entries for row in entry.rows)
     return replace(box, entries=entries, badge=badge, mark="" if seen else none)
 
 

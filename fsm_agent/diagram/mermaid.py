@@ -33,7 +33,7 @@ def as_mermaid(diagram: Diagram) -> str:
     """A ``stateDiagram-v2``; renders on GitHub as it is. Of a marked diagram only what a run used, or what changed."""
     arrows = [arrow for arrow in diagram.arrows if arrow.mark not in QUIET]
     ends = {end for arrow in arrows for end in (arrow.source, arrow.dest)}
-    boxes = [box for box in diagram.boxes if box.mark not in QUIET or box.state in ends]
+    boxes = [box for box in diagram.boxes if box.state in ends or not (box.mark in QUIET or (box.final and diagram.caption))]
     shown = {box.state for box in boxes}
     table = diagram.table
     lines = [
@@ -70,7 +70,7 @@ def _inside(box: Box) -> Iterator[str]:
     """Each exit with the events that can end there, then the events that no exit and no arrow names. Of a box that is marked or
     drawn from near every line, but for those that a run did not use or that are as they were."""
     if any(step.mark or step.kind == "note" for entry in box.entries for step in entry.steps) and not box.final:
-        yield from (f"{entry.label or words(entry.event)} {entry.text}" for entry in box.entries if entry.mark not in QUIET)
+        yield from (f"{entry.label or words(entry.event)} – {entry.text}" for entry in box.entries if entry.mark not in QUIET)
         return
     if box.final:
         yield box.intro.removesuffix(":")

@@ -81,6 +81,14 @@ class Turns:
         with self._database.reading() as c:
             return [_step(row[:9]) for row in self._moves(c, turn_id, first, last)]
 
+    def all_steps(self) -> list[Step]:
+        """The moves of all turns, turn by turn; those of a fork begin where it does."""
+        with self._database.reading() as c:
+            rows = c.execute(
+                "SELECT seq, source, event, dest, row, guards, changes, seconds, exit FROM transitions ORDER BY turn, seq"
+            ).fetchall()
+        return [_step(row) for row in rows]
+
     def times(self, turn_id: str) -> list[float]:
         """When each move was made."""
         with self._database.reading() as c:

@@ -24,6 +24,7 @@ from fsm_agent.requests import (
     RunTool,
     Spill,
     SyncMemory,
+    Tell,
 )
 from fsm_agent.sessions import Appended, Continued, Note, Replaced, Session
 from fsm_agent.texts import clean
@@ -133,6 +134,8 @@ def request_json(session: Session, request: Any) -> str:
             return dumps({"is": kind, "rows": len(rows)})
         case Spill(call_id, text):
             return dumps({"is": kind, "call_id": call_id, "chars": len(text)})
+        case Tell(channel, _) if channel not in ("status", "event"):
+            return dumps({"is": kind, "channel": channel})
         case SyncMemory():
             return dumps({"is": kind})
     return dumps(REQUEST.encode(request))

@@ -131,6 +131,6 @@ def agent_of(
         session_id=session,
         context_window=100_000,
         clock=FakeClock(),
-        settings={"prompt": {"context_files": False}, "poll": {"control": 0.005}},
+        settings={"prompt": {"context_files": False}, "poll": {"control": 0.005}, "store": {"index": False}},
         store=store or Store(home, durability, database),
     )

@@ -58,7 +58,8 @@ const scenes = {
   },
 
   async back() {
-    await Promise.all([client.waitForEvent("stopped"), started({ task: "what is x?" }, [{ line: at.tools }, { line: at.error }])]);
+    const points = [{ line: at.tools }, { line: at.error }];
+    await Promise.all([client.waitForEvent("stopped"), started({ task: "what is x?" }, points)]);
     await after(client.continueRequest({ threadId: 1 }));
     const newest = (await names())[0];
     assert.strictEqual((await after(client.stepBackRequest({ threadId: 1 }))).reason, "step");

@@ -29,13 +29,15 @@ ENDS = {"completed": 0, "failed": 1, "partial": 3, "interrupted": 130}
 
 @dataclass(slots=True)
 class Desk:
-    """Used by one thread only. ``later`` runs when the answer to the request in hand has gone out."""
+    """Used by one thread only. ``later`` runs when the answer to the request in hand has gone out. ``ending``: the editor
+    has asked for the end, ``ended``: it was told of it."""
 
     workshop: Workshop
     post: Post
     hear: Hear
     client: Client = field(default_factory=Client)
     options: Options = field(default_factory=Options)
+    ending: bool = False
     ended: bool = False
     focus: Lane | None = None
     lanes: Lanes = field(init=False)

@@ -31,7 +31,8 @@ class Frames:
         at = lane.at
         total = at + 2 if at else 1
         last = total if not levels else min(total, start + levels)
-        cards = [_card(at, number, lane.inside) for number in range(start, last)]
+        inside = lane.inside
+        cards = [_card(at, number, inside) for number in range(start, last)]
         positions = [position for _, position in cards]
         steps = {step.seq: step for step in self._steps(lane, positions)}
         frames = [self._frame(lane, card, steps, client, card[1] < at) for card in cards]

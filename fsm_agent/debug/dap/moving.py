@@ -92,9 +92,10 @@ def set_variable(desk: Desk, arguments: Arguments) -> dict[str, Any]:
 
 def terminate(desk: Desk, arguments: Arguments) -> None:
     """Interrupt every turn, as its user would; the second time, end without waiting for them."""
-    again, live = desk.ended, [lane for lane in desk.lanes if lane.debugger.status.phase in LIVE]
-    if again or not live:
+    live = [lane for lane in desk.lanes if lane.debugger.status.phase in LIVE]
+    if desk.ending or not live:
         desk.later(desk.terminated)
+    desk.ending = True
     for lane in live:
         _interrupt(desk, lane)
 

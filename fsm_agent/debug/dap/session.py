@@ -12,12 +12,12 @@ from typing import Any
 from fsm_agent.debug.core import Debugger
 from fsm_agent.debug.dap import looking, moving
 from fsm_agent.debug.dap.arguments import Arguments
+from fsm_agent.debug.dap.capabilities import CAPABILITIES
 from fsm_agent.debug.dap.client import Client
 from fsm_agent.debug.dap.desk import Desk
 from fsm_agent.debug.dap.happenings import Happenings
 from fsm_agent.debug.dap.lanes import Lane, in_doubt, stop_of
 from fsm_agent.debug.dap.options import Opener, Options
-from fsm_agent.debug.dap.points import EXCEPTIONS
 from fsm_agent.debug.dap.post import Post, Write
 from fsm_agent.debug.events import Event
 from fsm_agent.debug.workshop import Workshop
@@ -28,37 +28,6 @@ LOOK_ROUND = 0.5
 """Seconds between two looks for turns that a turn has started."""
 LAST_WORDS = 5.0
 """Seconds that an interrupted turn has to end, when the editor leaves and wants it ended."""
-
-CAPABILITIES: Mapping[str, Any] = {
-    "supportsConfigurationDoneRequest": True,
-    "supportsFunctionBreakpoints": True,
-    "supportsConditionalBreakpoints": True,
-    "supportsHitConditionalBreakpoints": True,
-    "supportsLogPoints": True,
-    "supportsBreakpointLocationsRequest": True,
-    "supportsExceptionInfoRequest": True,
-    "supportsExceptionFilterOptions": True,
-    "supportsEvaluateForHovers": True,
-    "supportsClipboardContext": True,
-    "supportsCompletionsRequest": True,
-    "completionTriggerCharacters": [":", "."],
-    "supportsStepBack": True,
-    "supportsRestartFrame": True,
-    "supportsSetVariable": True,
-    "supportsDelayedStackTraceLoading": True,
-    "supportsLoadedSourcesRequest": True,
-    "supportsTerminateRequest": True,
-    "supportsTerminateThreadsRequest": True,
-    "supportTerminateDebuggee": True,
-    "supportsSingleThreadExecutionRequests": True,
-    "exceptionBreakpointFilters": [
-        {
-            "filter": one.name, "label": one.label, "default": True, "supportsCondition": one.target is not None,
-            **({"conditionDescription": "over the counters: retries >= 2"} if one.target is not None else {}),
-        }
-        for one in EXCEPTIONS
-    ],
-}  # fmt: skip
 
 Answer = Callable[[Desk, Arguments], dict[str, Any] | None]
 REQUESTS: Mapping[str, Answer] = {
@@ -100,6 +69,7 @@ class Session:
         self._own: Workshop | None = None
         self._begin: tuple[Mapping[str, Any], Options] | None = None
         self._initialized = self._configured = self._left = False
+        self._looked = 0.0
 
     def take(self, message: Mapping[str, Any]) -> None:
         """A message of the editor; from any thread."""
@@ -116,20 +86,40 @@ class Session:
                 try:
                     item = self._inbox.get(timeout=LOOK_ROUND if self._happenings.busy else None)
                 except queue.Empty:
-                    self._happenings.look_round()
+                    self._look_round()
                     continue
+                self._look_round()
                 if item is None:
                     return
-                if isinstance(item, Asked):
-                    self._answer(item.message)
-                else:
-                    self._happenings.of(item.lane, item.event)
-                self._desk.settle()
+                self._react(item)
         finally:
             for lane in self._desk.lanes:
                 lane.unlisten()
             if self._own is not None:
                 self._own.close()
+
+    def _react(self, item: Asked | Heard) -> None:
+        """What goes wrong after the answer has gone out, or unasked, is told in the console."""
+        try:
+            if isinstance(item, Asked):
+                self._answer(item.message)
+            else:
+                self._happenings.of(item.lane, item.event)
+            self._desk.settle()
+        except (FsmAgentError, SessionBusy) as error:
+            self._desk.post.output(str(error), "important")
+        except Exception as error:  # a bug of ours must not end the session
+            log.exception("%r could not be shown", item)
+            self._desk.post.output(_bug(error), "important")
+
+    def _look_round(self) -> None:
+        """Also while so much happens that there is never a pause."""
+        if self._happenings.busy and time.monotonic() - self._looked >= LOOK_ROUND:
+            try:
+                self._happenings.look_round()
+            except FsmAgentError as error:
+                log.warning("turns that were started cannot be looked for: %s", error)
+            self._looked = time.monotonic()
 
     def _hear(self, lane: Lane, event: Event) -> None:
         """On the turn's own thread: what must stop it at once is seen here."""
@@ -152,7 +142,7 @@ class Session:
             self._desk.post.refuse(request, str(error), show=not quiet)
         except Exception as error:  # a bug of ours must not end the session; it is told here and there
             log.exception("request %s failed", command)
-            self._desk.post.refuse(request, f"a bug in the debugger: {type(error).__name__}: {error}")
+            self._desk.post.refuse(request, _bug(error))
 
     def _carry_out(self, command: str, arguments: Arguments, request: Mapping[str, Any]) -> None:
         desk = self._desk
@@ -167,11 +157,11 @@ class Session:
                 if self._begin is not None:
                     raise ConfigError("the session has its turn already", command, "another session")
                 self._begin = (request, Options.of(arguments, attach=command == "attach"))
-                self._start()
+                desk.later(self._start)
             case "configurationDone":
                 self._configured = True
                 desk.post.reply(request)
-                self._start()
+                desk.later(self._start)
             case "disconnect":
                 self._leave(bool(arguments.get("terminateDebuggee")))
                 desk.post.reply(request)
@@ -191,9 +181,12 @@ class Session:
         request, options = self._begin
         try:
             debugger = self._debugger(options)
-        except (FsmAgentError, SessionBusy) as error:
-            self._desk.post.refuse(request, str(error))
-            self._desk.later(self._desk.terminated)
+        except Exception as error:
+            foreseen = isinstance(error, FsmAgentError | SessionBusy)
+            if not foreseen:
+                log.exception("the turn could not be opened")
+            self._desk.post.refuse(request, str(error) if foreseen else _bug(error))
+            self._desk.terminated()
             return
         self._desk.options = options
         lane = self._desk.open(debugger)  # first, so that breakpoints are there when the editor hears that it has begun
@@ -219,16 +212,14 @@ class Session:
         return workshop.resume(turn) if options.resume else workshop.open(turn)
 
     def _go(self, lane: Lane, options: Options, on: bool) -> None:
-        """``on``: a turn that stands at its start only because it was just started goes on."""
+        """``on``: a turn that stands at its start, or is just about to, only because it was started for us, goes on."""
         desk, phase = self._desk, lane.debugger.status.phase
-        if options.stop_on_entry and phase == "running":
-            lane.debugger.order("pause")
-        elif phase == "running":
-            return
-        elif on and phase == "paused" and not options.stop_on_entry:
+        if on and phase in ("running", "paused") and not options.stop_on_entry:
             lane.debugger.order("continue")
-        else:
-            desk.later(lambda: desk.stopped(lane, stop_of(lane, desk.points)))
+        elif phase == "running" and options.stop_on_entry:
+            lane.debugger.order("pause")
+        elif phase != "running":
+            desk.stopped(lane, stop_of(lane, desk.points))
 
     def _leave(self, interrupt: bool) -> None:
         live = [lane for lane in self._desk.lanes if lane.debugger.status.phase in moving.LIVE]
@@ -239,3 +230,7 @@ class Session:
         until = time.monotonic() + LAST_WORDS
         while time.monotonic() < until and any(lane.debugger.status.phase in moving.LIVE for lane in live):
             time.sleep(0.01)
+
+
+def _bug(error: Exception) -> str:
+    return f"a bug in the debugger: {type(error).__name__}: {error}"

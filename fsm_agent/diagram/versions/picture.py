@@ -78,7 +78,8 @@ def _step(line: LineChange, change: RowChange) -> Step:
         mark = ""
     sign = f"{SIGN[mark]} " if mark and line.change == "changed" else ""
     if row.exit is None:
-        return Step("rung", f"{sign}{row.rung}", rows, mark)
+        plain = not sign and row.rung == f"→ {row.dest}"
+        return Step("move", row.dest, rows, mark) if plain else Step("rung", f"{sign}{row.rung}", rows, mark)
     return Step("rung", f"{sign}⇥ {words(row.exit)}", rows, mark) if sign else Step("exit", words(row.exit), rows, mark)
 
 

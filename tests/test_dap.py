@@ -799,6 +799,7 @@ print(turn.run().final_response, flush=True)
 """
 
 
+@pytest.mark.slow
 def test_a_turn_of_another_process_is_stopped_stepped_and_let_go(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "PYTHONSAFEPATH": "1"}
     arguments = [sys.executable, "-c", ELSEWHERE, str(tmp_path)]

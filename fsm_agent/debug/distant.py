@@ -106,6 +106,8 @@ class Distant:
             self._tell("ended", {})
             return False
         if info.owner is None or self._store.owners.alive(info.owner) is None:
+            if (now := self._record.info).ended is not None or now.seq > self._seq:
+                return True  # it did so and was gone between the two looks
             self._status = Status("idle", info.seq, info.state, where="nowhere")
             self._tell("left", {})
             return False

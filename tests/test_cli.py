@@ -332,6 +332,7 @@ GOOD, ENDLESS = table("tries"), table()
 """
 
 
+@pytest.mark.slow
 def test_verify_proves_the_turn(cli: Cli) -> None:
     code, out, _ = cli("verify", "--set", "iterations=200")
     assert code == 0

@@ -67,6 +67,7 @@ def terminal(*arguments: str, home: Path) -> Iterator[Terminal]:
         os.close(ours)
 
 
+@pytest.mark.slow
 def test_a_question_a_delegated_task_and_an_approval_for_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shell = tools(call("terminal", {"command": "echo hello"}))
     script = [

@@ -749,6 +749,7 @@ def _open_all(editor: Editor, reference: int, depth: int) -> None:
             _open_all(editor, value["variablesReference"], depth - 1)
 
 
+@pytest.mark.slow
 def test_a_long_turn_is_looked_through_quickly(tmp_path: Path) -> None:
     replies = [*[tools(call("look_up", {"what": str(number)})) for number in range(150)], text("done")]
     settings = {"max_iterations": 200, "guardrail": {"hard_stop": False}}

@@ -134,6 +134,7 @@ def test_a_turn_of_another_process_is_watched_and_steered(elsewhere: Elsewhere) 
     assert debugger.record.info.outcome == "interrupted"
 
 
+@pytest.mark.slow
 def test_a_tool_elsewhere_is_approved_here(tmp_path: Path) -> None:
     elsewhere = Elsewhere(tmp_path / "home", 60)
     try:

@@ -120,6 +120,7 @@ def load(path: Path) -> Any:
     return yaml.safe_load(path.read_text("utf-8"))
 
 
+@pytest.mark.slow
 def test_the_hooks_run_what_is_there(tmp_path: Path) -> None:
     hooks = {hook["id"]: hook for hook in load(ROOT / ".pre-commit-hooks.yaml")}
     assert set(hooks) == {"fsm-agent-diagrams", "fsm-agent-verify"}

@@ -128,6 +128,7 @@ def test_rungs_that_change_places_are_not_removed_and_added() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_every_small_change_of_a_line_is_seen() -> None:
     """Lines without their last rung, with their rungs turned round, with another reset, led elsewhere, spending nothing; each
     seen in the rows of that line and nowhere else."""
@@ -217,6 +218,7 @@ def test_limits_that_no_version_reads_are_refused() -> None:
 # Showing
 
 
+@pytest.mark.slow
 def test_the_picture_marks_what_came_went_and_changed() -> None:
     svg = written(united := united_of(), "svg", roomy(LAYOUT, plain(TURN), united))
     root, text = ET.fromstring(svg), visible_text(svg)

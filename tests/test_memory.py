@@ -325,6 +325,7 @@ def test_an_interrupt_ends_the_wait() -> None:
     assert asyncio.run(use()) == ("", "")
 
 
+@pytest.mark.slow
 def test_what_is_not_stored_in_time_is_given_up() -> None:
     async def use() -> str:
         memory = external(FakeMemory(hang="sync", clock=clock), clock)

@@ -452,6 +452,7 @@ def chat(home: Path, lines: str, *options: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_chat_goes_on_and_takes_back(home: Path) -> None:
     with ScriptedServer([text("one"), text("two"), text("three")]) as server:
         options = ("--model", "local:m", "--base-url", server.url)
@@ -477,6 +478,7 @@ def test_chat_offers_to_resume(home: Path) -> None:
     assert "nothing to resume: the turn ended with" in out
 
 
+@pytest.mark.slow
 def test_chat_reminds_of_what_was_left(home: Path) -> None:
     _, turn = left_unfinished(home, [text("x")], 1, "book a room")
     out = chat(home, "", "--model", "offline:demo")

@@ -103,6 +103,7 @@ def test_it_does_nothing_and_loads_nothing_when_it_is_not_used(tmp_path: Path) -
     assert "transition table" not in done.stdout
 
 
+@pytest.mark.slow
 def test_it_is_there_once_installed_and_can_be_switched_off(tmp_path: Path) -> None:
     (tmp_path / "test_nothing.py").write_text("def test_nothing(fake_clock): pass\n")
     name = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
@@ -130,6 +131,7 @@ def test_a_file_that_cannot_be_written_fails_the_run(project: Path) -> None:
     assert "no/such/folder/rows.json cannot be written: No such file or directory" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_turn_of_the_package_is_the_table_when_none_is_named(project: Path) -> None:
     (project / "test_turn.py").write_text(
         "from fsm_agent import Agent\nfrom fsm_agent.testing import ScriptedModel, text\n"

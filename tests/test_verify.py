@@ -335,6 +335,7 @@ def check_mutant_bounds(seeds: range) -> tuple[int, int]:
     return compared, equal
 
 
+@pytest.mark.slow
 def test_no_bound_of_a_mutant_is_below_exact_search() -> None:
     compared, equal = check_mutant_bounds(range(20))
     assert compared >= 10
@@ -453,6 +454,7 @@ def test_a_cover_is_a_cheapest_one() -> None:
     assert cheapest_cover(0, []) == ()
 
 
+@pytest.mark.slow
 def test_a_row_behind_large_scopes_is_not_called_dead() -> None:
     """Every scope of this table has more pairs than are searched exactly; a search for the row itself finds it."""
     names = [f"n{number}" for number in range(30)]

@@ -76,6 +76,7 @@ def test_the_turn_is_proved_with_figures_and_a_trace(capsys: pytest.CaptureFixtu
     assert out.endswith("\nok\n")
 
 
+@pytest.mark.slow
 def test_settings_have_the_names_of_settings(capsys: pytest.CaptureFixture[str]) -> None:
     """table.md 4.2 with max_iterations 10: blocks = 10 + 10 + 0 graces, 3 retries, no overflow, two fallbacks."""
     given = ("max_iterations=10", "budget.grace_call=false", "api_max_retries=4", "compression.max_per_streak=0")

@@ -66,6 +66,7 @@ def test_every_pair_of_rows_of_the_turn_is_taken_at_the_default_limits() -> None
     assert len(pairs) == 1039
 
 
+@pytest.mark.slow
 def test_small_limits_reach_nearly_all_pairs() -> None:
     found = cover(TURN, pairs=True)
     assert len(found.missed) <= 2
@@ -99,6 +100,7 @@ def check_against_exact_search(seeds: range, most_pairs: int) -> tuple[int, int]
     return compared, missed
 
 
+@pytest.mark.slow
 def test_scripts_take_what_exact_search_says() -> None:
     compared, missed = check_against_exact_search(range(9), 3_000)
     assert compared >= 1_500

@@ -89,6 +89,7 @@ def check_scopes(seeds: range, most_pairs: int) -> tuple[int, int]:
     return compared, equal
 
 
+@pytest.mark.slow
 def test_constructed_runs_are_nearly_always_longest_ones() -> None:
     compared, equal = check_scopes(range(16), 3_000)
     assert compared >= 12

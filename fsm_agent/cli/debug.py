@@ -94,7 +94,7 @@ def _page(workshop: Workshop, first: str | None, wanted: Wanted, given: Given) -
             webbrowser.open(server.url)
 
     server.run(ready)
-    return 0
+    return 130  # served until interrupted
 
 
 def _editor(workshop: Workshop, first: str | None, port: int | None, given: Given) -> int:

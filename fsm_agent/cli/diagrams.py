@@ -58,7 +58,7 @@ def show(name: str | None, format: str, state: str | None, overlay: str | None, 
 def steps_of(source: str) -> list[Step]:
     """The moves of one turn: of an export in a file, or of a turn of the home directory by its id or its session; ``store`` means
     all turns of it. Raises ``ConfigError``."""
-    if Path(source).exists():
+    if Path(source).exists() or Path(source).suffix:
         return files.steps_of(source)
     from fsm_agent.store import store_for
     from fsm_agent.store.find import any_turn

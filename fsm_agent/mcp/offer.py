@@ -93,7 +93,7 @@ def _tool(name: str, server: str, config: ServerConfig, one: Listed, call: Calle
     async def handler(arguments: dict[str, Any]) -> Any:
         return await call(one.name, arguments, effect)
 
-    return Tool(spec, handler, is_async=True, signature=PassedOn(name, _Anything, {}, frozenset()), external=True)
+    return Tool(spec, handler, is_async=True, signature=PassedOn(name, _Anything, {}, frozenset(), False, {}), external=True)
 
 
 def _effect(config: ServerConfig, one: Listed) -> Effect:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -22,6 +23,10 @@ KEY = "idempotency_key"
 MAX_PROBLEMS = 8
 """Arguments that one error result complains about; more would only repeat the schema."""
 
+MOST_KNOWN = 512
+"""Signatures that are remembered: built-in tools are made again for each agent, and a model costs half a millisecond."""
+
+_KNOWN: dict[Hashable, Signature] = {}
 _UNUSABLE = (PydanticUserError, PydanticUndefinedAnnotation, TypeError, ValueError, NameError, AttributeError)
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "dependentSchemas")
 _DATA = ("default", "const", "enum", "examples")
@@ -43,14 +48,12 @@ class Signature:
     model: type[BaseModel]
     fields: Mapping[str, str]
     always: frozenset[str]
-    keyed: bool = False
+    keyed: bool
+    written: Mapping[str, Any]
 
     def schema(self) -> dict[str, Any]:
-        """The JSON schema object of the arguments, without titles. Raises what pydantic raises for an unusable type."""
-        schema = _untitled(self.model.model_json_schema(schema_generator=_Quiet))
-        schema.setdefault("properties", {})
-        assert isinstance(schema, dict)
-        return schema
+        """The JSON schema object of the arguments, without titles; a copy."""
+        return copy.deepcopy(dict(self.written))
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Checked and converted keyword arguments. Raises ``ToolFailure`` that tells the model what to correct."""
@@ -89,6 +92,9 @@ def signature_of(function: Callable[..., Any], tool: str, descriptions: Mapping[
     keyed = len(parameters) < len(everything)
     if keyed and hints.get(KEY, str) is not str:
         raise ConfigError(f"{KEY} of tool {tool!r} has the wrong type", str(hints[KEY]), "str")
+    key = _likeness(tool, everything, hints, descriptions)
+    if key is not None and key in _KNOWN:
+        return _KNOWN[key]
     fields: dict[str, Any] = {}
     for number, parameter in enumerate(parameters):
         annotation = _annotation(parameter, hints.get(parameter.name, Any), descriptions.get(parameter.name))
@@ -98,11 +104,32 @@ def signature_of(function: Callable[..., Any], tool: str, descriptions: Mapping[
     try:
         model = create_model(f"{tool}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
         own = {names[f] for f, info in model.model_fields.items() if not isinstance(fields[f], tuple) and not info.is_required()}
-        signature = Signature(tool, model, names, frozenset(own), keyed)
-        signature.schema()
+        signature = Signature(tool, model, names, frozenset(own), keyed, _schema(model))
     except _UNUSABLE as error:
         raise _unusable(tool, parameters, hints, error) from error
+    if key is not None and len(_KNOWN) < MOST_KNOWN:
+        _KNOWN[key] = signature
     return signature
+
+
+def _likeness(
+    tool: str, parameters: Sequence[inspect.Parameter], hints: Mapping[str, Any], descriptions: Mapping[str, str]
+) -> Hashable:
+    """What two functions share that have the same signature; ``None`` where that cannot be compared."""
+    parts = tuple((p.name, p.kind, hints.get(p.name), type(p.default), repr(p.default), p.default) for p in parameters)
+    key = (tool, parts, tuple(sorted(descriptions.items())))
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _schema(model: type[BaseModel]) -> dict[str, Any]:
+    schema = _untitled(model.model_json_schema(schema_generator=_Quiet))
+    schema.setdefault("properties", {})
+    assert isinstance(schema, dict)
+    return schema
 
 
 def _parameters(function: Callable[..., Any], tool: str) -> list[inspect.Parameter]:

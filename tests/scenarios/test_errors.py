@@ -203,6 +203,7 @@ def test_66_silence_after_text_keeps_the_text() -> None:
     assert played.result.final_response == "Hello world"
 
 
+@pytest.mark.slow
 def test_66_the_breaker_opens_after_five_silent_requests() -> None:
     clock = FakeClock()
     quiet = silence("headers", hook=lambda: clock.advance(2))

@@ -80,7 +80,7 @@ class Controls:
 
     def _look(self) -> None:
         database = self._database()
-        if database is None:
+        if database is None or database.closed:
             return
         with database.reading() as c:
             rows = c.execute(_OPEN).fetchall()

@@ -16,6 +16,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.errors import ConfigError, JournalError, SessionBusy, StoreError
 from fsm_agent.store import Database, Store
 from fsm_agent.store.schema import VERSIONS
+from fsm_agent.store.search import search
 from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, text, tools
 
 
@@ -509,6 +510,18 @@ def test_a_commit_that_fails_fails_everybody_in_it(home: Path) -> None:
     with database.reading() as c:
         assert c.execute("SELECT name FROM marks").fetchall() == [("again",)]
     database.close()
+
+
+def test_indexing_beside_turns_costs_them_nothing(tmp_path: Path) -> None:
+    """Full-text tables do not bear savepoints: what stood behind one in the same transaction failed with a logic error."""
+    history = [{"role": ("user", "assistant")[n % 2], "content": f"line {n} " * 30} for n in range(40)]
+    for number in range(15):
+        one = agent(tmp_path / str(number), text("one"), text("two"), text("a summary"), text("three"))
+        one.chat("first")
+        one.run_conversation("second", conversation_history=history)
+        one.compact()
+        assert one.run_conversation("third").cleanup_errors == []
+        assert [hit.text for hit in search(one._store.database, "third").hits] == ["third"]
 
 
 def test_who_stops_waiting_takes_nobody_with_them(home: Path) -> None:

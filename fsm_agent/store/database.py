@@ -26,6 +26,8 @@ from fsm_agent.store.schema import VERSIONS
 
 Durability = Literal["full", "normal"]
 Job = Callable[[sqlite3.Connection], Any]
+Waiting = tuple[Job, Future[Any], bool]
+"""A job, who waits for it, and whether it must be alone in its transaction."""
 WRITE_RETRIES, RETRY_FROM, RETRY_TO = 15, 0.02, 0.15
 """SESS-01: a locked database is tried 15 times more, 20 to 150 ms apart."""
 GROUP = 512
@@ -42,21 +44,24 @@ class Database:
 
     def __init__(self, path: Path, durability: Durability = "full") -> None:
         self.path, self._durability = path, durability
-        self._jobs: queue.SimpleQueue[tuple[Job, Future[Any]]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Waiting] = queue.SimpleQueue()
+        self._alone: Waiting | None = None
         self._reading = threading.Lock()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._reader = self._prepared()
-        weakref.finalize(self, self._reader.close)
+        weakref.finalize(self, self._reader.close).atexit = False  # threads that end with the process may still read
         self.commits = 0
+        self.closed = False
 
     # Writing
 
-    def submit(self, job: Job) -> Future[Any]:
-        """Run ``job`` in the next transaction; its result once that is committed. Jobs are done in the order given."""
+    def submit(self, job: Job, alone: bool = False) -> Future[Any]:
+        """Run ``job`` in the next transaction; its result once that is committed. Jobs are done in the order given. ``alone``: in
+        a transaction without others and without a savepoint, which full-text tables do not bear."""
         future: Future[Any] = Future()
         with self._starting:
-            self._jobs.put((job, future))
+            self._jobs.put((job, future, alone))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._write_on, daemon=True, name="fsm-agent-store")
                 self._thread.start()
@@ -69,13 +74,16 @@ class Database:
     def _write_on(self) -> None:
         """Until nothing came for a while; the next job starts another thread."""
         connection: sqlite3.Connection | None = None
-        while group := self._group():
+        while True:
+            group = self._group()
+            if not group:
+                break
             try:
                 connection = connection or self._connected()
                 self._commit(connection, group)
             except BaseException as error:
                 failure = as_store_error(error, self.path)
-                for _, future in group:
+                for _, future, _ in group:
                     if not future.done():
                         future.set_exception(failure)
                 if connection is not None:
@@ -83,11 +91,15 @@ class Database:
                         connection.rollback()
                     connection.close()
                     connection = None
+            del group  # what the jobs hold must not live until the next one comes
         if connection is not None:
             connection.close()
 
-    def _group(self) -> list[tuple[Job, Future[Any]]]:
+    def _group(self) -> list[Waiting]:
         """What is waiting, at least one job; nothing when the thread is to end."""
+        if self._alone is not None:
+            group, self._alone = [self._alone], None
+            return group
         try:
             group = [self._jobs.get(timeout=IDLE)]
         except queue.Empty:
@@ -97,16 +109,28 @@ class Database:
                     return []
             return self._group()
         with contextlib.suppress(queue.Empty):
-            while len(group) < self.group:
-                group.append(self._jobs.get_nowait())
+            while len(group) < self.group and not group[0][2]:
+                more = self._jobs.get_nowait()
+                if more[2]:
+                    self._alone = more
+                    break
+                group.append(more)
         return group
 
-    def _commit(self, connection: sqlite3.Connection, group: list[tuple[Job, Future[Any]]]) -> None:
+    def _commit(self, connection: sqlite3.Connection, group: list[Waiting]) -> None:
         done: list[tuple[Future[Any], Any, BaseException | None]] = []
         _patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
-        for job, future in group:
+        for job, future, alone in group:
             if not future.set_running_or_notify_cancel():
                 continue  # nobody waits for it any more, and from here on nobody can stop waiting
+            if alone:
+                try:
+                    done.append((future, job(connection), None))
+                except Exception as error:
+                    connection.rollback()
+                    future.set_exception(as_store_error(error, self.path))
+                    return
+                continue
             connection.execute("SAVEPOINT job")
             try:
                 done.append((future, job(connection), None))
@@ -150,6 +174,7 @@ class Database:
         """Finish what was submitted, and close. Safe to call twice."""
         if self._thread is not None:
             self.write(lambda connection: None)
+        self.closed = True
         with self._reading:
             self._reader.close()
 

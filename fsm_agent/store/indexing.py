@@ -42,7 +42,7 @@ def catch_up(database: Database, seconds: float | None = None, progress: Progres
     waiting = total = pending(database)
     more = waiting > 0
     while more and (until is None or time.monotonic() < until):
-        more = database.write(lambda c: index_batch(c, *AT_ONCE))
+        more = database.submit(lambda c: index_batch(c, *AT_ONCE), alone=True).result()
         waiting = pending(database)
         time.sleep(PAUSE if more else 0)
         if progress is not None:
@@ -57,7 +57,7 @@ def keep_up(database: Database) -> None:
         if done.exception() is None and done.result():
             keep_up(database)
 
-    database.submit(lambda c: index_batch(c, *BESIDE)).add_done_callback(go_on)
+    database.submit(lambda c: index_batch(c, *BESIDE), alone=True).add_done_callback(go_on)
 
 
 def pending(database: Database) -> int:

@@ -53,9 +53,9 @@ class Repeating(Recording):
 class EarlyDatabase(CrashingDatabase):
     """Tells everybody that it is done before it is, where the crash comes."""
 
-    def _commit(self, connection: Any, group: list[tuple[Job, Future[Any]]]) -> None:
+    def _commit(self, connection: Any, group: list[tuple[Job, Future[Any], bool]]) -> None:
         if self.crash.point == ("before", self.crash.counts.get("before", 0) + 1):
-            for job, future in group:
+            for job, future, _ in group:
                 connection.execute("BEGIN")
                 result = job(connection)
                 connection.execute("ROLLBACK")

@@ -103,8 +103,9 @@ def search(
     most ``seconds``. A text without a letter or digit finds nothing. Raises ``StoreError`` when there is no full-text search."""
     try:
         return _search(database, text, among, limit, newest, seconds, progress, now())
-    except StoreError as error:
-        if "malformed" not in str(error.__cause__):
+    except (StoreError, MemoryError) as error:
+        # a length in a damaged index may be read as gigabytes
+        if isinstance(error, StoreError) and "malformed" not in str(error.__cause__):
             raise
         forget(database)  # if not only the index is damaged, this fails in the same way
         return _search(database, text, among, limit, newest, seconds, progress, now())

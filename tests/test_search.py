@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -318,6 +319,28 @@ def test_a_damaged_index_is_made_anew_and_costs_nobody_else_anything(store: Stor
     with pytest.raises(StoreError, match="the full-text index of the sessions is damaged"):
         beside[1].result()
     assert found(store, "okapi") == ["an okapi", "another okapi"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE message_index_config SET v = 'nonsense'",
+        "DROP TABLE message_index_data",
+        "DROP TABLE message_index_config",
+        "UPDATE message_index_data SET block = zeroblob(50)",
+    ],
+)
+def test_an_index_that_cannot_even_be_opened_is_made_anew(store: Store, damage: str) -> None:
+    written(store, ["an okapi"])
+    assert found(store, "okapi")
+    store.close()
+    with sqlite3.connect(store.home / "sessions.db") as c:
+        c.execute(damage)
+    c.close()
+    again = Store(store.home)
+    written(again, ["another okapi"])
+    assert found(again, "okapi") == ["an okapi", "another okapi"]
+    again.close()
 
 
 def test_indexing_says_how_far_it_is_and_stops_in_time(store: Store) -> None:

@@ -109,15 +109,39 @@ def _insert(connection: sqlite3.Connection, batch: list[tuple[int, str, str, str
         connection.execute("SAVEPOINT indexed")
         connection.execute("RELEASE indexed")
     except sqlite3.DatabaseError as error:
-        if "malformed" not in str(error):
+        if not looks_damaged(error):
             raise
         raise StoreError("the full-text index of the sessions is damaged; it is made anew by the next search") from error
+
+
+SIGNS = ("malformed", "constraint failed", "logic error", "vtable constructor", "invalid fts5")
+"""What SQLite says of a full-text table that is not what it should be."""
+
+
+def looks_damaged(error: BaseException | None) -> bool:
+    """May a damaged index be the reason? It is read as anything: broken rows, rows that are there twice, lengths of gigabytes."""
+    words = str(error).lower()
+    return isinstance(error, MemoryError) or any(sign in words for sign in SIGNS)
+
+
+def _drop(connection: sqlite3.Connection) -> None:
+    """A table that is too damaged to be opened cannot be dropped: then its parts are, and its entry is taken out of the schema."""
+    try:
+        connection.execute(f"DROP TABLE IF EXISTS {INDEX}")
+    except sqlite3.DatabaseError as error:
+        if not looks_damaged(error):
+            raise
+        for part in ("data", "idx", "docsize", "config", "content"):
+            connection.execute(f"DROP TABLE IF EXISTS {INDEX}_{part}")
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("DELETE FROM sqlite_schema WHERE name = ?", (INDEX,))
+        connection.execute("PRAGMA writable_schema = RESET")
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
     if there(connection):
         return
-    connection.execute(f"DROP TABLE IF EXISTS {INDEX}")
+    _drop(connection)
     try:
         connection.execute(_CREATE)
     except sqlite3.OperationalError as error:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.store.database import Database
-from fsm_agent.store.indexing import INDEX, Progress, catch_up, forget, there
+from fsm_agent.store.indexing import INDEX, Progress, catch_up, forget, looks_damaged, there
 from fsm_agent.store.snippets import EMPTY, Snippet, scores, snippet_of
 from fsm_agent.store.words import DAY, Query, day_tag, plain_text, query_of, session_tag
 
@@ -104,8 +104,7 @@ def search(
     try:
         return _search(database, text, among, limit, newest, seconds, progress, now())
     except (StoreError, MemoryError) as error:
-        # a length in a damaged index may be read as gigabytes
-        if isinstance(error, StoreError) and "malformed" not in str(error.__cause__):
+        if not looks_damaged(error) and not looks_damaged(error.__cause__):
             raise
         forget(database)  # if not only the index is damaged, this fails in the same way
         return _search(database, text, among, limit, newest, seconds, progress, now())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fsm_agent.toolsets.policy import hard_line
 
 ENVIRON = {"HOME": "/home/me", "TOP": "/", "TMPDIR": "/tmp"}
-HERE = "/home/me/work/project"
+HERE = "/home/me/code/project"
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_what_only_looks_alike_is_left_to_a_person(command: str) -> None:
 def test_where_a_command_runs_counts(command: str) -> None:
     assert hard_line(command, environ=ENVIRON, directory=HERE), command
     assert (
-        hard_line(command.replace("../../../..", "..").replace("cd;", "cd a;").replace("/me", "/me/work/x"), directory=HERE)
+        hard_line(command.replace("../../../..", "..").replace("cd;", "cd a;").replace("/me", "/me/code/x"), directory=HERE)
         is None
     )
 

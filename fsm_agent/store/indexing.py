@@ -125,7 +125,7 @@ def looks_damaged(error: BaseException | None) -> bool:
 
 
 def _drop(connection: sqlite3.Connection) -> None:
-    """A table that is too damaged to be opened cannot be dropped: then its parts are, and its entry is taken out of the schema."""
+    """A table too damaged to be opened cannot be dropped: its parts are, and its entry is taken out of the schema."""
     try:
         connection.execute(f"DROP TABLE IF EXISTS {INDEX}")
     except sqlite3.DatabaseError as error:

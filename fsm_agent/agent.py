@@ -3,47 +3,35 @@
 from __future__ import annotations
 
 import os
-import random
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fsm_agent.agenttools import AGENT_LEVEL, AGENT_TOOLSETS, AgentTools, Parts, agent_tools
 from fsm_agent.agenttools.family import children_of, given_up, noted_parent
-from fsm_agent.approvals import Approvals
-from fsm_agent.backends import Backend, Backends, fallback_backends, make_backend
-from fsm_agent.backoff import Backoff
 from fsm_agent.budget import IterationBudget
-from fsm_agent.callbacks import Callbacks
 from fsm_agent.clock import SystemClock
+from fsm_agent.composing import Given, composed
 from fsm_agent.controls import controls_of
 from fsm_agent.credentials import ApiKey
 from fsm_agent.errors import ConfigError
 from fsm_agent.gate import Gate
-from fsm_agent.grants import Grants
 from fsm_agent.home import home_of
 from fsm_agent.journal import Step
-from fsm_agent.mcp.servers import McpServers
-from fsm_agent.memory.external import ExternalMemory, checked
 from fsm_agent.memory.files import Notes
 from fsm_agent.memory.provider import MemoryProvider
 from fsm_agent.memory.snapshot import recalled
 from fsm_agent.messages import Message, messages_from
-from fsm_agent.nursery import Inherited, Nursery
+from fsm_agent.nursery import Inherited
 from fsm_agent.perform import Performer
 from fsm_agent.ports import Clock, ModelPort
 from fsm_agent.prompt import Sources, prompt_of
-from fsm_agent.providers.choose import Choice
-from fsm_agent.providers.connect import connect
-from fsm_agent.recall import Recall
 from fsm_agent.requests import CloseTurn, OpenTurn
 from fsm_agent.result import TurnResult
 from fsm_agent.root import COUNTERS, DIGEST, MACHINE, STATES, TurnState, continued, recomposed, result_of
 from fsm_agent.runner import Runner, drive
 from fsm_agent.sessions import Session
 from fsm_agent.settings import Settings
-from fsm_agent.signals import SignalBox
 from fsm_agent.store import Begun, Recording, Store, TurnLog, store_for
 from fsm_agent.store.edits import edited
 from fsm_agent.store.find import find_turn
@@ -54,12 +42,8 @@ from fsm_agent.store.titles import name_after, rename
 from fsm_agent.store.undo import Undone, undo
 from fsm_agent.tenancy import Tenancy
 from fsm_agent.threads import LOOP
-from fsm_agent.tools import Tool, as_tool
-from fsm_agent.tools.runner import ToolRunner
-from fsm_agent.toolsets import TOOLSETS
-from fsm_agent.toolsets import toolsets as tools_of
+from fsm_agent.tools import Tool
 from fsm_agent.turns import Turn
-from fsm_agent.world import RESULTS, World
 
 DEFAULT_TOOLSETS = ("core", "memory", "skills", "todo", "sessions")
 """What works everywhere. ``delegate`` costs the requests of other turns, ``clarify`` needs a person: those are asked for."""
@@ -111,60 +95,34 @@ class Agent:
         self.settings = Settings.of(settings)
         self.home = home_of(home, os.environ)
         self.session_id = session_id or _session_id()
-        self.signals = SignalBox()
         self._store = store or store_for(self.home, self.settings.store.durability)
         self._system_prompt = system_prompt
-        self._workdir = Path(workdir or Path.cwd())
-        self._notes = Notes.at(self.home, self.settings.memory)
-        clock = clock or SystemClock()
-        backends, notices = self._backends(model, fallbacks, base_url, api_key, api_mode, context_window, clock)
-        self._primary = backends.runtime()
-        external = self._external(memory, clock)
-        told = Callbacks(callbacks)
-        poll = self.settings.poll.control
         self._inherits = inherits
-        more = (
-            inherits.more
-            if inherits is not None
-            else McpServers.of(mcp, home=self.home, workdir=self._workdir, clock=clock, settings=self.settings)
-        )
-        chosen = backends.current.choice  # children do not look for a model again
-        given = {
-            "model": f"{chosen.profile.name}:{chosen.model}" if model is None else model,
-            "base_url": chosen.base_url if model is None else base_url, "api_mode": api_mode, "api_key": api_key,
-            "context_window": context_window, "tools": tuple(tools), "toolsets": tuple(toolsets),
-            "system_prompt": system_prompt, "fallbacks": fallbacks, "auxiliary": auxiliary, "settings": self.settings,
-            "home": self.home, "clock": clock, "workdir": self._workdir,
-        }  # fmt: skip
-        nursery = Nursery(Agent, given, lambda: self._world, more, inherits.depth if inherits is not None else 0)
-        parts = Parts(self._store, told, clock, self.settings, nursery)
-        own, registered = self._tools([*tools, *(external.tools() if external else ())], toolsets, parts)
-        self._world = World(
+        given = Given(
+            model=model,
+            base_url=base_url,
+            api_mode=api_mode,
+            api_key=api_key,
+            context_window=context_window,
+            tools=tuple(tools),
+            toolsets=toolsets if isinstance(toolsets, str) else tuple(toolsets),
+            system_prompt=system_prompt,
+            fallbacks=fallbacks,
             settings=self.settings,
-            clock=clock,
-            backends=backends,
-            agent_tools=AgentTools(own, clock=clock, interrupt_grace=self.settings.tool.interrupt_grace, poll=poll),
-            tools=ToolRunner(
-                registered,
-                clock=clock,
-                interrupt_grace=self.settings.tool.interrupt_grace,
-                poll=poll,
-                on_risk=lambda name, why: told.emit("tool_progress", "risk", name, "; ".join(why)),
-                more=more,
-                reserved=[tool.spec.name for tool in own],
-            ),
-            callbacks=told,
-            approvals=inherits.approvals if inherits is not None else self._approvals(told, clock),
-            backoff=_backoff(self.settings),
-            signals=self.signals,
             home=self.home,
-            workdir=self._workdir,
-            store=self._store,
-            recall=Recall(external, told, self.signals),
-            auxiliary=self._auxiliary(auxiliary, clock),
+            callbacks=callbacks,
+            clock=clock or SystemClock(),
             budget=budget,
-            notices=tuple(notices),
+            auxiliary=auxiliary,
+            memory=memory,
+            mcp=mcp,
+            workdir=Path(workdir or Path.cwd()),
+            store=self._store,
+            inherits=inherits,
         )
+        self._world = composed(given, Agent)
+        self._primary = self._world.backends.runtime()
+        self.signals = self._world.signals
 
     # Turns
 
@@ -395,87 +353,18 @@ class Agent:
         """``aclose``, synchronously."""
         LOOP.run(self.aclose())
 
-    # Composition
-
-    def _backends(
-        self,
-        model: str | ModelPort | None,
-        fallbacks: Sequence[Mapping[str, Any]] | None,
-        base_url: str | None,
-        api_key: ApiKey,
-        api_mode: str | None,
-        context_window: int | None,
-        clock: Clock,
-    ) -> tuple[Backends, list[str]]:
-        def port(choice: Choice) -> ModelPort:
-            return connect(choice, self.settings, clock)
-
-        if not (model is None or isinstance(model, str) or hasattr(model, "call")):
-            raise ConfigError("model has the wrong type", type(model).__name__, '"<provider>:<model>" or a model port')
-        spec = {
-            "model": model,
-            "base_url": base_url,
-            "api_key": api_key,
-            "api_mode": api_mode,
-            "context_window": context_window,
-        }
-        primary = make_backend(spec, os.environ, self.settings, port)
-        chain, notices = fallback_backends(fallbacks, os.environ, self.settings, port)
-        return Backends(primary, chain, self.settings, clock), notices
-
-    def _auxiliary(self, specs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None, clock: Clock) -> tuple[Backend, ...]:
-        """The models for side tasks, in the order in which they are tried; entries like those of ``fallbacks``."""
-        chain, _ = fallback_backends(
-            [specs] if isinstance(specs, Mapping) else specs,
-            os.environ,
-            self.settings,
-            lambda choice: connect(choice, self.settings, clock),
-        )
-        return tuple(chain)
-
-    def _tools(
-        self, tools: Sequence[Tool | Callable[..., Any]], toolsets: Sequence[str], parts: Parts
-    ) -> tuple[list[Tool], list[Tool]]:
-        """(those that are a part of the agent, all others). A user's tool takes the place of a built-in one of its name."""
-        if isinstance(toolsets, str):
-            raise ConfigError("toolsets has the wrong type", toolsets, "a list of names")
-        if unknown := [name for name in toolsets if name not in TOOLSETS and name not in AGENT_TOOLSETS]:
-            raise ConfigError("unknown toolset", unknown[0], ", ".join(sorted((*TOOLSETS, *AGENT_TOOLSETS))))
-        own = [as_tool(one) for one in tools]
-        names = {one.spec.name for one in own}
-        groups = [name for name in toolsets if name in TOOLSETS]
-        mine = [name for name in toolsets if name != "delegate" or parts.nursery.allowed]
-        offered = [
-            *tools_of(groups, self._workdir, self.home / RESULTS, self.home, self._notes, self.settings.web),
-            *agent_tools(mine, parts),
-        ]
-        built_in = [one for one in offered if one.spec.name not in names]
-        agent_level = [one for one in built_in if one.spec.name in AGENT_LEVEL]
-        return agent_level, [*(one for one in built_in if one.spec.name not in AGENT_LEVEL), *own]
-
-    def _approvals(self, told: Callbacks, clock: Clock) -> Approvals:
-        grants = Grants(lambda: self._store.database, self._store.now)
-        poll, rules = self.settings.poll.control, self.settings.approval
-        return Approvals(told, clock, rules, poll, grants=grants, workdir=str(self._workdir))
-
-    def _external(self, provider: MemoryProvider | None, clock: Clock) -> ExternalMemory | None:
-        if provider is None:
-            return None
-        checked(provider)
-        return ExternalMemory(provider, clock, self.settings)
-
     def _prompt(self, session: Session, system_message: str | None) -> tuple[str, tuple[str, ...]]:
         """Of the primary model, whichever answers: a fallback must not change the bytes."""
         sources = Sources(
             home=self.home,
-            workdir=self._workdir,
+            workdir=self._world.workdir,
             settings=self.settings.prompt,
             identity=self._system_prompt,
             tools=(*self._world.tools.lasting_names, *self._world.agent_tools.names),
             provider=self._primary.provider,
             model=self._primary.model,
             window=self._primary.window,
-            recall=lambda: recalled(self._notes),
+            recall=lambda: recalled(Notes.at(self.home, self.settings.memory)),
         )
         return prompt_of(session.prompts, sources, system_message, self._world.clock.now())
 
@@ -504,14 +393,3 @@ def _checked_message(content: Any) -> Any:
     if isinstance(content, Sequence) and content and all(isinstance(part, Mapping) and "type" in part for part in content):
         return [dict(part) for part in content]
     raise ConfigError("the message has the wrong type", type(content).__name__, "text, or a list of content parts")
-
-
-def _backoff(settings: Settings) -> Backoff:
-    waits = settings.backoff
-    return Backoff(
-        exception=(waits.exception.base, waits.exception.cap),
-        invalid=(waits.invalid.base, waits.invalid.cap),
-        jitter=waits.jitter,
-        retry_after_cap=settings.retry_after_cap,
-        rng=random.Random(waits.seed),  # noqa: S311 - jitter, not a secret
-    )

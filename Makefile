@@ -29,7 +29,11 @@ diagrams: .venv/installed ## write diagrams/ anew from the table
 	@$(BIN)/python -m fsm_agent.diagram diagrams
 
 bench: .venv/developing ## what the engine costs beside a bare loop, and a long history and a tool call
+	@$(BIN)/python benchmarks/engine.py
+	@echo
 	@$(BIN)/python benchmarks/overhead.py
+	@echo
+	@$(BIN)/python benchmarks/streaming.py
 	@echo
 	@$(BIN)/python benchmarks/long_history.py
 	@echo

@@ -3,9 +3,13 @@
     make bench                      # or: python benchmarks/tools.py --calls 1000 --runs 5
 
 A trivial call does nothing, so its whole time is the engine's. ``runner``: through the tool port alone, which checks arguments,
-starts the handler (a thread for a synchronous one), watches time limit and interrupt, and writes the result down. ``turn``: in
-a whole turn that gets all calls in one reply from a scripted model, with dispatch, guardrails, callbacks, journal and store.
-``plain``: calling the function. ``eight``: eight calls that wait 100 ms each, at the same time. Wall time, median of the runs.
+starts the handler (a synchronous one in a thread that is kept for the next call), watches time limit and interrupt, and writes
+the result down. ``turn``: in a whole turn that gets all calls in one reply from a scripted model, with dispatch, guardrails,
+callbacks, journal and store. ``plain``: calling the function. ``eight``: eight calls that wait 100 ms each, at the same time.
+``agent``: making one with every toolset, the first of a process and those after it.
+
+Medians of the runs: time by the clock, and what all threads of this process computed in it. The rest is waiting, in a turn mostly
+for the disk to say that a call is written down before it begins.
 """
 
 from __future__ import annotations
@@ -19,10 +23,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fsm_agent import Agent, tool
+from fsm_agent.agenttools import AGENT_TOOLSETS
 from fsm_agent.clock import SystemClock
 from fsm_agent.requests import RunTool
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.tools import Tool, ToolRunner
+from fsm_agent.toolsets import TOOLSETS
 
 
 @tool(name="nothing")
@@ -70,14 +76,19 @@ async def plain(calls: int) -> None:
         in_a_thread(n)
 
 
-def median(work: Callable[[], Coroutine[Any, Any, None]], runs: int) -> float:
-    """Seconds."""
+async def made(agents: int, home: str) -> None:
+    for _ in range(agents):
+        Agent(ScriptedModel([text("done")]), toolsets=[*TOOLSETS, *AGENT_TOOLSETS], home=home, mcp={})
+
+
+def median(work: Callable[[], Coroutine[Any, Any, None]], runs: int) -> tuple[float, float]:
+    """Seconds by the clock, and of computing."""
     taken = []
     for _ in range(runs):
-        started = time.perf_counter()
+        started, computed = time.perf_counter(), time.process_time()
         asyncio.run(work())
-        taken.append(time.perf_counter() - started)
-    return statistics.median(taken)
+        taken.append((time.perf_counter() - started, time.process_time() - computed))
+    return statistics.median(wall for wall, _ in taken), statistics.median(cpu for _, cpu in taken)
 
 
 def main() -> None:
@@ -89,10 +100,14 @@ def main() -> None:
     rows: list[tuple[str, Callable[[], Coroutine[Any, Any, None]]]] = [("plain", lambda: plain(given.calls))]
     rows += [(f"runner, {kind}", lambda one=one: one_after_the_other(one, given.calls)) for kind, one in kinds]  # type: ignore[misc]
     rows += [(f"turn, {kind}", lambda one=one: in_a_turn(one, given.calls)) for kind, one in kinds]  # type: ignore[misc]
+    with tempfile.TemporaryDirectory() as home:
+        (first, _), (later, _) = median(lambda: made(1, home), 1), median(lambda: made(1, home), 20)
     print(f"{given.calls:,} trivial calls one after the other, median of {given.runs} runs")
     for name, work in rows:
-        print(f"  {name:14} {median(work, given.runs) / given.calls * 1e3:8.3f} ms a call")
-    print(f"eight calls of 100 ms at the same time: {median(lambda: at_the_same_time(8), given.runs) * 1e3:.0f} ms")
+        wall, cpu = median(work, given.runs)
+        print(f"  {name:14} {wall / given.calls * 1e3:8.3f} ms a call, {cpu / given.calls * 1e3:.3f} ms of it computing")
+    print(f"eight calls of 100 ms at the same time: {median(lambda: at_the_same_time(8), given.runs)[0] * 1e3:.0f} ms")
+    print(f"an agent with every toolset: {first * 1e3:.0f} ms, and {later * 1e3:.1f} ms after the first of a process")
 
 
 if __name__ == "__main__":

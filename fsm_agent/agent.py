@@ -8,13 +8,15 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fsm_agent.agenttools.family import children_of, given_up, noted_parent
+from fsm_agent.agenttools import Background
+from fsm_agent.agenttools.family import children_of
 from fsm_agent.budget import IterationBudget
 from fsm_agent.clock import SystemClock
 from fsm_agent.composing import Given, composed
+from fsm_agent.configfile import config_of
 from fsm_agent.controls import controls_of
 from fsm_agent.credentials import ApiKey
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.gate import Gate
 from fsm_agent.home import home_of
 from fsm_agent.journal import Step
@@ -37,7 +39,6 @@ from fsm_agent.store.edits import edited
 from fsm_agent.store.find import find_turn
 from fsm_agent.store.positions import Position, adopt, forked, position_of, take_over
 from fsm_agent.store.read import Turns
-from fsm_agent.store.store import ABANDONED
 from fsm_agent.store.titles import name_after, rename
 from fsm_agent.store.undo import Undone, undo
 from fsm_agent.tenancy import Tenancy
@@ -62,7 +63,7 @@ class Agent:
     limit goes through it. ``budget``: iterations shared with other agents. ``auxiliary``: smaller models for summaries, a dict
     like those of ``fallbacks`` or a list of them; the main model is used when they fail. ``memory``: an
     external memory besides the files in the home directory. ``mcp``: MCP servers by name instead of those in ``config.toml``, see
-    ``fsm_agent.mcp``.
+    ``fsm_agent.mcp``. ``source``: what its new sessions are begun by, in lists and insights.
 
     Raises ``ConfigError`` for anything that cannot be used, in one line.
     """
@@ -91,13 +92,16 @@ class Agent:
         workdir: str | os.PathLike[str] | None = None,
         store: Store | None = None,
         inherits: Inherited | None = None,
+        source: str = "python",
     ) -> None:
-        self.settings = Settings.of(settings)
         self.home = home_of(home, os.environ)
+        config = config_of(self.home)
+        self.settings = Settings.of(settings, config.settings)
         self.session_id = session_id or _session_id()
         self._store = store or store_for(self.home, self.settings.store.durability)
         self._system_prompt = system_prompt
-        self._inherits = inherits
+        self._inherits, self._source, self._held = inherits, source, None if inherits is None else inherits.session
+        self._notes = Notes.at(self.home, self.settings.memory)
         given = Given(
             model=model,
             base_url=base_url,
@@ -110,11 +114,13 @@ class Agent:
             fallbacks=fallbacks,
             settings=self.settings,
             home=self.home,
+            config=config,
             callbacks=callbacks,
             clock=clock or SystemClock(),
             budget=budget,
             auxiliary=auxiliary,
             memory=memory,
+            notes=self._notes,
             mcp=mcp,
             workdir=Path(workdir or Path.cwd()),
             store=self._store,
@@ -170,12 +176,8 @@ class Agent:
         performer, log = Performer(self._world, session, *self._prompt(session, system_message)), self._log(state, session)
 
         async def enter() -> Begun:
-            begun = await self._store.begin(session, state, log.opened, DIGEST)
-            if self._inherits is not None:
-                await self._store.written(noted_parent(state.turn_id, self._inherits.order.parent_turn))
-            if begun.abandoned is not None:
-                await self._store.written(given_up(begun.abandoned, self._store.now(), ABANDONED))
-            return begun
+            parent = None if self._inherits is None else self._inherits.order.parent_turn
+            return await self._store.begin(session, state, log.opened, DIGEST, parent)
 
         return self._turn(state, session, performer, log, enter)
 
@@ -311,7 +313,10 @@ class Agent:
         return self._session().meter.tokens / window if window else 0.0
 
     def _session(self) -> Session:
-        return self._store.newest(self.session_id)
+        """Held, so that it need not be read again for the next turn."""
+        self._held = session = self._store.newest(self.session_id)
+        session.source = session.source or self._source
+        return session
 
     def _state(self, session: Session, content: Any) -> TurnState:
         return TurnState(
@@ -329,8 +334,13 @@ class Agent:
 
     def _ended(self, state: TurnState, steps: list[Step], session: Session) -> TurnResult:
         self.session_id = state.session_id
-        children = children_of(self._store, state.turn_id) if self._world.agent_tools.handles("delegate_task") else []
-        return result_of(state, steps, session.newest()).model_copy(update={"children": children})
+        result = result_of(state, steps, session.newest())
+        if not self._world.agent_tools.handles("delegate_task"):
+            return result
+        try:
+            return result.model_copy(update={"children": children_of(self._store, state.turn_id)})
+        except StoreError as error:  # the answer is worth more than the list
+            return result.model_copy(update={"cleanup_errors": [*result.cleanup_errors, f"the children are not listed: {error}"]})
 
     def interrupt(self, message: str | None = None) -> None:
         """Stop the running turn, or the next one before its first request. From any thread; idempotent."""
@@ -340,8 +350,19 @@ class Agent:
         """Tell the running turn something without stopping it: the model reads it with the next tool result."""
         self.signals.steer(text)
 
+    @property
+    def background(self) -> Background:
+        """The tasks that the model gave to the background: which are at work, and waiting until they have ended. Raises
+        ``ConfigError`` for a child, which has none."""
+        if self._world.background is None:
+            raise ConfigError("a child has no tasks in the background", self.session_id, "the agent that a person talks to")
+        return self._world.background
+
     async def aclose(self) -> None:
-        """Store what an external memory was not told yet, and close the connections and programs of this agent."""
+        """Stop tasks in the background where they are, to be taken up by the session's next turn; store what an external memory
+        was not told yet; close the connections and programs of this agent."""
+        if self._world.background is not None:
+            await self._world.background.aclose()
         await self._world.recall.aclose()
         await self._world.tools.aclose()
         self._world.agent_tools.close()
@@ -364,13 +385,15 @@ class Agent:
             provider=self._primary.provider,
             model=self._primary.model,
             window=self._primary.window,
-            recall=lambda: recalled(Notes.at(self.home, self.settings.memory)),
+            recall=lambda: recalled(self._notes),
         )
         return prompt_of(session.prompts, sources, system_message, self._world.clock.now())
 
     def _moved(self, state: TurnState) -> Callable[[Step], None]:
         def tell(step: Step) -> None:
-            self._world.callbacks.emit("transition", state.turn_id, step.source, step.event, step.dest, state.counters())
+            if self._world.callbacks.hears("transition"):
+                counters = state.counters()
+                self._world.callbacks.emit("transition", state.turn_id, step.source, step.event, step.dest, counters)
 
         return tell
 

@@ -18,7 +18,7 @@ from typing import Any
 from fsm_agent import settings
 from fsm_agent.callbacks import Callbacks
 from fsm_agent.errors import StoreError
-from fsm_agent.grants import Grants
+from fsm_agent.grants import Grant, Grants, Verdict
 from fsm_agent.patterns import Asked, Pattern
 from fsm_agent.ports import Clock
 from fsm_agent.requests import Approval, AskApproval, Effect, ToolSpec
@@ -81,10 +81,11 @@ class Approvals:
 
     # Asking
 
-    async def ask(self, request: AskApproval, interrupted: asyncio.Event) -> Approval:
+    async def ask(self, request: AskApproval, interrupted: asyncio.Event, session: str = "") -> Approval:
+        """``session``: the one that an answer "for this session" is remembered for; without, this agent remembers it."""
         call = self._call(request.name, request.arguments)
         try:
-            settled = await self._settled(call, interrupted)
+            settled = await self._settled(call, interrupted, session)
         except StoreError as error:
             return Approval(False, f"what was decided before cannot be read: {error}")
         if settled is not None:
@@ -98,7 +99,7 @@ class Approvals:
         if finish != "done":
             return Approval(False, "interrupted", interrupted=True)
         try:
-            finish, answer = await self._waited(self._person(request, call), interrupted)
+            finish, answer = await self._waited(self._person(request, call, session), interrupted)
         finally:
             turnstile.release()
         if not isinstance(answer, Approval):
@@ -106,11 +107,11 @@ class Approvals:
             return Approval(False, late if finish == "late" else "interrupted", interrupted=finish == "interrupted")
         return answer
 
-    async def _settled(self, call: Asked, interrupted: asyncio.Event) -> Approval | None:
+    async def _settled(self, call: Asked, interrupted: asyncio.Event, session: str) -> Approval | None:
         """An answer that no person is needed for."""
         if call.command is not None and (reason := hard_line(call.command, directory=self._workdir)):
             return Approval(False, f"this can never be approved: {reason}")
-        remembered, policy = self._grants.all(), self._rules.policy.get(call.tool)
+        remembered, policy = self._remembered(session), self._rules.policy.get(call.tool)
         denied = [*self._denied, *(grant.pattern for grant in remembered if grant.verdict == "deny")]
         if policy == "deny" or any(pattern.forbids(call, self._workdir) for pattern in denied):
             return Approval(False, "it is forbidden")
@@ -124,30 +125,37 @@ class Approvals:
             return Approval(True, "approved before", "session")
         return self._own(call.tool) if said is None else said
 
+    def _remembered(self, session: str) -> list[Grant]:
+        return [*self._grants.all(), *(self._grants.of_session(session, self._workdir) if session else ())]
+
     def _own(self, tool: str) -> Approval | None:
         """A tool that is only looked at because something of it is forbidden needs no yes for the rest."""
         spec = self._specs.get(tool)
         free = spec is not None and spec.approval == "never" and self._rules.policy.get(tool) != "ask"
         return Approval(True, "not forbidden") if free else None
 
-    async def _person(self, request: AskApproval, call: Asked) -> Approval:
+    async def _person(self, request: AskApproval, call: Asked, session: str) -> Approval:
         question = replace(request, pattern=call.exactly, origin=self._origin)
         self._callbacks.announce("approval", question)
         approval = read_answer(await self._callbacks.ask("approval", question))
         if approval.scope != "once":
-            approval = await self._remembered(approval, Pattern.of(approval.pattern or call.exactly))
+            await self._remember(approval, Pattern.of(approval.pattern or call.exactly), session)
         return approval
 
-    async def _remembered(self, approval: Approval, pattern: Pattern) -> Approval:
-        """An answer that cannot be kept for good counts for this session."""
+    async def _remember(self, approval: Approval, pattern: Pattern, session: str) -> None:
+        """An answer that cannot be stored counts for as long as this agent lives."""
+        verdict: Verdict = "allow" if approval.granted else "deny"
+        try:
+            if approval.scope == "always":
+                await in_daemon_thread(self._grants.add, pattern.text, verdict)
+                return
+            if session:
+                await in_daemon_thread(self._grants.add_for, session, self._workdir, pattern.text, verdict)
+                return
+        except StoreError as error:
+            log.warning("an answer could not be stored: %s", error)
         if approval.granted:
             self._session.append(pattern)
-        if approval.scope == "always":
-            try:
-                await in_daemon_thread(self._grants.add, pattern.text, "allow" if approval.granted else "deny")
-            except StoreError as error:
-                log.warning("an answer for good could not be stored: %s", error)
-        return approval
 
     # Hooks
 

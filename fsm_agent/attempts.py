@@ -10,7 +10,7 @@ from fsm_agent.live import LiveReply
 from fsm_agent.messages import ModelReply
 from fsm_agent.ports import ModelPort
 from fsm_agent.requests import CallModel, Cancelled, Failure, ModelRequest, Wait, Waited
-from fsm_agent.texts import one_line
+from fsm_agent.texts import clean, one_line
 from fsm_agent.watch import Stopwatch, race
 from fsm_agent.world import World
 
@@ -33,7 +33,8 @@ class Attempts:
         sink.close()
         if isinstance(reply, ModelReply):
             world.stale_streak = 0
-        elif isinstance(reply, Failure):
+            return replace(reply, text=clean(reply.text), reasoning=clean(reply.reasoning))
+        if isinstance(reply, Failure):
             keys = world.backends.current.keys
             return replace(reply, refreshable=keys.refreshable(), other_keys=keys.others(world.clock.now()))
         return reply

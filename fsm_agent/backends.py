@@ -10,14 +10,15 @@ from typing import Any
 from fsm_agent.credentials import KeyPool
 from fsm_agent.errors import ConfigError
 from fsm_agent.ports import Clock, ModelPort
-from fsm_agent.providers.choose import Choice, choose
-from fsm_agent.providers.probe import local_models
+from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.profiles import PROFILES
 from fsm_agent.requests import Rekey, Runtime, Switched
 from fsm_agent.settings import Settings
 
 FALLBACK_KEYS = ("model", "base_url", "api_key", "api_mode", "context_window")
 PortFactory = Callable[[Choice], ModelPort]
+Chooser = Callable[..., Choice]
+"""``fsm_agent.providers.choose.choose`` for an environment, with what a user may say of a model left open."""
 
 
 @dataclass(slots=True)
@@ -160,7 +161,7 @@ class Backends:
 
 
 def fallback_backends(
-    specs: Sequence[Mapping[str, Any]] | None, env: Mapping[str, str], settings: Settings, port: PortFactory
+    specs: Sequence[Mapping[str, Any]] | None, choose: Chooser, settings: Settings, port: PortFactory
 ) -> tuple[list[Backend], list[str]]:
     """The entries of ``fallbacks=``; an entry without a usable key is left out with a notice. Raises ``ConfigError`` for
     one that is malformed."""
@@ -175,7 +176,7 @@ def fallback_backends(
         if unknown := sorted(set(spec) - set(FALLBACK_KEYS)):
             raise ConfigError(f"fallback {number} has an unknown key", unknown[0], ", ".join(FALLBACK_KEYS))
         try:
-            backends.append(make_backend(dict(spec), env, settings, port))
+            backends.append(make_backend(dict(spec), choose, settings, port))
         except ConfigError as error:
             if not str(error).startswith("no key"):
                 raise
@@ -183,12 +184,12 @@ def fallback_backends(
     return backends, notices
 
 
-def make_backend(spec: Mapping[str, Any], env: Mapping[str, str], settings: Settings, port: PortFactory) -> Backend:
+def make_backend(spec: Mapping[str, Any], choose: Chooser, settings: Settings, port: PortFactory) -> Backend:
     """One entry from what a user says of it. ``model`` may be a ``ModelPort``, which is used as it is."""
     model, given = spec["model"], spec.get("api_key")
     rng = random.Random(settings.backoff.seed)  # noqa: S311 - a choice among keys, not a secret
     if hasattr(model, "call"):
         choice = Choice(PROFILES["scripted"], "scripted", None, (), spec.get("context_window"), "a model port was given")
         return Backend(choice, KeyPool(given, settings.credential, rng), model)
-    choice = choose(**spec, env=env, probe=local_models)
+    choice = choose(**spec)
     return Backend(choice, KeyPool(choice.keys if given is None else given, settings.credential, rng), port(choice))

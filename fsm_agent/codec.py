@@ -11,6 +11,7 @@ import dataclasses
 import enum
 import functools
 import json
+import operator
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,14 +25,19 @@ STORED = "stored"
 """Key of a field's metadata; ``False`` keeps the field out of what is stored."""
 
 
+def _same(value: Any) -> Any:
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class Codec:
     """``encode`` to JSON values, ``decode`` from them. ``frozen``: a value of this type never changes, so the same object
-    is the same value."""
+    is the same value. ``held``: what a later value is compared with, a copy for a type whose values do change."""
 
     encode: Coder
     decode: Coder
     frozen: bool = True
+    held: Coder = _same
 
 
 def dumps(value: object) -> str:
@@ -78,28 +84,30 @@ def codec_of(annotation: Any) -> Codec:
     raise TypeError(f"{annotation!r} cannot be stored")
 
 
-def _same(value: Any) -> Any:
-    return value
-
-
 AS_IT_IS = Codec(_same, _same)
 
 
 def _of_items(kind: Any, arguments: tuple[Any, ...]) -> Codec:
     if (kind is tuple and len(arguments) != 2) or (kind is tuple and arguments[-1] is not ...):
         parts = [codec_of(one) for one in arguments]
+        plain = all(part.encode is _same for part in parts)
         return Codec(
-            lambda values: [part.encode(one) for part, one in zip(parts, values, strict=True)],
+            _same if plain else lambda values: [part.encode(one) for part, one in zip(parts, values, strict=True)],
             lambda values: tuple(part.decode(one) for part, one in zip(parts, values, strict=True)),
             all(part.frozen for part in parts),
+            _same
+            if all(part.held is _same for part in parts)
+            else lambda values: tuple(part.held(one) for part, one in zip(parts, values, strict=True)),
         )
     item = codec_of(arguments[0])
     make: Callable[[Any], Any] = {tuple: tuple, frozenset: frozenset, list: list}.get(kind, tuple)
-    order: Callable[[Any], Any] = sorted if kind is frozenset else _same
+    order: Callable[[Any], Any] = sorted if kind is frozenset else list
+    held: Coder = list if kind is list else _same
     return Codec(
-        lambda values: [item.encode(one) for one in order(values)],
+        order if item.encode is _same else lambda values: [item.encode(one) for one in order(values)],
         lambda values: make(item.decode(one) for one in values),
         kind is not list and item.frozen,
+        held if item.held is _same else lambda values: make(item.held(one) for one in values),
     )
 
 
@@ -110,10 +118,12 @@ def _of_mapping(key: Any, value: Any) -> Codec:
         return Codec(_same, _same, frozen=False)
     write: Coder = _same if key is str else lambda one: dumps(keys.encode(one))
     read: Coder = _same if key is str else lambda one: keys.decode(json.loads(one))
+    plain = key is str and values.encode is _same
     return Codec(
-        lambda mapping: {write(k): values.encode(v) for k, v in mapping.items()},
+        dict if plain else lambda mapping: {write(k): values.encode(v) for k, v in mapping.items()},
         lambda mapping: {read(k): values.decode(v) for k, v in mapping.items()},
         frozen=False,
+        held=dict if values.held is _same else lambda mapping: {k: values.held(v) for k, v in mapping.items()},
     )
 
 
@@ -134,15 +144,19 @@ def _of_union(members: tuple[Any, ...]) -> Codec:
             lambda value: {"is": type(value).__name__, **by_name[type(value).__name__].encode(value)},
             lambda value: by_name[value["is"]].decode({k: v for k, v in value.items() if k != "is"}),
             all(one.frozen for one in by_name.values()),
+            lambda value: by_name[type(value).__name__].held(value),
         )
     )
 
 
 def _optional(codec: Codec) -> Codec:
+    if codec.encode is _same and codec.decode is _same:
+        return codec
     return Codec(
         lambda value: None if value is None else codec.encode(value),
         lambda value: None if value is None else codec.decode(value),
         codec.frozen,
+        lambda value: None if value is None else codec.held(value),
     )
 
 
@@ -175,19 +189,31 @@ def _stored_fields(kind: type[Any]) -> Iterator[FieldCodec]:
             yield FieldCodec(field.name, codec_of(hints[field.name]), default)
 
 
+@functools.cache
+def values_of(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
+    """What reads the stored fields of such a dataclass, in the order of ``fields_of``."""
+    names = [field.name for field in fields_of(kind)]
+    if len(names) > 1:
+        return operator.attrgetter(*names)
+    return lambda value: tuple(getattr(value, name) for name in names)
+
+
 def _of_dataclass(kind: type) -> Codec:
     # fields are looked up when first used: a dataclass may name itself
     def encode(value: Any) -> dict[str, Any]:
         out: dict[str, Any] = {}
-        for field in fields_of(kind):
-            held = getattr(value, field.name)
-            if held is not field.default and held != field.default:
-                out[field.name] = field.codec.encode(held)
+        for field, found in zip(fields_of(kind), values_of(kind)(value), strict=True):
+            if found is not field.default and found != field.default:
+                out[field.name] = field.codec.encode(found)
         return out
 
     def decode(value: Mapping[str, Any]) -> Any:
         codecs = {field.name: field.codec for field in fields_of(kind)}
         return kind(**{name: codecs[name].decode(one) for name, one in value.items() if name in codecs})
 
+    def held(value: Any) -> Any:
+        copies = {f.name: f.codec.held(getattr(value, f.name)) for f in fields_of(kind) if f.codec.held is not _same}
+        return dataclasses.replace(value, **copies)
+
     frozen = bool(kind.__dataclass_params__.frozen)  # type: ignore[attr-defined]
-    return Codec(encode, decode, frozen)
+    return Codec(encode, decode, frozen, _same if frozen else held)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fsm_agent.agenttools import AGENT_LEVEL, AGENT_TOOLSETS, AgentTools, Parts, agent_tools
+from fsm_agent.agenttools import AGENT_LEVEL, AGENT_TOOLSETS, AgentTools, Background, Parts, agent_tools
+from fsm_agent.agenttools.bridge import bridge_tools
 from fsm_agent.agenttools.child import ChildAgent
 from fsm_agent.approvals import Approvals
 from fsm_agent.backends import Backend, Backends, fallback_backends, make_backend
 from fsm_agent.backoff import Backoff
 from fsm_agent.budget import IterationBudget
 from fsm_agent.callbacks import Callbacks
+from fsm_agent.configfile import Config
 from fsm_agent.credentials import ApiKey
 from fsm_agent.errors import ConfigError
 from fsm_agent.grants import Grants
@@ -57,11 +58,13 @@ class Given:
     fallbacks: Sequence[Mapping[str, Any]] | None
     settings: Settings
     home: Path
+    config: Config
     callbacks: object | Mapping[str, Callable[..., Any]] | None
     clock: Clock
     budget: IterationBudget | None
     auxiliary: Specs
     memory: MemoryProvider | None
+    notes: Notes
     mcp: Mapping[str, Any] | None
     workdir: Path
     store: Store
@@ -77,7 +80,11 @@ def composed(given: Given, make: Callable[..., ChildAgent]) -> World:
     external = _external(given)
     more = inherits.more if inherits else _servers(given)
     nursery = Nursery(make, _for_children(given, backends), lambda: world, more, inherits.depth if inherits else 0)
-    own, registered = _tools(given, external, Parts(given.store, told, clock, settings, nursery))
+    background = _background(given, nursery, told)
+    signals.listener = background.interrupt if background is not None else None
+    offered = background if settings.delegation.background else None
+    parts = Parts(given.store, told, clock, settings, nursery, offered)
+    own, registered = _tools(given, external, parts, more)
     world = World(
         settings=settings,
         clock=clock,
@@ -102,6 +109,7 @@ def composed(given: Given, make: Callable[..., ChildAgent]) -> World:
         recall=Recall(external, told, signals),
         auxiliary=_auxiliary(given),
         budget=given.budget,
+        background=background,
         notices=tuple(notices),
     )
     return world
@@ -119,15 +127,19 @@ def _backends(given: Given) -> tuple[Backends, list[str]]:
         "api_mode": given.api_mode,
         "context_window": given.context_window,
     }
-    primary = make_backend(spec, os.environ, given.settings, port)
-    chain, notices = fallback_backends(given.fallbacks, os.environ, given.settings, port)
+    choose = given.config.chooser
+    primary = make_backend(spec, choose, given.settings, port)
+    fallbacks = given.config.fallbacks if given.fallbacks is None else given.fallbacks
+    chain, notices = fallback_backends(fallbacks, choose, given.settings, port)
     return Backends(primary, chain, given.settings, given.clock), notices
 
 
 def _auxiliary(given: Given) -> tuple[Backend, ...]:
     """The models for side tasks, in the order in which they are tried."""
-    specs = [given.auxiliary] if isinstance(given.auxiliary, Mapping) else given.auxiliary
-    chain, _ = fallback_backends(specs, os.environ, given.settings, _port(given))
+    specs = given.config.auxiliary if given.auxiliary is None else given.auxiliary
+    chain, _ = fallback_backends(
+        [specs] if isinstance(specs, Mapping) else specs, given.config.chooser, given.settings, _port(given)
+    )
     return tuple(chain)
 
 
@@ -147,7 +159,7 @@ def _for_children(given: Given, backends: Backends) -> dict[str, Any]:
     }
 
 
-def _tools(given: Given, external: ExternalMemory | None, parts: Parts) -> tuple[list[Tool], list[Tool]]:
+def _tools(given: Given, external: ExternalMemory | None, parts: Parts, more: ToolSource | None) -> tuple[list[Tool], list[Tool]]:
     """(those that are a part of the agent, all others). A user's tool takes the place of a built-in one of its name."""
     if isinstance(given.toolsets, str):
         raise ConfigError("toolsets has the wrong type", given.toolsets, "a list of names")
@@ -159,12 +171,21 @@ def _tools(given: Given, external: ExternalMemory | None, parts: Parts) -> tuple
     mine = [name for name in given.toolsets if name != "delegate" or parts.nursery.allowed]
     home, settings = given.home, given.settings
     offered = [
-        *tools_of(groups, given.workdir, home / RESULTS, home, Notes.at(home, settings.memory), settings.web),
+        *tools_of(groups, given.workdir, home / RESULTS, home, given.notes, settings.web),
         *agent_tools(mine, parts),
+        *(bridge_tools(more) if more is not None and settings.tool.bridge_above is not None else ()),
     ]
     built_in = [one for one in offered if one.spec.name not in names]
     agent_level = [one for one in built_in if one.spec.name in AGENT_LEVEL]
     return agent_level, [*(one for one in built_in if one.spec.name not in AGENT_LEVEL), *own]
+
+
+def _background(given: Given, nursery: Nursery, told: Callbacks) -> Background | None:
+    """Tasks in the background are an affair of the agent that a person talks to, not of its children."""
+    if given.inherits is not None:
+        return None
+    able = given.settings.delegation.background and nursery.allowed and "delegate" in given.toolsets
+    return Background(nursery, given.store, told, given.clock, given.settings, able=able)
 
 
 def _servers(given: Given) -> ToolSource | None:

@@ -65,8 +65,8 @@ class Controls:
         while True:
             try:
                 self._look()
-            except StoreError:
-                log.warning("the orders of debuggers cannot be read", exc_info=True)
+            except StoreError as error:
+                log.warning("the orders of debuggers cannot be read: %s", error)
                 time.sleep(IDLE)
             with self._lock:
                 if self._gates:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fsm_agent.codec import FieldCodec, fields_of
+from fsm_agent.codec import fields_of, values_of
 
-KEPT, ADDED, SET, GONE = "kept", "added", "set", "gone"
-UNSET = object()
+KEPT, ADDED, SET, GONE, IN = "kept", "added", "set", "gone", "in"
 
 
 def difference(before: Any, after: Any) -> Any:
-    """``after`` as a change of ``before``: ``{"to": …}`` for a new value, else what to add to a list or set in an object."""
+    """``after`` as a change of ``before``: ``{"to": …}`` for a new value, else what to add to a list, or what to set, drop and
+    change in an object."""
     if isinstance(before, list) and isinstance(after, list):
         kept = _common(before, after)
         if kept:
@@ -25,8 +25,12 @@ def difference(before: Any, after: Any) -> Any:
     if isinstance(before, dict) and isinstance(after, dict) and before:
         put = {key: value for key, value in after.items() if key not in before or before[key] != value}
         gone = [key for key in before if key not in after]
-        if len(put) + len(gone) < len(after):
-            return {SET: put, GONE: gone}
+        inner = {key: change for key in put if key in before and "to" not in (change := difference(before[key], put[key]))}
+        found: dict[str, Any] = {SET: {key: value for key, value in put.items() if key not in inner}, GONE: gone}
+        if inner:
+            found[IN] = inner
+        if (inner or len(put) + len(gone) < len(after)) and list(applied(before, found)) == list(after):  # order counts
+            return found
     return {"to": after}
 
 
@@ -36,7 +40,10 @@ def applied(before: Any, change: Mapping[str, Any]) -> Any:
         return change["to"]
     if KEPT in change:
         return [*before[: change[KEPT]], *change[ADDED]]
-    return {key: value for key, value in before.items() if key not in change[GONE]} | change[SET]
+    after = before | change[SET] | {key: applied(before[key], one) for key, one in change.get(IN, {}).items()}
+    for key in change[GONE]:
+        del after[key]
+    return after
 
 
 def patched(start: Mapping[str, Any], deltas: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -58,33 +65,28 @@ def _common(before: list[Any], after: list[Any]) -> int:
 
 
 class Tracker:
-    """Remembers a dataclass as it was last seen. Values of frozen types are compared as objects and written only when they
-    are others; the rest is written and compared each time, so it should be small."""
+    """Remembers a dataclass as it was last seen, and says what of it is different now. Only what changed is written; the rest
+    costs a comparison."""
 
     def __init__(self, turn: Any) -> None:
-        self._turn = turn
-        self._fields = fields_of(type(turn))
-        self._seen: dict[str, Any] = {}
-        self._written: dict[str, Any] = {}
-        self.start = {field.name: self._note(field) for field in self._fields}
-
-    def _note(self, field: FieldCodec) -> Any:
-        value = getattr(self._turn, field.name)
-        written = field.codec.encode(value)
-        self._seen[field.name], self._written[field.name] = value, written
-        return written
+        kind: type = type(turn)
+        self._turn, self._fields, self._values = turn, fields_of(kind), values_of(kind)
+        values = self._values(turn)
+        self._held = [field.codec.held(value) for field, value in zip(self._fields, values, strict=True)]
+        self.start = {field.name: field.codec.encode(value) for field, value in zip(self._fields, values, strict=True)}
+        self._written = dict(self.start)
 
     def delta(self) -> dict[str, Any]:
         """What changed since the last call, field by field; empty when nothing did."""
         changed: dict[str, Any] = {}
-        for field in self._fields:
-            value = getattr(self._turn, field.name)
-            if field.codec.frozen and (value is self._seen[field.name] or value == self._seen[field.name]):
+        for place, (value, held) in enumerate(zip(self._values(self._turn), self._held, strict=True)):
+            if value is held or value == held:
                 continue
-            before = self._written[field.name]
-            after = self._note(field)
+            name, codec = self._fields[place].name, self._fields[place].codec
+            before, after = self._written[name], codec.encode(value)
+            self._held[place], self._written[name] = codec.held(value), after
             if after != before:
-                changed[field.name] = difference(before, after)
+                changed[name] = difference(before, after)
         return changed
 
 

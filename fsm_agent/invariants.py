@@ -31,11 +31,6 @@ def sendable(message: Message) -> bool:
     return message.role != "assistant" or bool(message.tool_calls) or bool(message.text.strip())
 
 
-def awaited(group: Sequence[Message], result: Message) -> bool:
-    """Does the run hold a call that this result answers? All others are dropped."""
-    return any(call.id == result.tool_call_id for message in group for call in message.tool_calls)
-
-
 def opens_group(group: Sequence[Message], message: Message) -> bool:
     """Does ``message`` start a run of its own after ``group``? A tool row never does."""
     if not group:
@@ -68,12 +63,12 @@ def _assistant_rows(group: Sequence[Message], seen: set[str], shape: Callable[[M
     row = _joined([shape(message) for message in speakers])
     row.pop("tool_calls", None)
     answered = [call for message in speakers for call in message.tool_calls if call.id in results]
-    calls, answers, taken = [], [], set(seen)
+    calls, answers, taken = [], [], set[str]()
     for number, call in enumerate(answered):
         if call.id not in results:
             continue  # it has the id of a call before it, whose result it cannot share
         result = shape(results.pop(call.id))
-        call_id = _unique(call.id or fallback_id(call, number), taken)
+        call_id = _unique(call.id or fallback_id(call, number), seen, taken)
         taken.add(call_id)
         arguments, intact = _arguments(call)
         calls.append(
@@ -98,11 +93,14 @@ def fallback_id(call: ToolCall, number: int) -> str:
     return "call_" + hashlib.sha256(f"{call.name}|{call.arguments}|{number}".encode()).hexdigest()[:16]
 
 
-def _unique(call_id: str, taken: set[str]) -> str:
+def _unique(call_id: str, seen: set[str], taken: set[str]) -> str:
     candidate, number = call_id, 2
-    while candidate in taken:
+    while candidate in seen or candidate in taken:
         candidate, number = f"{call_id}_{number}", number + 1
     return candidate
+
+
+_SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 def _arguments(call: ToolCall) -> tuple[str, bool]:
@@ -112,7 +110,7 @@ def _arguments(call: ToolCall) -> tuple[str, bool]:
         return "{}", False
     if not isinstance(value, dict):
         return "{}", False
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False), True
+    return _SORTED.encode(value), True
 
 
 def _joined(rows: list[WireRow]) -> WireRow:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fsm_agent.callbacks import Callbacks
 from fsm_agent.ports import Clock
 from fsm_agent.scrub import ThinkScrubber
+from fsm_agent.texts import clean, clean_piece
 from fsm_agent.watch import Stopwatch
 
 
@@ -15,13 +16,22 @@ class LiveReply:
     def __init__(self, clock: Clock, callbacks: Callbacks, *, quiet: bool = False, paragraph: bool = False) -> None:
         self._since_chunk = Stopwatch(clock)
         self._begun = False
-        self.shown = ""
-        self.thoughts = ""
+        self._shown: list[str] = []  # joined when asked for: adding to one long text would copy all of it for each piece
+        self._thoughts: list[str] = []
+        self._half = ""
         self.tool_begun = False
         self._callbacks = callbacks
         self._scrubber = ThinkScrubber()
         self._quiet, self._paragraph = quiet, paragraph
         self._waiting, self._closed = True, False
+
+    @property
+    def shown(self) -> str:
+        return "".join(self._shown)
+
+    @property
+    def thoughts(self) -> str:
+        return "".join(self._thoughts)
 
     def begin(self) -> None:
         """The port is ready: silence counts from now on."""
@@ -40,11 +50,12 @@ class LiveReply:
 
     def text(self, delta: str) -> None:
         if not self._closed:
-            self._show(*self._scrubber.feed(delta))
+            piece, self._half = clean_piece(self._half + delta)
+            self._show(*self._scrubber.feed(piece))
 
     def reasoning(self, delta: str) -> None:
         if not self._closed and delta:
-            self.thoughts += delta
+            self._thoughts.append(delta)
             self._emit("reasoning", delta)
 
     def tool(self, name: str) -> None:
@@ -55,6 +66,8 @@ class LiveReply:
     def close(self) -> None:
         """Show what the scrubber still held back, and ignore everything from now on."""
         if not self._closed:
+            if self._half:
+                self._show(*self._scrubber.feed(clean(self._half)))
             self._show(*self._scrubber.flush())
             if self._waiting:
                 self._emit("thinking", False)
@@ -64,8 +77,8 @@ class LiveReply:
         if reasoning:
             self.reasoning(reasoning)
         if visible:
-            first = not self.shown
-            self.shown += visible
+            first = not self._shown
+            self._shown.append(visible)
             if not self.tool_begun:
                 self._emit("stream_delta", ("\n\n" if first and self._paragraph else "") + visible)
 

@@ -133,12 +133,13 @@ class _RowTransition(transitions.Transition):
         self.row = row
 
     def execute(self, event_data: transitions.EventData) -> bool:
-        taken = super().execute(event_data)
-        if taken:
-            choice = event_data.model
-            assert isinstance(choice, _Choice)
-            choice.row = self.row
-        return taken
+        """Choosing is all: a choice has no state to leave or enter, and no callback is registered."""
+        if not all(condition.check(event_data) for condition in self.conditions):
+            return False
+        choice = event_data.model
+        assert isinstance(choice, _Choice)
+        choice.row = self.row
+        return True
 
 
 class _RowMachine(transitions.Machine):

@@ -7,7 +7,7 @@ and what is sent are different values: recovery scaffolding exists only in the w
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from fsm_agent.errors import ConfigError
@@ -134,7 +134,13 @@ class Usage:
         return self.prompt + self.output
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+        return Usage(
+            self.input + other.input,
+            self.output + other.output,
+            self.cache_read + other.cache_read,
+            self.cache_write + other.cache_write,
+            self.reasoning + other.reasoning,
+        )
 
 
 NO_USAGE = Usage()

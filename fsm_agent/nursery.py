@@ -12,6 +12,7 @@ from fsm_agent.agenttools.child import ChildAgent
 from fsm_agent.approvals import Approvals
 from fsm_agent.callbacks import Callbacks
 from fsm_agent.requests import Saved
+from fsm_agent.sessions import Session
 from fsm_agent.settings import Delegation
 from fsm_agent.texts import one_line
 from fsm_agent.tools import Tool, as_tool
@@ -26,12 +27,13 @@ that call tools (AGT-05)."""
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """What a child has of its parent. ``more``: its tools that come and go, already running."""
+    """What a child has of its parent. ``more``: its tools that come and go, already running. ``session``: the child's own."""
 
     order: Order
     depth: int
     approvals: Approvals
     more: ToolSource | None
+    session: Session
 
 
 class Borrowed:
@@ -81,9 +83,9 @@ class Nursery:
         world = self._world()
         limits, callbacks = world.settings.delegation, Callbacks(order.callbacks)
         session = world.store.session(order.session_id)
-        session.kind, session.parent = "child", order.parent_session
+        session.kind, session.source, session.parent = "child", "child", order.parent_session
         goal = one_line(order.goal, 200)
-        approvals = world.approvals.for_child(callbacks, goal, ask=limits.approvals == "ask")
+        approvals = world.approvals.for_child(callbacks, goal, ask=limits.approvals == "ask" and not order.unattended)
         return self._make(
             **{
                 **self._given,
@@ -94,7 +96,7 @@ class Nursery:
                 "callbacks": order.callbacks,
                 "budget": order.budget,
                 "store": world.store,
-                "inherits": Inherited(order, self._depth + 1, approvals, self._more),
+                "inherits": Inherited(order, self._depth + 1, approvals, self._more, session),
             }
         )
 

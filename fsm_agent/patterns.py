@@ -52,11 +52,12 @@ class Asked:
 
     @classmethod
     def of(cls, tool: str, arguments: Mapping[str, Any], path_arguments: Sequence[str], workdir: str) -> Asked:
-        command = next((value for name in COMMANDS if isinstance(value := arguments.get(name), str)), None)
+        lines = {name: value for name in COMMANDS if isinstance(value := arguments.get(name), str)}
         given = [arguments.get(name) for name in path_arguments]
         paths = tuple(os.path.realpath(os.path.join(workdir, path)) for path in given if isinstance(path, str))
-        others = {name for name, value in arguments.items() if name not in COMMANDS and value not in (None, "", ".")}
-        return cls(tool, arguments, command, paths if len(paths) == len(path_arguments) else (), others <= HARMLESS)
+        others = {name for name, value in arguments.items() if name not in lines and value not in (None, "", ".")}
+        plain = others <= HARMLESS and len(lines) == 1  # of two lines nobody knows which one counts
+        return cls(tool, arguments, "\n".join(lines.values()) or None, paths if len(paths) == len(path_arguments) else (), plain)
 
     @property
     def text(self) -> str:

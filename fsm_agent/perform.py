@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from fsm_agent.agenttools import Scene
+from fsm_agent.agenttools import Scene, bridged
 from fsm_agent.attempts import Attempts
 from fsm_agent.budget import IterationBudget, tree_budget
 from fsm_agent.events import CURRENT
@@ -86,8 +87,8 @@ class Performer:
             CloseTurn: self._close,
         }
 
-    async def __call__(self, request: Any) -> Any:
-        return await self._performers[type(request)](request)
+    def __call__(self, request: Any) -> Awaitable[Any]:
+        return self._performers[type(request)](request)
 
     # Begin and end
 
@@ -109,11 +110,20 @@ class Performer:
             auxiliary=tuple(backend.choice.runtime(primary=False) for backend in auxiliary),
             compacted=Compacted(guard.done, guard.blocked(self._world.clock.now())),
             review_due=self._review_due(),
+            news=await self._news(opening=True),
         )
 
     def _tools(self) -> tuple[ToolSpec, ...]:
         world = self._world
-        return world.approvals.looked_at((*world.tools.specs, *world.agent_tools.specs))
+        specs = world.approvals.looked_at((*world.tools.specs, *world.agent_tools.specs))
+        return bridged(specs, world.tools.late_names, world.settings.tool.bridge_above)
+
+    async def _news(self, *, opening: bool = False) -> tuple[str, ...]:
+        """What is to be told of tasks in the background."""
+        background, window = self._world.background, self._world.backends.runtime().window
+        if background is None:
+            return ()
+        return await background.news(self._session, CURRENT.get(), window, opening=opening)
 
     async def reopen(self, before: Runtime) -> Runtime:
         """What ``OpenTurn`` does, for a turn that was opened in another process: the runtime to go on with."""
@@ -124,6 +134,8 @@ class Performer:
         for line in (*self._notices, notice, *missing):
             if line:
                 self._world.callbacks.emit("status", line)
+        if self._world.background is not None:
+            self._world.background.resumed()
         return runtime
 
     def spent_before(self, iterations: int, children: Sequence[ChildTurn]) -> None:
@@ -159,6 +171,7 @@ class Performer:
             steer=box.take_steer() if request.take_steer else (),
             starved=request.charge and budget is not None and not budget.take(),
             at=self._world.clock.now(),
+            news=await self._news() if request.take_steer else (),
         )
 
     async def _close(self, request: CloseTurn) -> Done:
@@ -190,12 +203,16 @@ class Performer:
         if world.settings.tool.delay:
             await world.clock.sleep(world.settings.tool.delay)
         world.callbacks.emit("tool_start", request.call_id, request.name, dict(request.arguments))
-        world.callbacks.emit("tool_progress", "started", request.name, one_line(str(dict(request.arguments)), 120))
-        outcome = await self._ran(request)
+        self._progress("started", request, lambda: str(dict(request.arguments)))
+        outcome = await self._changed(request, await self._ran(request))
         arguments = dict(request.arguments)
         world.callbacks.emit("tool_complete", request.call_id, request.name, arguments, outcome.text, outcome.status)
-        world.callbacks.emit("tool_progress", "completed", request.name, one_line(outcome.text, 120))
+        self._progress("completed", request, lambda: outcome.text)
         return outcome
+
+    def _progress(self, what: str, request: RunTool, preview: Callable[[], str]) -> None:
+        if self._world.callbacks.hears("tool_progress"):
+            self._world.callbacks.emit("tool_progress", what, request.name, one_line(preview(), 120))
 
     async def _ran(self, request: RunTool) -> ToolOutcome:
         """By the agent itself for its own tools, and by the registry for all others: this is the only place that chooses."""
@@ -208,8 +225,16 @@ class Performer:
         scene = Scene(self._session, CURRENT.get(), request.call_id, interrupted, self._budget, window)
         return await world.agent_tools.run(request, scene)
 
+    async def _changed(self, request: RunTool, outcome: ToolOutcome) -> ToolOutcome:
+        """What an ``after_tool`` callback makes of a result; one that fails leaves it as it is."""
+        callbacks = self._world.callbacks
+        if not callbacks.has("after_tool"):
+            return outcome
+        answer = await callbacks.ask("after_tool", request.name, dict(request.arguments), outcome.text, outcome.status)
+        return replace(outcome, text=answer) if isinstance(answer, str) else outcome
+
     async def _ask(self, request: AskApproval) -> Approval:
-        return await self._world.approvals.ask(request, self._world.signals.event())
+        return await self._world.approvals.ask(request, self._world.signals.event(), self._session.id)
 
     # Store and people
 

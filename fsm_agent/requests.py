@@ -26,7 +26,8 @@ CacheTtl = Literal["5m", "1h"]
 class ToolSpec:
     """What the turn knows of a tool; the handler lives behind the tool port. ``parameters`` is a JSON schema object.
     ``timeout`` in seconds and ``max_result_chars`` are ``None`` for the settings' defaults. ``path_arguments`` names the
-    arguments that are paths: a ``parallel`` tool that has any runs beside others only when their paths are disjoint."""
+    arguments that are paths: a ``parallel`` tool that has any runs beside others only when their paths are disjoint.
+    ``deferred``: no request names it; the model finds it with ``tool_search`` and calls it with ``tool_call``."""
 
     name: str
     description: str
@@ -37,6 +38,7 @@ class ToolSpec:
     timeout: float | None = None
     max_result_chars: int | None = None
     approval: Literal["never", "ask"] = "never"
+    deferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +291,7 @@ class Compacted:
 @dataclass(frozen=True, slots=True)
 class Opened:
     """What a turn starts with. ``session_rows`` are the rows stored so far; ``workdir`` is where relative paths begin.
-    ``review_due``: it is time that the notes are looked over."""
+    ``review_due``: it is time that the notes are looked over. ``news``: reports on tasks in the background."""
 
     runtime: Runtime
     tools: tuple[ToolSpec, ...]
@@ -300,6 +302,7 @@ class Opened:
     auxiliary: tuple[Runtime, ...] = ()
     compacted: Compacted = Compacted()
     review_due: bool = False
+    news: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,13 +315,15 @@ class Prefetched:
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """``starved``: the budget shared with other turns has nothing left. ``at``: when that was, in seconds."""
+    """``starved``: the budget shared with other turns has nothing left. ``at``: when that was, in seconds. ``news``: reports on
+    tasks in the background, when steering texts were asked for."""
 
     interrupted: bool = False
     message: str | None = None
     steer: tuple[str, ...] = ()
     starved: bool = False
     at: float = 0.0
+    news: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 from fsm_agent.errors import JournalError
@@ -39,7 +38,8 @@ class RunnableTurn(TurnLike, Protocol):
 
 
 class Runner:
-    """One turn, moved step by step. ``on_move`` is told of every step after it was journalled."""
+    """One turn, moved step by step. ``on_move`` is told of every step after it was journalled. ``machine``, ``states``,
+    ``perform`` and ``journal`` are what it was made with, so that a debugger can run the same turn at a gate."""
 
     def __init__(
         self,
@@ -52,8 +52,8 @@ class Runner:
     ) -> None:
         self.turn = turn
         self.ended = False
-        self._machine, self._states, self._perform = machine, states, perform
-        self._journal, self._on_move = journal, on_move
+        self.machine, self.states, self.perform = machine, states, perform
+        self.journal, self.on_move = journal, on_move
         self._visit: Generator[Any, Any, str | None] | None = None
         self._asking: Any = None
         self._reply: Any = None
@@ -74,7 +74,7 @@ class Runner:
         if self._asking is not None:  # whoever ran the turn was cancelled while this was performed
             return await self._exchange(self._asking)
         if self._visit is None:
-            self._visit, self._reply, self._ordinal = self._states[self.turn.state](self.turn), None, 0
+            self._visit, self._reply, self._ordinal = self.states[self.turn.state](self.turn), None, 0
             self._entered = time.perf_counter()
         try:
             asked = self._visit.send(self._reply)
@@ -87,7 +87,7 @@ class Runner:
     async def _exchange(self, asked: Any) -> Exchange | Step | None:
         self._asking = asked
         exchange = Exchange(self.turn.seq, self.turn.state, self._ordinal, asked)
-        known = await self._journal.asked(exchange)
+        known = await self.journal.asked(exchange)
         try:
             replies = await self._perform_all(exchange, known)
         except JournalError:
@@ -96,7 +96,7 @@ class Runner:
             return await self._crash(error)
         self._asking, self._reply = None, replies if isinstance(asked, list) else replies[0]
         self._ordinal += 1
-        return replace(exchange, reply=self._reply)
+        return Exchange(exchange.seq, exchange.state, exchange.ordinal, asked, self._reply)
 
     async def _perform_all(self, exchange: Exchange, known: Sequence[Any]) -> list[Any]:
         """The requests of a list run at the same time; a reply that is known is not asked for again."""
@@ -110,8 +110,8 @@ class Runner:
         if known is not UNKNOWN:
             return known
         began = time.perf_counter()
-        reply = await self._perform(exchange.requests[place])
-        await self._journal.got(exchange, place, reply, time.perf_counter() - began)
+        reply = await self.perform(exchange.requests[place])
+        await self.journal.got(exchange, place, reply, time.perf_counter() - began)
         return reply
 
     async def _crash(self, error: Exception) -> Step | None:
@@ -120,11 +120,11 @@ class Runner:
 
     async def _leave(self, event: str | None) -> Step | None:
         self._visit = self._asking = None
-        if self.turn.state == self._machine.table.final:
+        if self.turn.state == self.machine.table.final:
             self.ended = True
             return None
         source = self.turn.state
-        move = self._machine.advance(self.turn, event or "")
+        move = self.machine.advance(self.turn, event or "")
         self.turn.arrive(move.row)
         step = Step(
             seq=self.turn.seq,
@@ -137,8 +137,8 @@ class Runner:
             seconds=time.perf_counter() - self._entered,
             exit=move.row.exit,
         )
-        await self._journal.moved(step)
-        self._on_move(step)
+        await self.journal.moved(step)
+        self.on_move(step)
         return step
 
 

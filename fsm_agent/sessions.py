@@ -47,11 +47,11 @@ class Continued:
 Note = Appended | Replaced | Continued
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Session:
     """``rows`` is the transcript in use, ``version`` counts how often it was replaced, ``wire`` is the bytes already made of it.
     ``turns`` is how many have ended; ``revision`` what the store said of it when it was read; ``unsaved`` are writes that a
-    failing store did not take."""
+    failing store did not take. ``source``: what began it (cli, chat, debugger, python, child, fork)."""
 
     id: str
     rows: list[Message] = field(default_factory=list)
@@ -64,6 +64,7 @@ class Session:
     kind: str = "root"
     parent: str | None = None
     title: str = ""
+    source: str = ""
     end_reason: str = ""
     successor: Session | None = None
     holder: str | None = None
@@ -115,7 +116,7 @@ class Session:
         """End this session by compaction: ``child`` goes on with these rows, under the same turn."""
         child.parent, child.prompts, child.guard, child.meter = self.id, dict(self.prompts), self.guard, self.meter
         child.title, child.kind = next_title(self.title or self.id), "compression"
-        child.holder, child.usage = self.holder, self.usage
+        child.holder, child.usage, child.source = self.holder, self.usage, self.source
         self.successor, self.end_reason = child, "compression"
         self.unwritten.append(Continued(child))
         child.replace(rows)

@@ -1,19 +1,23 @@
 """Every figure of a turn that a user may change, in one place, with its default and its allowed range.
 
 Nested names are the field names joined by dots (``budget.grace_call``); in the environment ``FSM_AGENT_`` and double
-underscores (``FSM_AGENT_BUDGET__GRACE_CALL=false``). Seconds, tokens and characters as the docstrings say.
+underscores (``FSM_AGENT_BUDGET__GRACE_CALL=false``); in the config file ``[settings.budget]``. Seconds, tokens and characters as
+the docstrings say.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.requests import CacheTtl, Effort
+
+ENV_PREFIX = "FSM_AGENT_"
 
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
@@ -166,7 +170,8 @@ class Compression(Group):
 class Tools(Group):
     """Running tools. Seconds and characters; ``max_result_chars`` bounds one result, ``turn_result_chars`` those of one
     reply, ``preview_chars`` is what stays in the context of a result that was saved to a file. ``failed_files_footer``: the
-    final answer names files that a failed tool left unchanged."""
+    final answer names files that a failed tool left unchanged. ``bridge_above``: with more tools than this
+    those of MCP servers are in no request; the model finds them with ``tool_search`` and calls them with ``tool_call``."""
 
     max_workers: Annotated[int, Field(ge=1, le=64)] = 8
     batch_timeout: Seconds = 420
@@ -176,6 +181,7 @@ class Tools(Group):
     turn_result_chars: Annotated[int, Field(ge=1_000)] = 200_000
     preview_chars: Annotated[int, Field(ge=100)] = 1_500
     failed_files_footer: bool = True
+    bridge_above: Count | None = None
 
 
 class Guardrail(Group):
@@ -205,12 +211,14 @@ class Approvals(Group):
 
 
 class Delegation(Group):
-    """Child turns. ``budget``: see ``fsm_agent.budget``. ``approvals``: what a child does when it needs a yes: ``deny``, or
-    ``ask`` whoever approves for its parent. ``summary_max_chars``: of a child's answer as its parent sees it, which also takes no
-    more than ``headroom_fraction`` of the room that the parent's window has left, shared by the children, but may always be
-    ``summary_min_chars``. Seconds: ``heartbeat`` between two signs of life, ``stale_idle`` and ``stale_in_tool`` after which a
-    child that does nothing, or whose tool runs, is stopped."""
+    """Child turns. ``background``: the model may give tasks without waiting. ``budget``: see ``fsm_agent.budget``.
+    ``approvals``: what a child does when it needs a yes: ``deny``, or ``ask`` whoever approves for its parent.
+    ``summary_max_chars``: of a child's answer as its parent sees it, which also takes no more than ``headroom_fraction`` of the
+    room that the parent's window has left, shared by the children, but may always be ``summary_min_chars``. Seconds:
+    ``heartbeat`` between two signs of life, ``stale_idle`` and ``stale_in_tool`` after which a child that does nothing, or
+    whose tool runs, is stopped."""
 
+    background: bool = False
     budget: BudgetMode = "tree_cap"
     max_iterations: Count = 50
     max_children: Count = 3
@@ -295,14 +303,14 @@ class Web(Group):
 
 
 class Settings(BaseSettings):
-    """All settings: what is given here, over the environment, over the defaults. ``reasoning_effort``: how much a model that
-    can think should think before it speaks; ``None`` leaves it to the model.
+    """All settings: what is given here, over the environment, over the defaults; ``of`` knows the config file, too.
+    ``reasoning_effort``: how much a model that can think should think before it speaks; ``None`` leaves it to the model.
 
     Raises ``ConfigError`` (one line: what, given, allowed) for an unknown name or a value out of range.
     """
 
     model_config = SettingsConfigDict(
-        env_prefix="FSM_AGENT_", env_nested_delimiter="__", extra="forbid", frozen=True, env_ignore_empty=True
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, env_ignore_empty=True
     )
 
     max_iterations: Annotated[int, Field(ge=0, le=100_000)] = 90
@@ -346,15 +354,19 @@ class Settings(BaseSettings):
             super().__init__(**given)
         except ValidationError as error:
             raise _explain(error) from None
+        except SettingsError as error:
+            raise _unreadable(error) from None
 
     @classmethod
-    def of(cls, value: Settings | Mapping[str, Any] | None = None) -> Settings:
-        """Settings from a mapping; an instance is taken as it is."""
+    def of(cls, value: Settings | Mapping[str, Any] | None = None, file: Mapping[str, Any] | None = None) -> Settings:
+        """Settings from a mapping: over the environment, over ``file`` (``[settings]`` of the config file), over the defaults. An
+        instance is taken as it is."""
         if isinstance(value, Settings):
             return value
         if value is not None and not isinstance(value, Mapping):
             raise ConfigError("settings have the wrong type", value, "a Settings instance or a mapping")
-        return cls(**dict(value or {}))
+        given = dict(value or {})
+        return cls(**given) if not file else cls(**merged(merged(file, from_environment()), given))
 
     @classmethod
     def settings_customise_sources(
@@ -377,12 +389,51 @@ class Settings(BaseSettings):
         return self.max_attempts_per_call_block or max(12, self.api_max_retries * (1 + chain) + 3)
 
 
+def from_environment() -> dict[str, Any]:
+    """What the environment says of settings, nested. Raises ``ConfigError`` for a list or table that is no JSON."""
+    try:
+        return EnvSettingsSource(Settings)()
+    except SettingsError as error:
+        raise _unreadable(error) from None
+
+
+def unknown_variables() -> list[str]:
+    """Variables that look like settings and are none: a typing error changes nothing, and nobody would notice."""
+    others, groups = {"FSM_AGENT_HOME", "FSM_AGENT_MODEL"}, Settings.model_fields
+    ours = (name for name in os.environ if name.startswith(ENV_PREFIX) and name not in others)
+    return sorted(name for name in ours if name.removeprefix(ENV_PREFIX).lower().partition("__")[0] not in groups)
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, group by group; ``above`` wins."""
+    result = dict(below)
+    for name, value in above.items():
+        under = result.get(name)
+        result[name] = merged(under, value) if isinstance(under, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
+def _unreadable(error: SettingsError) -> ConfigError:
+    """The library names only the group; the text that was no JSON tells which variable held it."""
+    text = getattr(error.__cause__, "doc", None)
+    holds = (name for name, value in os.environ.items() if value == text and name.upper().startswith(ENV_PREFIX))
+    return ConfigError(
+        f"{next(holds, str(error))} cannot be read", text, """JSON, for example '["one", "two"]' or '{"name": 1}'"""
+    )
+
+
 def _explain(error: ValidationError) -> ConfigError:
+    from fsm_agent.ranges import every_setting  # it is made from the classes above
+
     first = error.errors(include_url=False)[0]
-    name = ".".join(str(part) for part in first["loc"]) or "settings"
+    path = [str(part) for part in first["loc"]]
+    name = ".".join(path) or "settings"
     if first["type"] == "extra_forbidden":
         group: Any = Settings
-        for part in first["loc"][:-1]:
-            group = group.model_fields[str(part)].annotation
+        for part in path[:-1]:
+            group = group.model_fields[part].annotation
         return ConfigError(f"unknown setting {name}", first["input"], ", ".join(group.model_fields))
-    return ConfigError(f"setting {name} is out of range", first["input"], first["msg"].removeprefix("Value error, "))
+    variable = f"{ENV_PREFIX}{'__'.join(path).upper()}"
+    origin = f" ({variable})" if os.environ.get(variable) == first["input"] else ""
+    known = every_setting().get(name)
+    return ConfigError(f"setting {name}{origin} is out of range", first["input"], known.allowed if known else first["msg"])

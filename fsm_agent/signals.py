@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 
 
 class SignalBox:
-    """Holds an interrupt and steering texts until a turn takes them. Idempotent, thread-safe.
+    """Holds an interrupt and steering texts until a turn takes them. Idempotent, thread-safe. ``listener`` hears of each
+    interrupt, also when no turn runs.
 
     An interrupt that comes before a turn has started stays, and ends that turn at its first gate.
     """
@@ -19,6 +21,7 @@ class SignalBox:
         self._steer: list[str] = []
         self._event: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.listener: Callable[[], None] | None = None
 
     def interrupt(self, message: str | None = None) -> None:
         with self._lock:
@@ -26,6 +29,8 @@ class SignalBox:
             self.message = message or self.message
             if self._event is not None and self._loop is not None and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._event.set)
+        if self.listener is not None:
+            self.listener()
 
     def steer(self, text: str) -> None:
         with self._lock:

@@ -10,5 +10,7 @@ from typing import Any
 
 def signature(name: str, arguments: Mapping[str, Any]) -> str:
     """A hash of the name and the arguments as sorted compact JSON."""
-    text = json.dumps([name, arguments], sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+    return hashlib.sha256(_SORTED.encode([name, arguments]).encode("utf-8", "replace")).hexdigest()
+
+
+_SORTED = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)

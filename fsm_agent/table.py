@@ -270,6 +270,9 @@ class Table:
         by_event: dict[tuple[str, str], tuple[Row, ...]] = {}
         for row in rows:
             by_event[row.source, row.event] = (*by_event.get((row.source, row.event), ()), row)
+        if len({row.id for row in rows}) != len(rows):
+            again = next(row.id for number, row in enumerate(rows) if row.id in {before.id for before in rows[:number]})
+            raise TableError(f"{self.name}: two rows have the id {again!r}; rename the event of one (ids are state.event/number)")
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "by_event", by_event)
 
@@ -351,6 +354,13 @@ def _check_names(table: Table, lines: tuple[Line, ...]) -> None:
     states, counters = set(table.states), {counter.name for counter in table.counters}
     if len(states) != len(table.states) or table.final not in states:
         raise TableError(f"{table.name}: states must be distinct and contain the final state {table.final!r}")
+    if table.initial == table.final:
+        raise TableError(f"{table.name}: the first state is where a turn begins, so it cannot be the final state {table.final!r}")
+    if len(counters) != len(table.counters):
+        raise TableError(f"{table.name}: counters must be distinct: {', '.join(counter.name for counter in table.counters)}")
+    for event, exits in table.macros:
+        if wrong := sorted(set(exits) - states):
+            raise TableError(f"{table.name}: {event} has exits of states that do not exist: {', '.join(wrong)}")
     seen: set[tuple[str, str]] = set()
     for line in lines:
         where = f"{table.name}: {line.source}.{line.event}"
@@ -367,6 +377,10 @@ def _check_names(table: Table, lines: tuple[Line, ...]) -> None:
             if (rung.to == table.final) != (rung.exit is not None):
                 raise TableError(f"{where}: rung {rung.name!r}: exactly the rungs to {table.final} carry an exit reason")
             named = [*rung.spends, *rung.resets, *line.resets, *(atom.counter for atom in rung.needs.atoms())]
+            flags = {counter.name for counter in table.counters if counter.flag}
+            borrowed = sorted({atom.limit for atom in rung.needs.atoms() if atom.limit in flags and atom.counter != atom.limit})
+            if borrowed:
+                raise TableError(f"{where}: rung {rung.name!r} compares another counter with the flag(s) {', '.join(borrowed)}")
             unknown = sorted(set(named) - counters)
             if unknown:
                 raise TableError(f"{where}: rung {rung.name!r} names unknown counter(s) {', '.join(unknown)}")

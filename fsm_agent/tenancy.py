@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 
 from fsm_agent.errors import StoreError
@@ -13,6 +14,7 @@ from fsm_agent.store import Begun, Store, TurnLog
 from fsm_agent.store.indexing import keep_up
 from fsm_agent.store.trajectory import save_trajectory
 
+log = logging.getLogger(__name__)
 TRAJECTORIES = "trajectories.jsonl"
 
 
@@ -47,6 +49,10 @@ class Tenancy:
     async def finish(self, steps: list[Step]) -> TurnResult:
         result = self._result(steps)
         await self._log.ended(result)
+        self._store.keep(self._log.session)
+        how = result.turn_exit_reason
+        told = (self._turn_id, result.session_id, how.value, how.outcome.value, result.attempts)
+        log.info("turn %s of session %s ended: %s (%s), requests: %d", *told)
         problem = self._log.problem or self._followed_up()
         if not problem:
             return result

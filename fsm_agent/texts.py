@@ -15,10 +15,16 @@ MEMORY_NOTE = "[Recalled from memory by this program: background for the message
 
 
 def clean(text: str) -> str:
-    """Replace what no wire can carry: lone surrogates become U+FFFD, NUL disappears."""
+    """Replace what no wire can carry: halves of a surrogate pair become their character, a lone one U+FFFD, NUL disappears."""
     if _SURROGATE.search(text):
-        text = _SURROGATE.sub("\ufffd", text)
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text.replace("\x00", "") if "\x00" in text else text
+
+
+def clean_piece(text: str) -> tuple[str, str]:
+    """A piece of a stream: (cleaned, half a character at its end, which belongs in front of the next piece)."""
+    half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+    return clean(text[: len(text) - len(half)]), half
 
 
 def without_memory_block(text: str) -> str:

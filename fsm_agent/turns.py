@@ -76,7 +76,8 @@ class Turn:
         """One request and its reply, or the move that ends the state; ``None`` when the turn has ended."""
         if self.result is not None:
             return None
-        self._session.acquire(self.id)
+        if not self._holding:
+            self._session.acquire(self.id)
         here = CURRENT.set(self.id)
         try:
             if not self._holding:

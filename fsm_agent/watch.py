@@ -51,6 +51,9 @@ async def race(
 
     ``work`` is left as it is: cancelling it is the caller's decision. ``tick`` is called at every look.
     """
+    await asyncio.sleep(0)
+    if work.done():  # what is ready at once needs no watching
+        return "done"
     stop = asyncio.ensure_future(interrupted.wait())
     try:
         while True:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from fsm_agent.agenttools import AgentTools
+from fsm_agent.agenttools import AgentTools, Background
 from fsm_agent.approvals import Approvals
 from fsm_agent.backends import Backend, Backends
 from fsm_agent.backoff import Backoff
@@ -57,5 +57,6 @@ class World:
     recall: Recall
     auxiliary: tuple[Backend, ...] = ()
     budget: IterationBudget | None = None
+    background: Background | None = None
     stale_streak: int = 0
     notices: tuple[str, ...] = ()

@@ -62,7 +62,9 @@ def _tools(turn: TurnState) -> bytes:
     """The tool list, written once for each shape it had in this turn."""
     shape = f"{turn.runtime.api_mode} {'grammar' in turn.repairs_done}"
     if shape not in turn.tools_written:
-        turn.tools_written[shape] = format_of(turn.runtime.api_mode).tools(turn.tools, turn.repairs_done)
+        turn.tools_written[shape] = format_of(turn.runtime.api_mode).tools(
+            [tool for tool in turn.tools if not tool.deferred], turn.repairs_done
+        )
     return turn.tools_written[shape]
 
 

@@ -17,6 +17,8 @@ from fsm_agent.toolnames import repair_name
 Verdict = Literal["run", "bad_json", "unknown", "answered"]
 DELEGATE = "delegate_task"
 """The tool whose calls are turns of their own."""
+BRIDGE = "tool_call"
+"""The tool whose calls are calls of tools that no request names (EXEC-34)."""
 
 
 @dataclass(slots=True)
@@ -74,7 +76,7 @@ def _check(call: ToolCall, tools: Mapping[str, ToolSpec], cutoff: float) -> Chec
         return item
     if name is None:
         item = Checked(call, "unknown")
-        listed = ", ".join(tools) or "none"
+        listed = ", ".join(name for name, tool in tools.items() if not tool.deferred) or "none"
         named = call.name.strip()
         item.answer(f"there is no tool {named!r}; tools: {listed}" if named else "a tool call needs the name of a tool")
         return item
@@ -83,7 +85,24 @@ def _check(call: ToolCall, tools: Mapping[str, ToolSpec], cutoff: float) -> Chec
         item = Checked(call, "answered", tools[name])
         item.answer("the arguments must be a JSON object with the parameters by name; nothing was run")
         return item
+    if name == BRIDGE:
+        return _unwrapped(call, parsed.value or {}, tools, cutoff)
     return Checked(call, "run", tools[name], coerce(parsed.value or {}, tools[name].parameters))
+
+
+def _unwrapped(call: ToolCall, given: Mapping[str, Any], tools: Mapping[str, ToolSpec], cutoff: float) -> Checked:
+    """The call that is meant, before anything looks at it: rules, approvals, limits and callbacks see the tool itself."""
+    behind = tuple(name for name, tool in tools.items() if tool.deferred)
+    named, wanted = str(given.get("name", "")), given.get("arguments") or {}
+    inner = parse(wanted) if isinstance(wanted, str) else None
+    arguments = inner.value if inner is not None else wanted
+    name = named if named in behind else repair_name(named, behind, cutoff)
+    if name is None or not isinstance(arguments, Mapping):
+        item = Checked(call, "answered", tools[BRIDGE])
+        missing = f"there is no tool {named!r} to be called this way; find its name with tool_search"
+        item.answer(missing if name is None else "arguments must be a JSON object with the parameters by name; nothing was run")
+        return item
+    return Checked(call, "run", tools[name], coerce(dict(arguments), tools[name].parameters))
 
 
 def _arguments_text(call: ToolCall, repaired: bool, value: Mapping[str, Any] | None) -> str:

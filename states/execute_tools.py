@@ -49,7 +49,7 @@ def execute_tools(turn: TurnState) -> Yields:
     yield from _announce(turn, calls)
     interrupted = yield from _run_all(turn, calls)
     signals: Signals = yield CheckSignals(take_steer=not interrupted)
-    yield from _finish(turn, calls, signals.steer)
+    yield from _finish(turn, calls, signals.steer, signals.news)
     if interrupted or signals.interrupted:
         turn.interrupt_message = signals.message
         return "cancelled"
@@ -64,7 +64,7 @@ def _answer_all(turn: TurnState, calls: Sequence[Checked]) -> Steps:
         if item.outcome is None:
             item.answer(SKIPPED)
     yield from _announce(turn, calls)
-    yield from _finish(turn, calls, ())
+    yield from _finish(turn, calls, (), ())
 
 
 def _announce(turn: TurnState, calls: Sequence[Checked]) -> Steps:
@@ -158,12 +158,14 @@ def _with_warning(turn: TurnState, item: Checked, outcome: ToolOutcome) -> ToolO
     return replace(outcome, text=f"{outcome.text}\n\n{warning}") if warning else outcome
 
 
-def _finish(turn: TurnState, calls: Sequence[Checked], steer: Sequence[str]) -> Steps:
-    """Store one row for each call, in call order; a message from the user is added to the last of them."""
-    if steer:
+def _finish(turn: TurnState, calls: Sequence[Checked], steer: Sequence[str], news: Sequence[str]) -> Steps:
+    """Store one row for each call, in call order; a message from the user, and reports on tasks in the background, are added to
+    the last of them."""
+    added = [STEER.format(text="\n".join(steer))] if steer else []
+    if added := [*added, *(f"\n\n{report}" for report in news)]:
         last = calls[-1]
         assert last.outcome is not None
-        last.outcome = replace(last.outcome, text=last.outcome.text + STEER.format(text="\n".join(steer)))
+        last.outcome = replace(last.outcome, text=last.outcome.text + "".join(added))
     note_files(turn, calls)
     rows = yield from result_rows(turn, calls)
     turn.append(*rows)

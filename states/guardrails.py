@@ -30,9 +30,9 @@ class Guardrails:
 
     def refuses(self, name: str, arguments: Mapping[str, Any], limits: Guardrail, hard: bool) -> str | None:
         """A reason not to run this call at all, or ``None``. A refusal halts the turn after the batch."""
-        key = signature(name, arguments)
         if not hard:
             return None
+        key = signature(name, arguments)
         failures = self.failed_calls.get(key, 0)
         if failures >= limits.stop_exact:
             return self._halt("exact_failure", name, failures, f"{name} failed {failures} times with these arguments")

@@ -36,8 +36,10 @@ def prepare(turn: TurnState) -> Yields:
     turn.history = list(stored)
     if turn.supplied_history is not None:
         yield ReplaceHistory(turn.supplied_history)
+    reports = tuple(Message("user", clean(report)) for report in opened.news)
+    turn.history.extend(reports)  # no rows of this turn's own: its first one is the person's message
     turn.append((yield from _user_row(turn)))
-    yield Persist(tuple(turn.rows))
+    yield Persist((*reports, *turn.rows))
     for notice in opened.notices:
         yield Tell("status", (notice,))
     signals: Signals = yield CheckSignals()

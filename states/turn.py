@@ -8,7 +8,7 @@ compared and shown.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from fsm_agent.codec import STORED
@@ -56,7 +56,7 @@ class Counters:
     empties: int = 0
 
 
-BLOCK_COUNTERS = frozenset(f.name for f in fields(CallBlock))
+BLOCK_COUNTERS = frozenset(CallBlock.__slots__)
 
 
 @dataclass(slots=True)
@@ -186,9 +186,8 @@ class TurnState(Counters):
 
     def counters(self) -> dict[str, int]:
         """Every counter by name, the call block's included."""
-        return {f.name: getattr(self, f.name) for f in fields(Counters)} | {
-            f.name: getattr(self.block, f.name) for f in fields(CallBlock)
-        }
+        of_turn = {name: getattr(self, name) for name in Counters.__slots__}
+        return of_turn | {name: getattr(self.block, name) for name in CallBlock.__slots__}
 
     def dump(self) -> dict[str, Any]:
         """The small part of a snapshot: everything but the transcript, as plain values."""

@@ -154,14 +154,14 @@ def remove(key: str) -> str:
     return f"removed {key}"
 
 
+def agent_of(home: Path, script: Any, **options: Any) -> Agent:
+    made = {"tools": [look_up, remove], "toolsets": [], "clock": FakeClock(), **options}
+    return Agent(ScriptedModel(script), home=home, store=store_for(home, "normal"), **made)
+
+
 def workshop_of(home: Path, script: Any, **options: Any) -> Workshop:
     """``script`` is begun anew for each agent."""
-
-    def make(hint: str | None) -> Agent:
-        made = {"tools": [look_up, remove], "toolsets": [], "clock": FakeClock(), **options}
-        return Agent(ScriptedModel(script), home=home, store=store_for(home, "normal"), **made)
-
-    return Workshop(store_for(home, "normal"), make)
+    return Workshop(store_for(home, "normal"), lambda hint: agent_of(home, script, **options))
 
 
 @contextmanager

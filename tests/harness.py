@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from fsm_agent import Agent, TurnResult, tool
@@ -14,6 +15,7 @@ from fsm_agent.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedServer
 from fsm_agent.turns import Turn
 from states.table import TURN
+from tests.turn_pairs import why_not
 from tests.wire_rows import chat_rows
 
 SHOWN = ("completed", "failed", "partial", "interrupted")
@@ -149,11 +151,14 @@ def check(played: Played, turn: Turn) -> None:
 
 
 def assert_legal_path(steps: Sequence[Step], result: TurnResult) -> None:
-    """Consecutive rows of the table from Prepare to Finalize, and the last one names the exit."""
+    """Consecutive rows of the table from Prepare to Finalize, the last one names the exit, and no two of them follow each other
+    that a named fact is said to forbid (``turn_pairs``)."""
     here = "Prepare"
     for step in steps:
         row = TURN.row(step.row)
         assert (row.source, row.event, row.dest) == (here, step.event, step.dest)
         here = step.dest
     assert here == "Finalize"
+    for before, after in pairwise(TURN.row(step.row) for step in steps):
+        assert not (reason := why_not(before, after)), f"{before.id}, {after.id}: {reason}"
     assert steps[-1].exit == result.turn_exit_reason.value

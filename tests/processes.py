@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 PROC = Path("/proc")
+WARDEN = "mcp/warden.py"
 
 
 def alive(pid: int) -> bool:
@@ -15,9 +16,24 @@ def alive(pid: int) -> bool:
 
 
 def children(parent: int | None = None) -> set[int]:
-    """Processes that ``parent`` (default: this one) started and that still run."""
+    """Processes that ``parent`` (default: this one) started and that still run; not the one that only waits for its end."""
     parent = os.getpid() if parent is None else parent
-    return {pid for pid, by in _table().items() if by == parent}
+    return {pid for pid, by in _table().items() if by == parent and WARDEN not in command(pid)}
+
+
+def wardens(parent: int) -> set[int]:
+    """Those that wait for the end of ``parent`` to end its MCP servers then."""
+    return {pid for pid, by in _table().items() if by == parent and WARDEN in command(pid)}
+
+
+def command(pid: int) -> str:
+    """The words of its command line; empty when that cannot be seen."""
+    try:
+        if PROC.is_dir():
+            return (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+        return subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
+    except OSError:
+        return ""
 
 
 def _table() -> dict[int, int]:

@@ -14,6 +14,9 @@ DEFAULTS = {
 }  # fmt: skip
 """Of a turn with two fallbacks and two rekeys; see table.md, section 3."""
 
+UNCOUNTED = 10**9
+"""A limit for a cap that is taken away."""
+
 
 class Counting:
     """A turn that is nothing but its place in a table and its counters."""

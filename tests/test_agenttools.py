@@ -209,6 +209,47 @@ def test_searching_earlier_sessions_but_not_this_one(tmp_path: Path) -> None:
     assert "no such message" in told(agent(tmp_path, *missing).run_conversation("more"))[0]
 
 
+# look_back
+
+
+def back(**arguments: Any) -> Any:
+    return tools(call("look_back", arguments))
+
+
+@pytest.mark.parametrize("mode", ["in_place", "rotate"])
+def test_what_a_compaction_took_out_can_be_had_back_word_for_word(tmp_path: Path, mode: str) -> None:
+    long = "of a long talk " * 30
+    talk = [text(f"line {n} {long}") for n in range(1, 40, 2)]
+    script = [*talk, text("SUMMARY of a long talk"), back(query="walrus password"), text("tusk-77"), back(), text("ok")]
+    one = agent(tmp_path, *script, toolsets=["context"], settings={"compression": {"mode": mode}})
+    for n in range(0, 40, 2):
+        one.run_conversation(f"line {n} {long}" + (" the password of the walrus is tusk-77" if n == 12 else ""))
+    assert "walrus" not in str(one.compact())
+    assert "tusk-77" not in str(one._session().rows)
+    found = told(one.run_conversation("what was the password of the walrus?"))[-1]
+    (hit,) = found["messages"]
+    assert "tusk-77" in hit["text"]
+    assert hit["role"] == "user"
+    assert told(one.run_conversation("how much is gone?"))[-1]["taken_out"] > 10
+    scroll = agent(tmp_path, back(message=hit["id"], window=1), text("ok"), toolsets=["context"], session_id=one.session_id)
+    near = told(scroll.run_conversation("and around it?"))[-1]["messages"]
+    assert [said["text"].split()[1] for said in near] == ["11", "12", "13"]
+
+
+def test_nothing_of_other_sessions_and_nothing_taken_back_is_found_there(tmp_path: Path) -> None:
+    one = agent(tmp_path, text("the walrus sleeps"), text("it does"), session_id="s-old")
+    one.chat("where is the walrus?")
+    one.chat("does the walrus sleep?")
+    one.undo()
+    script = [back(query="walrus"), back(), back(message=1), text("ok")]
+    for session in ("s-old", "s-new"):
+        found, much, missing = told(
+            agent(tmp_path, *script, toolsets=["context"], session_id=session).run_conversation("tell me of it")
+        )[-3:]
+        assert (found["messages"], much["taken_out"]) == ([], 0)
+        assert "was not taken out" in missing
+
+
 # clarify
 
 
@@ -256,3 +297,21 @@ def test_five_choices_are_refused(tmp_path: Path) -> None:
     script = [tools(call("clarify", {"question": "Which?", "choices": list("abcde")})), text("ok")]
     result = agent(tmp_path, *script, callbacks={"clarify": lambda question: "a"}).run_conversation("go")
     assert "choices" in told(result)[0]
+
+
+# memory
+
+
+def test_making_room_in_full_notes_does_not_take_a_whole_turn(tmp_path: Path) -> None:
+    """Three refused changes of one turn are enough; reading goes on, and the next turn may try again."""
+    long = tools(call("memory", {"action": "add", "content": "x" * 3_000}))
+    short = tools(call("memory", {"action": "add", "content": "short"}))
+    read = tools(call("memory", {"action": "read"}))
+    script = [long, long, long, short, read, text("left it"), short, text("noted")]
+    settings = {"guardrail": {"hard_stop": False}}
+    one = agent(tmp_path, *script, toolsets=["memory"], settings=settings)
+    first = told(one.run_conversation("remember this"))
+    assert all("Now:" in refused for refused in first[:3])
+    assert "3 changes of the notes were refused in this turn" in first[3]
+    assert first[4]["entries"] == []
+    assert told(one.run_conversation("and this"))[-1]["entries"] == ["short"]

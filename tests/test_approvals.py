@@ -75,6 +75,18 @@ def test_a_command_in_another_directory_is_another_command() -> None:
     assert not Pattern.of(there.exactly).allows(asked("terminal", command="make clean", directory="/third"), "/work")
 
 
+def test_a_second_command_is_not_hidden_behind_an_allowed_one() -> None:
+    """A tool of somebody else may know both names, and only one of them counts."""
+    both = asked("srv__run", command="git status", cmd="git push")
+    assert not Pattern.of("srv__run(git status*)").allows(both, "/work")
+    assert not Pattern.of("srv__run(*)").allows(both, "/work")
+    assert Pattern.of("srv__run(git push*)").forbids(both, "/work")
+    assert not Pattern.of(asked("srv__run", command="git status").exactly).allows(both, "/work")
+    assert Pattern.of(both.exactly).allows(both, "/work")
+    words = asked("srv__run", command="git status", cmd=["git", "push"])
+    assert not Pattern.of("srv__run(git status*)").allows(words, "/work")
+
+
 def test_paths_are_compared_as_they_really_are(tmp_path: Path) -> None:
     root = str(tmp_path.resolve())
     (tmp_path / "src").mkdir()
@@ -371,3 +383,103 @@ async def _asked(approvals: Approvals) -> Approval:
 @pytest.mark.parametrize("answer", [None, 0, 1, "", "maybe", [], {"granted": True}])
 def test_what_is_not_understood_is_a_no(answer: Any) -> None:
     assert not read_answer(answer).granted
+
+
+# Kept with the session
+
+
+def grants_of(home: Path) -> Grants:
+    return Grants(lambda: store_for(home).database)
+
+
+def test_a_yes_for_the_session_holds_in_it_after_a_restart_and_nowhere_else(tmp_path: Path) -> None:
+    Scene(tmp_path, "session").play(drop(), session="s-1")
+    later = Scene(tmp_path, "deny")
+    assert later.play(drop(), session="s-1")[-1] == "dropped"
+    assert not later.asked
+    assert "denied" in later.play(drop("other"), session="s-1")[-1]
+    assert "denied" in later.play(drop(), session="s-2")[-1]
+    assert not grants_of(tmp_path).all()
+
+
+def test_a_fork_of_the_session_and_another_directory_ask_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(tmp_path, "session")
+    scene.play(drop(), session="s-1")
+    other = Scene(tmp_path, "deny")
+    script = ScriptedModel([tools(drop()), text("ok")])
+    agent = Agent(script, home=tmp_path, tools=[other._drop()], toolsets=[], callbacks={"approval": other._answer})
+    fork = agent.fork(scene.agent.journal.recent(1)[0].id, 1).run()
+    assert "denied" in fork.messages[-2]["content"]
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert "denied" in other.play(drop(), session="s-1")[-1]
+
+
+def test_a_yes_for_the_session_survives_a_compaction_that_begins_another_one(tmp_path: Path) -> None:
+    grants, store = grants_of(tmp_path), store_for(tmp_path)
+    Scene(tmp_path, "session").play(drop(), session="s-1")
+    with store.database.reading() as c:
+        ((workdir,),) = c.execute("SELECT workdir FROM session_grants").fetchall()
+    store.database.write(
+        lambda c: (
+            c.execute(
+                "INSERT INTO sessions (id, kind, parent, created, touched) VALUES ('s-2', 'compression', 's-1', 0, 0),"
+                " ('s-3', 'compression', 's-2', 0, 0), ('s-4', 'fork', 's-3', 0, 0)"
+            )
+            and None
+        )
+    )
+    assert [len(grants.of_session(session, workdir)) for session in ("s-1", "s-2", "s-3", "s-4")] == [1, 1, 1, 0]
+
+
+def test_a_yes_for_the_session_is_taken_back_while_the_agent_lives(tmp_path: Path) -> None:
+    grants = grants_of(tmp_path)
+
+    def take_back() -> None:
+        (grant,) = grants.of_sessions()
+        grants.remove(grant.pattern.text)
+
+    scene = Scene(tmp_path, "session", lambda scene: "deny")
+    look_first = tool(effect="pure", name="revoke")(lambda: take_back() or "revoked")
+    script = [tools(drop()), tools(drop()), tools(call("revoke")), tools(drop()), text("ok")]
+    agent = Agent(
+        ScriptedModel(script), home=tmp_path, session_id="s-1", tools=[scene._drop(), look_first], toolsets=[],
+        callbacks={"approval": scene._answer},
+    )  # fmt: skip
+    results = [row["content"] for row in agent.run_conversation("go").messages if row["role"] == "tool"]
+    assert [result.partition(":")[0] for result in results] == ["dropped", "dropped", "revoked", "denied"]
+    assert len(scene.asked) == 2
+
+
+def test_a_no_of_the_session_is_kept_too_and_one_session_can_be_told_from_another(tmp_path: Path) -> None:
+    no = Approval(False, "not here", scope="session")
+    Scene(tmp_path, no).play(drop(), session="s-1")
+    Scene(tmp_path, "session").play(drop(), session="s-2")
+    again = Scene(tmp_path, "once")
+    assert "forbidden" in again.play(drop(), session="s-1")[-1]
+    assert again.play(drop(), session="s-2")[-1] == "dropped"
+    assert not again.asked
+    grants = grants_of(tmp_path)
+    grants.remove('drop({"name":"users"})', "s-1")
+    assert [(one.session, one.verdict) for one in grants.of_sessions()] == [("s-2", "allow")]
+    with pytest.raises(ConfigError, match="no such approval"):
+        grants.remove('drop({"name":"users"})', "s-1")
+
+
+def test_an_answer_that_cannot_be_stored_holds_for_this_agent_alone(tmp_path: Path) -> None:
+    class Forgetful(Grants):
+        def add_for(self, *values: Any) -> None:
+            raise StoreError("the disk is full")
+
+    answers = iter([Approval(True, scope="session"), False])
+    approvals = Approvals(
+        Callbacks({"approval": lambda request: next(answers)}), FakeClock(), Settings().approval, 0.02,
+        grants=Forgetful(lambda: store_for(tmp_path).database), workdir="/",
+    )  # fmt: skip
+
+    async def twice() -> list[bool]:
+        request = AskApproval("c1", "drop", {})
+        return [(await approvals.ask(request, asyncio.Event(), "s-1")).granted for _ in range(2)]
+
+    assert asyncio.run(twice()) == [True, True]

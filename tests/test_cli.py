@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -12,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from fsm_agent import TurnResult
 from fsm_agent.cli import main
+from fsm_agent.cli.live import Live
 from fsm_agent.cli.screen import clean, preview, seconds
+from fsm_agent.cli.wrapping import Wrapping
 from fsm_agent.testing import ScriptedServer, call, silence, slow, status, text, tools
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -60,7 +64,7 @@ def test_version_and_help(cli: Cli) -> None:
     code, out, _ = cli("--help")
     assert code == 0
     listed = re.findall(r"^  ([a-z]+)  ", out.partition("Commands:")[2], re.MULTILINE)
-    commands = ["run", "chat", "verify", "simulate", "insights", "debug", "doctor", "diagram", "sessions", "approvals"]
+    commands = ["run", "chat", "verify", "simulate", "insights", "debug", "doctor", "diagram", "sessions", "approvals", "config"]
     assert sorted(listed) == sorted(commands)
 
 
@@ -87,14 +91,22 @@ def test_the_package_loads_no_command_line() -> None:
     assert loaded.stdout == "[]\n"
 
 
+def test_proofs_load_no_agent() -> None:
+    code = "import sys, fsm_agent.cli.verify; print([n for n in ('fsm_agent.agent', 'openai') if n in sys.modules])"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1]
+    )
+    assert loaded.stdout == "[]\n"
+
+
 FILE = "{file}"
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["fly"], "No such command 'fly'"),
-        (["debugger"], "No such command 'debugger'"),
+        (["fly"], "no such command; given: fly; allowed: run, chat, verify"),
+        (["debugger"], "no such command; given: debugger; allowed: run"),
         (["run"], "Missing argument 'TEXT'"),
         (["run", "hi", "--colour"], "No such option: --colour"),
         (["run", "hi", "--max-iterations", "many"], "should be a valid integer"),
@@ -405,7 +417,7 @@ def test_doctor_says_what_to_do_and_shows_no_key(cli: Cli, monkeypatch: pytest.M
     assert code == 1
     assert "very-secret-value" not in out
     assert re.search(r"^problem +home .*; give a writable --home", out, re.MULTILINE)
-    assert re.search(r"^problem +settings .*api_max_retries is out of range", out, re.MULTILINE)
+    assert re.search(r"^problem +settings .*api_max_retries \(FSM_AGENT_API_MAX_RETRIES\) is out of range", out, re.MULTILINE)
     assert re.search(r"^problem +keys +OPENAI_API_KEY has blanks around it", out, re.MULTILINE)
     assert out.splitlines()[-1] == "problems: 3"
 
@@ -447,3 +459,37 @@ def test_examples_run(example: Path, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, cwd=tmp_path, env=env, timeout=30)
     assert (done.returncode, done.stderr) == (0, "")
     assert "(offline demo: no language model was used)" in done.stdout
+
+
+# streamed text on a terminal
+
+
+def wrapped(text: str, width: int, size: int = 3) -> str:
+    wrapping = Wrapping()
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    return "".join([*(wrapping.feed(piece, width) for piece in pieces), wrapping.rest(width)])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_words_are_not_broken_at_the_edge_of_a_terminal(size: int) -> None:
+    text = "The quick brown fox jumps over the lazy dog.\n\n  - an item that is long\n長い 文字 列は 二桁\n"
+    shown = wrapped(text, 16, size)
+    assert shown == ("The quick brown\nfox jumps over\nthe lazy dog.\n\n  - an item that\nis long\n長い 文字 列は\n二桁\n")
+    assert shown.split() == text.split()
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_code_and_what_fits_nowhere_is_left_to_the_terminal(size: int) -> None:
+    code = "```python\nvalue = first + second + third\n```\n    indented line that is long\n" + "x" * 100 + " y\n"
+    assert wrapped(code, 16, size) == code.replace(" y\n", "\ny\n")
+    assert wrapped("a\n" + "x" * 100_000, 16, size) == "a\n" + "x" * 100_000
+
+
+def test_a_word_is_shown_when_no_more_comes(tmp_path: Path) -> None:
+    out = io.StringIO()
+    live = Live(Console(file=out, force_terminal=True, width=12, color_system=None, soft_wrap=True, highlight=False))
+    live.stream_delta("one two thr")
+    assert out.getvalue().endswith("one two")
+    live.stream_delta("ee four")
+    live.stop()
+    assert re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", out.getvalue()).strip() == "one two\nthree four"

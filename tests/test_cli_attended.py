@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from fsm_agent import Agent, tool
 from fsm_agent.cli import main
-from fsm_agent.testing import ScriptedServer, call, text, tools
+from fsm_agent.testing import ScriptedModel, ScriptedServer, call, text, tools
 
 pty = pytest.importorskip("pty", reason="a terminal is needed")
 TIMEOUT = 20
@@ -121,3 +122,25 @@ def test_a_turn_killed_at_the_question_asks_the_person_again_when_it_is_resumed(
             assert screen.ended() == 0
     assert "Greeted." in screen.screen
     assert server.completions == 2
+
+
+def test_what_was_answered_for_a_session_is_listed_and_taken_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    @tool(approval="ask")
+    def drop(name: str) -> str:
+        """Drop a table."""
+        return "dropped"
+
+    script = ScriptedModel([tools(call("drop", {"name": "users"})), text("ok")])
+    agent = Agent(script, home=tmp_path, session_id="s-1", tools=[drop], toolsets=[], callbacks={"approval": lambda _: "session"})
+    agent.run_conversation("go")
+    home = ("--home", str(tmp_path))
+    assert main(["approvals", "list", *home]) == 0
+    assert f'drop({{"name":"users"}})  (session s-1, in {Path.cwd()})' in capsys.readouterr().out
+    assert main(["approvals", "list", "--json", *home]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["session"], row["verdict"], row["workdir"]) == ("s-1", "allow", str(Path.cwd()))
+    assert main(["approvals", "remove", row["pattern"], "--session", "s-2", *home]) == 2
+    assert "no such approval" in capsys.readouterr().err
+    assert main(["approvals", "remove", row["pattern"], "--session", "s-1", *home]) == 0
+    assert main(["approvals", "list", *home]) == 0
+    assert "Nothing" in capsys.readouterr().err

@@ -98,7 +98,17 @@ def test_a_difference_applied_is_the_value(before: Any, after: Any) -> None:
     kept = json.loads(json.dumps(before))
     change = json.loads(json.dumps(difference(before, after)))
     assert applied(before, change) == after
+    if isinstance(after, dict):
+        assert before == after or list(applied(before, change)) == list(after), "what is remembered longest goes first"
     assert before == kept
+
+
+def test_a_change_deep_inside_is_all_that_is_written() -> None:
+    before = {"counts": {f"call {number}": [number, 1] for number in range(128)}, "other": {"a": 1}}
+    newer = {**before["counts"], "new": [0, 1]}
+    del newer["call 0"]
+    change = difference(before, {**before, "counts": newer})
+    assert change == {"set": {}, "gone": [], "in": {"counts": {"set": {"new": [0, 1]}, "gone": ["call 0"]}}}
 
 
 @dataclass(slots=True)
@@ -141,6 +151,42 @@ def test_deltas_add_up_to_the_thing(edits: list[tuple[str, str, int]]) -> None:
                 thing.parts = thing.parts[:-1]
         deltas.append(json.loads(dumps(tracker.delta())))
     assert restored(Thing, patched(tracker.start, deltas)) == thing
+    assert tracker.delta() == {}
+
+
+@dataclass(slots=True)
+class Nest:
+    """Whatever can change in place, at any depth."""
+
+    listed: list[Part] = field(default_factory=lambda: [Part()])
+    named: dict[str, Part] = field(default_factory=lambda: {"a": Part()})
+    paired: tuple[str, Part] = field(default_factory=lambda: ("p", Part()))
+    row: tuple[Part, ...] = field(default_factory=lambda: (Part(),))
+    maybe: Part | None = field(default_factory=Part)
+    either: Part | Thing = field(default_factory=Thing)
+    lists: dict[str, list[int]] = field(default_factory=lambda: {"a": [1]})
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda nest: setattr(nest.listed[0], "number", 1),
+        lambda nest: setattr(nest.named["a"], "number", 1),
+        lambda nest: setattr(nest.paired[1], "number", 1),
+        lambda nest: setattr(nest.row[0], "number", 1),
+        lambda nest: setattr(nest.maybe, "number", 1),
+        lambda nest: setattr(nest.either.part, "number", 1),
+        lambda nest: nest.lists["a"].append(2),
+    ],
+    ids=["listed", "named", "paired", "row", "maybe", "either", "lists"],
+)
+def test_what_changes_in_place_is_noticed_at_any_depth(edit: Any) -> None:
+    nest = Nest()
+    tracker = Tracker(nest)
+    edit(nest)
+    deltas = [json.loads(dumps(tracker.delta()))]
+    assert restored(Nest, patched(tracker.start, deltas)) == nest
+    assert len(deltas[0]) == 1
     assert tracker.delta() == {}
 
 

@@ -67,7 +67,7 @@ def compacted(history: list[Message], tail_chars: int = 4_000, front: int = 3) -
 
 
 @given(histories())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_whatever_goes_the_rest_is_valid_and_the_newest_request_stays_word_for_word(history: list[Message]) -> None:
     request = [row for row in history if row.role == "user"][-1]
     shorter = compacted(history)

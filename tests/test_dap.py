@@ -19,7 +19,7 @@ from fsm_agent.debug.dap.session import REQUESTS
 from fsm_agent.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, status, text, tools
 from fsm_agent.tools import ToolFailure
-from tests.dap_editor import TABLE, Editor, Refused, column_of, editing, line_of, workshop_of
+from tests.dap_editor import TABLE, Editor, Refused, agent_of, column_of, editing, line_of, workshop_of
 from tests.dap_schema import schema
 
 ERROR = 'on("error", go("ClassifyError")'
@@ -30,7 +30,7 @@ STUMBLED = [tools(call("look_up", {"what": "x"}, id="c1")), status(503), text("x
 def finished(home: Path, script: Any, asked: str = "what is x?", **options: Any) -> tuple[Workshop, str]:
     """A workshop whose newest turn has ended."""
     workshop = workshop_of(home, script, **options)
-    agent = workshop._agents(None)  # type: ignore[misc]  # the one that it would start a turn with
+    agent = agent_of(home, script, **options)
     agent.run_conversation(asked)
     agent.close()
     turn = workshop.newest()
@@ -494,12 +494,12 @@ def test_long_lists_are_paged_and_long_texts_cut(tmp_path: Path) -> None:
         editor.stopped()
         frame = editor.stack()[0]["id"]
         messages = editor.scope("Messages", frame)
-        assert messages["indexedVariables"] == 81
+        assert messages["indexedVariables"] == 82, "with the answer that the last state wrote"
         page = editor.values(messages["variablesReference"], filter="indexed", start=79, count=2)
         assert list(page) == ["[79]", "[80]"]
         assert page["[80]"]["value"].startswith("tool: 39 yyy")
         assert editor.values(messages["variablesReference"], filter="named") == {}
-        assert len(editor.values(messages["variablesReference"])) == 81
+        assert len(editor.values(messages["variablesReference"])) == 82
         row = editor.values(page["[80]"]["variablesReference"])
         assert row["content"]["value"].endswith("… (3009 characters)")
         assert row["content"]["evaluateName"] == "messages[80].content"

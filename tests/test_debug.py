@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.journal import Step
 from fsm_agent.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
+from fsm_agent.threads import LOOP
 from states.table import TURN
 
 ROUNDS = ("Prepare.ready", "BuildMessages.built/3", "CallLLM.tools", "ExecuteTools.done", "BuildMessages.built/3", "CallLLM.text")
@@ -231,6 +233,92 @@ def test_a_tool_is_approved_or_denied(desk: Desk) -> None:
     said = [row["content"] for row in debugger.record.messages(debugger.record.count) if row["role"] == "tool"]
     assert said[0] == "painted"
     assert "the user said no" in said[1]
+
+
+class AtTheTerminal:
+    """A person who is asked where the turn runs: says nothing until they are told to."""
+
+    def __init__(self) -> None:
+        self.asked, self.says = threading.Event(), ""
+        self.said = threading.Event()
+
+    def approval(self, request: Any) -> str:
+        self.asked.set()
+        return self.says if self.said.wait(5) else "deny"
+
+    def answers(self, says: str) -> None:
+        self.says = says
+        self.said.set()
+
+
+@pytest.mark.parametrize(("where", "said", "ran"), [("page", "once", True), ("page", "deny", False), ("terminal", "once", True)])
+def test_whoever_answers_first_decides(desk: Desk, where: str, said: str, ran: bool) -> None:
+    """Somebody is asked at the terminal as well; the rules have spoken by then, so the debugger may allow it too."""
+    terminal = AtTheTerminal()
+    desk.script = [tools(call("paint", {"thing": "wall"})), text("done")]
+    turn = desk.agent(callbacks=terminal).start("paint")
+    debugger = Debugger.of(desk.workshop.store, turn)
+    go(debugger, "continue")
+    assert terminal.asked.wait(5)
+    held = _next_held(debugger, 0, allowable=True)
+    assert held["elsewhere"]
+    if where == "page":
+        debugger.order("answer", {"id": held["id"], "said": said})
+    else:
+        terminal.answers(said)
+    asyncio.run(_ended(debugger))
+    terminal.answers("deny")
+    assert desk.ran == (["paint wall"] if ran else [])
+
+
+def test_a_debugger_that_comes_while_somebody_is_asked_may_answer_too(desk: Desk) -> None:
+    terminal = AtTheTerminal()
+    desk.script = [tools(call("paint", {"thing": "wall"})), text("done")]
+    turn = desk.agent(callbacks=terminal).start("paint")
+    running = LOOP.submit(turn.arun())
+    assert terminal.asked.wait(5)
+    debugger = Debugger.attach(desk.workshop.store, turn.id)
+    held = _next_held(debugger, 0, allowable=True)
+    debugger.order("answer", {"id": held["id"], "said": "once"})
+    assert running.result(5).final_response == "done"
+    assert desk.ran == ["paint wall"]
+    terminal.answers("deny")
+
+
+def test_a_debugger_that_leaves_does_not_answer_for_the_terminal(desk: Desk) -> None:
+    terminal = AtTheTerminal()
+    desk.script = [tools(call("paint", {"thing": "wall"})), text("done")]
+    turn = desk.agent(callbacks=terminal).start("paint")
+    running = LOOP.submit(turn.arun())
+    assert terminal.asked.wait(5)
+    debugger = Debugger.attach(desk.workshop.store, turn.id)
+    _next_held(debugger, 0)
+    debugger.close()
+    terminal.answers("once")
+    assert running.result(5).final_response == "done"
+    assert desk.ran == ["paint wall"]
+
+
+def test_nothing_is_allowed_before_the_rules_have_spoken(desk: Desk) -> None:
+    """A check that takes its time is no person: until it has spoken, one can only deny."""
+    checking = threading.Event()
+
+    class Slow(AtTheTerminal):
+        def before_tool(self, name: str, arguments: Any) -> Any:
+            checking.set()
+            self.said.wait(5)
+            return ("block", "not today")
+
+    check = Slow()
+    desk.script = [tools(call("paint", {"thing": "wall"})), text("done")]
+    debugger = Debugger.of(desk.workshop.store, desk.agent(callbacks=check).start("paint"))
+    held = go(debugger, "continue").held[0]
+    assert (checking.is_set(), held["allowable"]) == (True, False)
+    with pytest.raises(ConfigError, match="have not spoken yet"):
+        debugger.order("answer", {"id": held["id"], "said": "once"})
+    check.answers("")
+    asyncio.run(_ended(debugger))
+    assert desk.ran == []
 
 
 def test_what_can_never_be_approved_stays_forbidden(desk: Desk) -> None:
@@ -516,10 +604,10 @@ def test_every_row_and_arrow_of_the_table_can_be_stopped_at() -> None:
 # Helpers
 
 
-def _next_held(debugger: Debugger, before: int) -> dict[str, Any]:
+def _next_held(debugger: Debugger, before: int, *, allowable: bool = False) -> dict[str, Any]:
     async def wait() -> dict[str, Any]:
         for _ in range(500):
-            if held := [one for one in debugger.status.held if one["id"] > before]:
+            if held := [one for one in debugger.status.held if one["id"] > before and one["allowable"] >= allowable]:
                 return held[0]
             await asyncio.sleep(0.01)
         raise AssertionError("nothing more is asked")

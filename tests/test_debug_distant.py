@@ -39,7 +39,14 @@ rounds, home = int(sys.argv[1]), sys.argv[2]
 script = [*[tools(call("rest", {"number": n})) for n in range(rounds)], tools(call("paint", {"thing": "wall"})), text("done")]
 settings = {"max_iterations": rounds + 3, "guardrail": {"hard_stop": False}}
 store = store_for(home, "normal")
-agent = Agent(ScriptedModel(script), tools=[rest, paint], toolsets=[], home=home, settings=settings, store=store)
+def attended(request):
+    "Somebody at a terminal, who does not answer."
+    import time
+    time.sleep(60)
+
+callbacks = {"approval": attended} if len(sys.argv) > 3 else None
+options = {"settings": settings, "store": store, "callbacks": callbacks}
+agent = Agent(ScriptedModel(script), tools=[rest, paint], toolsets=[], home=home, **options)
 print(agent.run_conversation("rest a while").final_response, flush=True)
 """
 DEBUGGER = """
@@ -59,11 +66,13 @@ time.sleep(60)
 class Elsewhere:
     """A turn in another process, and the store as this process opens it."""
 
-    def __init__(self, home: Path, rounds: int) -> None:
+    def __init__(self, home: Path, rounds: int, *, attended: bool = False) -> None:
         self.home = home
         home.mkdir()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, str(rounds), str(home)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", PROGRAM, str(rounds), str(home), *(["attended"] if attended else [])],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         self.store = Store(home, "normal")
         self.turn = self._wait()
@@ -143,8 +152,24 @@ def test_a_tool_elsewhere_is_approved_here(tmp_path: Path) -> None:
         held = go(debugger, "continue", "waiting").held
         assert [(one["kind"], one["name"], one["arguments"]) for one in held] == [("approval", "paint", {"thing": "wall"})]
         go(debugger, "answer", "ended", id=held[0]["id"], said="once")
-        assert debugger.record.messages(debugger.record.count)[-1]["content"] == "painted wall"
+        assert "painted wall" in [row["content"] for row in debugger.record.messages(debugger.record.count)]
         assert elsewhere.process.wait(10) == 0
+    finally:
+        elsewhere.close()
+
+
+def test_a_question_asked_at_a_terminal_elsewhere_is_answered_here(tmp_path: Path) -> None:
+    """It was asked before any debugger had a say: the journal tells of it, and the answer attaches."""
+    elsewhere = Elsewhere(tmp_path / "home", 1, attended=True)
+    try:
+        debugger = Debugger.attach(elsewhere.store, elsewhere.turn)
+        (held,) = until(debugger, "waiting").held
+        assert (held["name"], held["arguments"], held["allowable"]) == ("paint", {"thing": "wall"}, True)
+        go(debugger, "answer", "ended", id=held["id"], said="once")
+        assert "painted wall" in [row["content"] for row in debugger.record.messages(debugger.record.count)]
+        assert elsewhere.process.wait(10) == 0
+        with pytest.raises(ConfigError, match="the turn has ended"):
+            debugger.order("answer", {"id": held["id"], "said": "once"})
     finally:
         elsewhere.close()
 

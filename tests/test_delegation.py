@@ -333,13 +333,13 @@ def test_children_that_ask_at_once_are_answered_one_after_the_other(tmp_path: Pa
     def approve(request: Any) -> str:
         busy_with[0] += 1
         assert busy_with[0] == 1
-        time.sleep(0.25)
+        time.sleep(0.4)
         busy_with[0] -= 1
         return "once"
 
     lines: Lines = {"go": [delegate("a", "b", "c"), text("ok")]}
     lines |= {name: [tools(call("drop_table", {"name": name})), text(name)] for name in "abc"}
-    settings = {"delegation": {"approvals": "ask"}, "approval": {"timeout": 0.5}, "poll": {"control": 0.02}}
+    settings = {"delegation": {"approvals": "ask"}, "approval": {"timeout": 1}, "poll": {"control": 0.02}}
     agent(tmp_path, lines, tools=[danger(ran)], callbacks={"approval": approve}, settings=settings).run_conversation("go")
     assert sorted(ran) == ["a", "b", "c"]
 

@@ -27,7 +27,6 @@ from tests.diagram_reading import missing_rows, read_strictly
 from tests.diagram_tables import SMALL
 from tests.tables import courier
 
-GENERATED = Path(__file__).parent.parent / "diagrams"
 PROOF = ("Every turn ends.", "sends ≤ blocks·(1 + overflows + retries·(1 + rebuilds)) + repairs + rekeys + fallbacks")
 
 TABLES: list[tuple[Table, Layout | None]] = [(TURN, LAYOUT), (TURN, None), (SMALL, None), (courier(), None)]
@@ -244,10 +243,6 @@ def test_only_what_is_proved_is_shown() -> None:
 def test_an_unknown_format_is_refused() -> None:
     with pytest.raises(ConfigError, match="given: png; allowed: mermaid, dot, svg, markdown, json"):
         render(TURN, "png")
-
-
-def test_the_generated_files_are_fresh() -> None:
-    assert main(["--check", str(GENERATED)]) == 0, "run: python -m fsm_agent.diagram diagrams"
 
 
 def test_a_changed_or_missing_file_is_stale(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from fsm_agent.diagram.around import around, neighbourhood
 from fsm_agent.diagram.geometry import Rect
 from fsm_agent.diagram.model import words
 from fsm_agent.diagram.neartext import near_json, near_markdown
-from fsm_agent.diagram.scene import PAD, list_width, scene_of
+from fsm_agent.diagram.scene import PAD, part_width, scene_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.table import Table
 from states.table import TURN
@@ -34,7 +34,7 @@ def test_every_row_is_there_with_its_guard(table: Table, state: str) -> None:
     for row in table.rows:
         if row.source == state:
             (line,) = (e for e in root.iter() if e.get("data-event") and row.id in e.get("data-rows", "").split())
-            shown = "".join("".join(e.itertext()) for e in line.iter() if e.tag.endswith("}text"))
+            shown = " ".join(" ".join("".join(e.itertext()) for e in line.iter() if e.tag.endswith("}text")).split())
             assert row.guard.label == "always" or f"if {row.guard.label}" in shown
             assert words(row.exit) in shown if row.exit else row.rung.removeprefix("→ ") in shown
             assert all(words(counter) in text for counter in row.spends)
@@ -56,8 +56,9 @@ def test_nothing_stands_on_another_thing(table: Table, state: str) -> None:
     assert [(a, b) for (a, p), (b, q) in combinations(places.items(), 2) if p.overlaps(q)] == []
     page = Rect(0, 0, *picture.size)
     assert [name for name, r in places.items() if not (page.holds((r.x, r.y)) and page.holds((r.right, r.bottom)))] == []
+    assert picture.size[0] <= 1_650, "readable on a screen without zoom"
     for placed in picture.boxes:
-        assert all(placed.column + list_width(e) <= placed.rect.right - PAD + 0.01 for e in placed.box.entries)
+        assert all(placed.column + part_width(line) <= placed.rect.right - PAD + 0.01 for lines in placed.lists for line in lines)
         assert all(placed.rect.y < y < placed.rect.bottom for y in placed.baselines)
     for arrow in picture.arrows:
         for box in picture.boxes:

@@ -20,7 +20,7 @@ from fsm_agent.diagram.layers import automatic
 from fsm_agent.diagram.model import Diagram, words
 from fsm_agent.diagram.roomy import roomy
 from fsm_agent.diagram.runs import steps_of, tally, tally_from, tally_of
-from fsm_agent.diagram.scene import PAD, TEXT, TITLE, list_width, scene_of
+from fsm_agent.diagram.scene import PAD, TEXT, TITLE, part_width, scene_of
 from fsm_agent.diagram.textwidth import text_width
 from fsm_agent.errors import ConfigError
 from fsm_agent.journal import Step
@@ -180,7 +180,7 @@ def test_a_coverage_shows_what_was_never_taken() -> None:
     assert "never" in classes(root, id="arrow-ClassifyError-Compress")
     assert "never" not in classes(root, id="arrow-CallLLM-ClassifyError")
     for mark in ("never", "partly"):
-        assert svg.count(f".fsm tspan.{mark} {{ fill:") == 2  # one colour on white, one on black
+        assert svg.count(f".fsm tspan.{mark}, .fsm tspan.out.{mark} {{ fill:") == 2  # one colour on white, one on black
 
 
 def test_full_coverage_has_nothing_red() -> None:
@@ -241,8 +241,8 @@ def test_counts_have_room(marked: Diagram, table: Table) -> None:
     page = Rect(0, 0, *picture.size)
     assert [name for name, r in places.items() if not (page.holds((r.x, r.y)) and page.holds((r.right, r.bottom)))] == []
     for placed in picture.boxes:
-        for entry in placed.box.entries:
-            assert placed.column + list_width(entry) <= placed.rect.right - PAD + 0.01, entry.text
+        for line in (line for lines in placed.lists for line in lines):
+            assert placed.column + part_width(line) <= placed.rect.right - PAD + 0.01, line
         head = text_width(placed.box.state, TITLE, bold=True) + text_width(placed.box.badge, TEXT)
         assert head < placed.rect.width - 2 * PAD
     for arrow in picture.arrows:

@@ -16,7 +16,7 @@ from fsm_agent.diagram import render, written
 from fsm_agent.diagram.describe import describe
 from fsm_agent.diagram.layers import automatic
 from fsm_agent.diagram.roomy import roomy
-from fsm_agent.diagram.scene import PAD, list_width, scene_of
+from fsm_agent.diagram.scene import PAD, part_width, scene_of
 from fsm_agent.diagram.versions.bounds import proofs
 from fsm_agent.diagram.versions.compare import compare, merged_order
 from fsm_agent.diagram.versions.load import Version, version_of
@@ -24,6 +24,8 @@ from fsm_agent.diagram.versions.tableform import expands_alike, table_from
 from fsm_agent.diagram.versions.text import as_diff_json, as_diff_markdown
 from fsm_agent.errors import ConfigError
 from fsm_agent.table import Counter, Rung, Table, end, go, left, lines_of, on
+from fsm_agent.verify import verify_table
+from fsm_agent.verify.scopes import limit_names
 from states.layout import LAYOUT
 from states.table import BLOCK, TURN
 from tests.diagram_reading import read_strictly
@@ -49,7 +51,7 @@ def test_what_is_no_description_is_one_line(value: object) -> None:
     with pytest.raises(ConfigError, match=r"no whole description of a table .*given: here"):
         table_from(value, "here")
     with pytest.raises(ConfigError, match=r"the table is wrong .*unknown state"):
-        table_from({**describe(SMALL), "states": ["Start", "Done"]}, "here")
+        table_from({**describe(SMALL), "states": ["Start", "Done"], "macros": []}, "here")
 
 
 # Comparing
@@ -180,16 +182,27 @@ def test_a_one_word_reset_shows_up_in_the_formula() -> None:
 
 
 def test_the_formula_changes_by_the_difference_of_the_figures() -> None:
-    """The printed difference, worked out, is the difference of the two numbers."""
+    """The printed difference, worked out, is the difference of what the two formulas give."""
     found = proved(OLDER, TURN)
+    given = [{(f.quantity, f.caps): f.by_formula for f in verify_table(t, LIMITS, small=False).figures} for t in (OLDER, TURN)]
     names = {**LIMITS, "blocks": LIMITS["iterations"] + LIMITS["free_rounds"] + LIMITS["graces"]}
     told = [bound for bound in found.bounds if bound.by]
     assert len(told) >= 2
     for bound in told:
         value = eval(bound.by.replace("·", "*").replace("−", "-"), {"__builtins__": {}}, names)
-        assert bound.new_value is not None
-        assert bound.old_value is not None
-        assert value == bound.new_value - bound.old_value, bound.quantity
+        before, after = (numbers[bound.quantity, bound.caps] for numbers in given)
+        assert before is not None
+        assert after is not None
+        assert value == after - before, bound.quantity
+
+
+def test_figures_of_a_table_of_the_users_own_need_all_limits() -> None:
+    two = Version("old", SMALL), Version("new", SMALL)
+    assert proofs(*two).bounds[0].new_value is None
+    assert proofs(*two, dict.fromkeys(limit_names(SMALL), 2)).bounds[0].new_value is not None
+    first, *others = limit_names(SMALL)
+    with pytest.raises(ConfigError, match=f"limits are missing.*{', '.join(sorted(others))}"):
+        proofs(*two, {first: 2})
 
 
 def test_a_version_that_does_not_end_is_named_with_the_fix() -> None:
@@ -210,7 +223,6 @@ def test_a_version_that_does_not_end_is_named_with_the_fix() -> None:
 def test_limits_that_no_version_reads_are_refused() -> None:
     with pytest.raises(ConfigError, match="unknown limit; given: speed"):
         proofs(Version("a", SMALL), Version("b", SMALL), {"speed": 3})
-    assert proofs(Version("a", SMALL), Version("b", SMALL), {"asks": 3}).bounds[0].new_value is None
     whole = proofs(Version("a", SMALL), Version("b", SMALL), {"asks": 3, "acts": 2, "fixes": 1})
     assert all(bound.new_value is not None for bound in whole.bounds)
 
@@ -227,7 +239,7 @@ def test_the_picture_marks_what_came_went_and_changed() -> None:
     assert {marks[state] for state in TURN.states if state not in ("ClassifyError", "CallLLM")} == {"kept"}
     assert "retry › + rekey › fallback › ⇥ api retries exhausted" in text
     assert "− cap unknown" in text
-    assert "~ → ExecuteTools (resets + repairs)" in text
+    assert "~ → ExecuteTools (resets + repairs)" in " ".join(text.split()), "on two lines, where the box was made for one"
     assert "+1 −1 ~3" in text
     assert "~ tools" in text
     removed = [e for e in root.iter() if "removed" in (e.get("class") or "").split() and e.tag.endswith("}tspan")]
@@ -267,7 +279,7 @@ def test_nothing_covers_another_thing(old: Table, new: Table) -> None:
     places |= {f"panel {panel.title}": panel.rect for panel in picture.panels}
     assert [(a, b) for (a, p), (b, q) in combinations(places.items(), 2) if p.overlaps(q)] == []
     for placed in picture.boxes:
-        assert all(placed.column + list_width(e) <= placed.rect.right - PAD + 0.01 for e in placed.box.entries)
+        assert all(placed.column + part_width(line) <= placed.rect.right - PAD + 0.01 for lines in placed.lists for line in lines)
 
 
 def test_json_has_every_changed_row() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fsm_agent import Agent
+from fsm_agent import Agent, tool
 from fsm_agent.callbacks import SECOND_SINK, Callbacks
 from fsm_agent.errors import SessionBusy
 from fsm_agent.events import CHATTY, DROPPED, Event, EventQueue
@@ -169,3 +169,31 @@ def test_a_callback_that_answers_may_fail_without_being_an_answer() -> None:
     assert asyncio.run(callbacks.ask("before_tool", "x", {})) is None
     with pytest.raises(ValueError, match="x"):
         asyncio.run(callbacks.demand("before_tool", "x", {}))
+
+
+# What a callback makes of a result
+
+
+def test_a_result_can_be_changed_before_the_model_reads_it(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    look = tool(effect="pure", name="look")(lambda: "the key is tusk-77")
+
+    async def after(name: str, arguments: Any, text: str, status: str) -> str:
+        seen.append((name, dict(arguments), text, status))
+        return text.replace("tusk-77", "***")
+
+    completed: list[str] = []
+    callbacks = {"after_tool": after, "tool_complete": lambda call_id, name, arguments, result: completed.append(result)}
+    script = [tools(call("look")), text("ok")]
+    result = Agent(ScriptedModel(script), home=tmp_path, tools=[look], toolsets=[], callbacks=callbacks).run_conversation("go")
+    assert seen == [("look", {}, "the key is tusk-77", "ok")]
+    assert completed == ["the key is ***"]
+    assert "tusk-77" not in str(result.messages)
+
+
+@pytest.mark.parametrize("answer", [lambda: None, lambda: 3, lambda: 1 / 0])
+def test_a_callback_that_changes_nothing_or_fails_leaves_the_result_as_it_is(tmp_path: Path, answer: Any) -> None:
+    look = tool(effect="pure", name="look")(lambda: "as it is")
+    script = [tools(call("look")), text("ok")]
+    one = Agent(ScriptedModel(script), home=tmp_path, tools=[look], toolsets=[], callbacks={"after_tool": answer})
+    assert one.run_conversation("go").messages[2]["content"] == "as it is"

@@ -18,6 +18,7 @@ from examples.review_loop.table import TABLE
 from examples.review_loop.turn import LIMITS, ReviewTurn
 from fsm_agent import Agent, Step
 from fsm_agent.cli import main as command
+from fsm_agent.diagram.__main__ import main as written_diagrams
 from fsm_agent.journal import Exchange
 from fsm_agent.table import Row
 from fsm_agent.testing import FakeClock, Look, RowCoverage, Script, ScriptedModel, ids_of, pair_scripts, row_scripts, status, text
@@ -188,3 +189,13 @@ def test_verify_and_diagram_take_the_table_by_its_name(capsys: pytest.CaptureFix
     for form, part in {"mermaid": "stateDiagram", "svg": "<svg", "md": "| ", "json": '"review"', "dot": "digraph"}.items():
         assert command(["diagram", name, "--format", form]) == 0
         assert part in capsys.readouterr().out
+
+
+def test_the_generated_files_of_the_example_are_fresh() -> None:
+    folder = Path(__file__).parents[1] / "examples" / "review_loop" / "diagrams"
+    named = ["--table", "examples.review_loop.table:TABLE", "--limits", "examples.review_loop.turn:LIMITS"]
+    assert written_diagrams([str(folder), "--check", *named]) == 0
+    page = (folder.parent / "README.md").read_text()
+    figures = {f.quantity: f for f in verify_table(TABLE, LIMITS).figures}
+    assert f"at most {figures['moves'].value} moves, {figures['visits of Criticise'].value} of them into `Criticise`" in page
+    assert figures["moves"].kind == figures["visits of Criticise"].kind == "exact"

@@ -13,7 +13,8 @@ from fsm_agent import Agent, tool
 from fsm_agent.cli import main
 from fsm_agent.cli.insights import RECOVERIES, bar
 from fsm_agent.store import store_for
-from fsm_agent.store.insights import Insights, insights
+from fsm_agent.store.insights import insights
+from fsm_agent.store.report import Insights
 from fsm_agent.store.spent import SUMS, Spent
 from fsm_agent.testing import FakeClock, ScriptedServer, blank, call, status, text, tools
 from states.table import TURN
@@ -171,10 +172,11 @@ def test_the_report(cli: Cli, home: Path) -> None:
     assert "the last 7 days\n  2 turns in 1 session: 2 completed\n" in out
     for line in (
         r"^text_response +completed +2 +█+$",
-        r"^CallLLM +4 +\d+ ms +\d+ ms +\d+ ms +█*",
+        r"^CallLLM +4 +[\d.]+ m?s +[\d.]+ m?s +[\d.]+ m?s +█*",
         r"^ClassifyError\.server_error/1 +BuildMessages +1 +1$",
         r"^openai:gpt-5-mini +turn +3 +30 +15 +0% +<\$0\.0001$",
-        r"^lookup +1 +0 +0 +\d+ ms$",
+        r"^lookup +1 +0 +0 +[\d.]+ m?s$",
+        r"^python +1 +2 +45 +<\$0\.0001$",
     ):
         assert re.search(line, out, re.MULTILINE), line
     assert all(len(line) <= 80 for line in out.splitlines())
@@ -187,7 +189,7 @@ def test_the_report(cli: Cli, home: Path) -> None:
     assert 0 < told["total"]["cost_usd"] < 0.001
     assert set(told) == {
         "days_asked", "since", "until", "overview", "exits", "states", "recoveries", "compactions", "total", "models", "tools",
-        "sessions", "days", "hours", "attempts",
+        "sources", "sessions", "days", "hours", "attempts",
     }  # fmt: skip
 
 

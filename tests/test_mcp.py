@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from fsm_agent.clock import SystemClock
-from fsm_agent.mcp import McpServers
+from fsm_agent.mcp import McpServers, warden
 from fsm_agent.mcp.offer import MOST_TOOLS
 from fsm_agent.requests import RunTool
 from fsm_agent.settings import Settings
@@ -26,7 +26,7 @@ from fsm_agent.testing import FakeClock
 from fsm_agent.tools import ToolRunner, tool
 from fsm_agent.tools.runner import UNKNOWN_EFFECT
 from tests.mcp_bench import QUICK, bench, program
-from tests.processes import alive, children
+from tests.processes import alive, children, wardens
 
 pytestmark = pytest.mark.anyio
 
@@ -388,19 +388,21 @@ async def test_an_agent_that_nobody_closed_is_cleared_away(tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["exit", "kill"])
 def test_no_process_is_left_when_the_program_ends(ending: str, tmp_path: Path) -> None:
-    """Whether it ends by itself without closing anything, or is killed: then a server sees the end of its input."""
-    launch = program(stubborn=ending == "exit")
+    """Whether it ends by itself without closing anything, or is killed: also a server that heeds neither the end of its input nor
+    a request to end, and what it started."""
+    grandchild = tmp_path / "child"
+    launch = program(stubborn=True, child=str(grandchild))
     script = f"""
 import asyncio, os, pathlib, signal
 from fsm_agent.clock import SystemClock
 from fsm_agent.mcp import McpServers
 from fsm_agent.settings import Settings
-from tests.processes import children
+from tests.processes import children, wardens
 
 home = pathlib.Path({str(tmp_path)!r})
 servers = McpServers.of({{"s": {launch!r}}}, home=home, workdir=home, clock=SystemClock(), settings=Settings())
 asyncio.run(servers.ready((), asyncio.Event()))
-print(*children(), flush=True)
+print(*children(), *wardens(os.getpid()), flush=True)
 if {ending!r} == "kill":
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -409,11 +411,34 @@ if {ending!r} == "kill":
     )
     assert done.returncode == (0 if ending == "exit" else -signal.SIGKILL), done.stderr
     assert done.stderr == ""
-    (pid,) = map(int, done.stdout.split())
+    server, warden = map(int, done.stdout.split())
+    left = {"a server": server, "its child": int(grandchild.read_text()), "the warden": warden}
     end = time.monotonic() + 5
-    while alive(pid):
-        assert time.monotonic() < end, "a server is left"
+    while still := [name for name, pid in left.items() if alive(pid)]:
+        assert time.monotonic() < end, f"{still} left"
         time.sleep(0.02)
+
+
+async def test_nobody_waits_for_the_end_of_an_agent_without_servers(tmp_path: Path) -> None:
+    async with bench(tmp_path, {"s": program()}) as table:
+        await table.ready()
+        assert len(wardens(os.getpid())) == 1
+    await until(lambda: not wardens(os.getpid()))
+
+
+def test_a_number_that_was_given_to_another_group_hurts_nobody() -> None:
+    asleep = "import sys; print('up', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", asleep], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        born = warden.born(other.pid)
+        words = f"+{other.pid} {int(born) - 1 if born else 'x'}\n"
+        watching = subprocess.run([sys.executable, warden.__file__], input=words, text=True, timeout=10, check=False)
+        assert (watching.returncode, other.poll()) == (0, None if born else -signal.SIGTERM)
+        subprocess.run([sys.executable, warden.__file__], input=f"+{other.pid} {born}\n", text=True, timeout=10, check=False)
+        assert other.wait(5) == -signal.SIGTERM
 
 
 # The newest protocol

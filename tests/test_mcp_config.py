@@ -123,7 +123,7 @@ def test_a_servers_name_can_be_a_part_of_a_tools_name(name: str, tmp_path: Path)
     ("text", "complaint"),
     [
         ("[mcp.servers.a\n", "no TOML: .*line 1"),
-        ("mcp = 3", r"\[mcp\] in the config file"),
+        ("mcp = 3", r"mcp has the wrong type; given: 3; allowed: a table, \[mcp\]"),
         ("[mcp.server.a]\ncommand='x'", "given: server; allowed"),
     ],
 )

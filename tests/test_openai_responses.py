@@ -1,154 +1,41 @@
-"""The Responses port through the real SDK and a real HTTP server: every reply has its documented meaning."""
+"""What only the Responses API has; what it shares with the others is in ``test_ports``."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from fsm_agent.messages import ModelReply, ToolCall, Usage
-from fsm_agent.providers.openai_responses import OpenAIResponses
+from fsm_agent.messages import ModelReply, Usage
 from fsm_agent.providers.responses_reply import OTHER_WIRE, ResponsesReply, whole_response
-from fsm_agent.requests import Failure, ModelRequest
+from fsm_agent.requests import Failure
 from fsm_agent.testing import (
     Reply,
-    ScriptedServer,
-    bad_json,
     blank,
     call,
-    content_filter,
-    cut,
-    cut_tool_call,
-    drop,
-    empty_sse,
-    json_reply,
     length,
     malformed_chunk,
-    no_finish,
-    overflow,
-    reasoning,
     refusal,
-    silence,
-    slow,
-    status,
     text,
     tools,
 )
 from fsm_agent.testing.responses_wire import ResponsesDialect
+from tests.ports import ISSUER, RESPONSES, Seen
 
-KEY = "sk-test-0123456789abcdef"
-ISSUER = "openai-responses:here"
-
-
-class Seen:
-    """A sink that remembers."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self.thoughts: list[str] = []
-        self.tools: list[str] = []
-        self.beats = 0
-
-    def alive(self) -> None:
-        self.beats += 1
-
-    def text(self, delta: str) -> None:
-        self.texts.append(delta)
-
-    def reasoning(self, delta: str) -> None:
-        self.thoughts.append(delta)
-
-    def tool(self, name: str) -> None:
-        self.tools.append(name)
+ask, reply_of, failure_of = RESPONSES.ask, RESPONSES.reply_of, RESPONSES.failure_of
 
 
-def request(stream: bool = True) -> ModelRequest:
-    return ModelRequest(json.dumps({"model": "m", "input": [], "stream": stream}).encode(), stream=stream)
-
-
-def ask(*script: Reply, stream: bool = True, **options: Any) -> tuple[ModelReply | Failure, Seen, ScriptedServer]:
-    """Serve the script to one call for each entry; returns what the last one brought."""
-
-    async def play(server: ScriptedServer) -> tuple[ModelReply | Failure, Seen]:
-        port = OpenAIResponses(server.url, KEY, issuer=ISSUER, **options)
-        try:
-            for _ in script:
-                seen = Seen()
-                got = await port.call(request(stream), seen)
-            return got, seen
-        finally:
-            await port.aclose()
-
-    with ScriptedServer(script) as server:
-        got, seen = asyncio.run(play(server))
-    assert (server.errors, server.overrun, server.completions) == ([], [], len(script))
-    assert all(received.path == "/v1/responses" for received in server.requests)
-    return got, seen, server
-
-
-def reply_of(*script: Reply, stream: bool = True) -> ModelReply:
-    got, _, _ = ask(*script, stream=stream)
-    assert isinstance(got, ModelReply)
-    return got
-
-
-def failure_of(*script: Reply, stream: bool = True, **options: Any) -> Failure:
-    got, _, _ = ask(*script, stream=stream, **options)
-    assert isinstance(got, Failure)
-    return got
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_incomplete_reply_that_arrives_whole(stream: bool) -> None:
+    got = reply_of(Reply(text="part", finish="incomplete"), stream=stream)
+    assert (got.text, got.finish) == ("part", "incomplete")
 
 
 # Scripted replies
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_text(stream: bool) -> None:
-    got, seen, server = ask(text("Hello, world", usage=Usage(7, 3, 2, 1, 2)), stream=stream)
-    assert got == ModelReply("Hello, world", finish="stop", usage=Usage(7, 3, 2, 1, 2), model="scripted")
-    assert "".join(seen.texts) == "Hello, world"
-    assert (len(seen.texts) > 1) == stream
-    assert seen.beats >= 1
-    assert server.served_usage == Usage(7, 3, 2, 1, 2)
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_tool_calls(stream: bool) -> None:
-    script = tools(call("echo", {"text": "hi"}, id="a"), call("put", {"n": 1}, id=7), call("echo", "{}", id=""), text="So:")
-    got, seen, _ = ask(script, stream=stream)
-    assert isinstance(got, ModelReply)
-    assert (got.text, got.finish) == ("So:", "tool_calls")
-    assert got.tool_calls[:2] == (ToolCall("a", "echo", '{"text": "hi"}'), ToolCall("7", "put", '{"n": 1}'))
-    assert got.tool_calls[2].id.startswith("call_")
-    assert seen.tools == ["echo", "put", "echo"]
-    assert got == reply_of(script, stream=stream), "the same reply gets the same ids"
-
-
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize(
-    ("script", "expected"),
-    [
-        (blank(), {"text": "", "finish": "stop", "cut": False}),
-        (reasoning("because"), {"reasoning": "because", "text": "", "finish": "stop"}),
-        (length("half"), {"text": "half", "finish": "length", "cut": False}),
-        (cut_tool_call(), {"tool_calls": (ToolCall("call_1_0", "echo", '{"text": "abc'),), "finish": "length"}),
-        (bad_json(), {"tool_calls": (ToolCall("call_1_0", "echo", '{"text": }'),), "finish": "tool_calls"}),
-        (tools(call("", "")), {"tool_calls": (ToolCall("call_1_0", "", ""),)}),
-        (content_filter(), {"text": "", "finish": "content_filter"}),
-        (refusal("No."), {"refusal": "No.", "text": "", "finish": "stop"}),
-        (text("hi", usage=None), {"text": "hi", "usage": None}),
-        (Reply(text="part", finish="incomplete"), {"text": "part", "finish": "incomplete"}),
-    ],
-    ids=lambda value: None if isinstance(value, dict) else f"{value.shape}-{value.finish}-{value.text}",
-)
-def test_replies_that_arrive_whole(script: Reply, expected: dict[str, Any], stream: bool) -> None:
-    got = reply_of(script, stream=stream)
-    assert {name: getattr(got, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -160,45 +47,6 @@ def test_encrypted_reasoning_is_kept_verbatim_with_its_issuer(stream: bool) -> N
     assert got.blocks == ({**sealed, "issuer": ISSUER},)
     assert "".join(seen.thoughts) == got.reasoning == "step by step"
     assert (len(seen.thoughts) > 1) == stream
-
-
-def test_one_object_although_a_stream_was_asked_for() -> None:
-    got, seen, _ = ask(json_reply(tools(call("echo", {}), text="whole")))
-    assert isinstance(got, ModelReply)
-    assert (got.text, got.finish, got.cut) == ("whole", "tool_calls", False)
-    assert (seen.texts, seen.tools) == (["whole"], ["echo"])
-
-
-def test_a_stream_cut_after_text_is_a_cut_reply() -> None:
-    got, seen, server = ask(cut("part one"))
-    assert got == ModelReply("part one", finish=None, cut=True, model="scripted")
-    assert "".join(seen.texts) == "part one"
-    assert server.served_usage.total == 0
-
-
-@pytest.mark.parametrize("script", [cut(), cut("", call("echo", {})), cut("text", call("echo", {})), drop()])
-def test_a_break_with_nothing_to_keep_or_a_call_in_flight_is_a_failure(script: Reply) -> None:
-    failure = failure_of(script)
-    assert (failure.kind, failure.exception, failure.status) == ("transport", "RemoteProtocolError", None)
-
-
-@pytest.mark.parametrize("script", [empty_sse(), no_finish()])
-def test_a_stream_that_says_nothing_is_a_failure(script: Reply) -> None:
-    failure = failure_of(script)
-    assert failure.kind == "transport"
-    assert failure.message.startswith("empty stream")
-
-
-def test_a_stream_without_its_end_keeps_what_came() -> None:
-    got = reply_of(no_finish("some", call("echo", {"a": 1})))
-    assert (got.text, got.finish, got.cut) == ("some", None, True)
-    assert got.tool_calls == (ToolCall("call_1_0", "echo", '{"a": 1}'),)
-
-
-def test_a_malformed_chunk() -> None:
-    failure = failure_of(malformed_chunk(chunk='{"type": "resp'))
-    assert (failure.kind, failure.code, failure.exception) == ("transport", "malformed_chunk", "JSONDecodeError")
-    assert reply_of(malformed_chunk("kept", chunk="{")) == ModelReply("kept", finish=None, cut=True, model="scripted")
 
 
 ERRORS = [
@@ -213,107 +61,6 @@ def test_an_error_inside_a_stream(event: dict[str, Any]) -> None:
     failure = failure_of(malformed_chunk(chunk=json.dumps(event)))
     assert (failure.kind, failure.code, failure.message) == ("shape", "server_error", "upstream died")
     assert reply_of(malformed_chunk("kept", chunk=json.dumps(event))).cut
-
-
-def test_a_break_after_the_end_changes_nothing() -> None:
-    got = reply_of(Reply(text="done", calls=(call("echo", {}),), finish="stop", end="cut"))
-    assert (got.text, got.finish, got.cut, len(got.tool_calls)) == ("done", "tool_calls", False, 1)
-
-
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize(
-    ("body", "words", "code"),
-    [
-        (None, "no JSON object", ""),
-        (json.dumps("text"), "no JSON object", ""),
-        ({"status": "completed", "output": []}, "no output", ""),
-        ({"status": "completed", "output": None}, "no output", ""),
-        ({"status": "cancelled", "output": [{"type": "message"}]}, "was cancelled", ""),
-        ({"status": "failed", "output": []}, "no output", ""),
-        (
-            {"status": "failed", "error": {"message": "quota gone", "code": "insufficient_quota"}},
-            "quota gone",
-            "insufficient_quota",
-        ),
-        ({"error": "plain words"}, "plain words", ""),
-        ({"choices": [{"message": {"content": "hi"}}]}, "api_mode", ""),
-        ("<html><title>Login</title></html>", "Login", ""),
-        ("", "not JSON", ""),
-    ],
-)
-def test_a_200_without_a_reply_in_it(body: Any, words: str, code: str, stream: bool) -> None:
-    failure = failure_of(json_reply(body), stream=stream)
-    assert (failure.kind, failure.status, failure.code) == ("shape", None, code)
-    assert words in failure.message
-
-
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize(
-    ("script", "code", "name", "words"),
-    [
-        (status(401, {"error": f"bad key {KEY}"}), 401, "AuthenticationError", "bad key ***"),
-        (status(404, ""), 404, "NotFoundError", "HTTP 404 Not Found"),
-        (status(502, "<html><title>Bad gateway</title>" + "x" * 9000), 502, "InternalServerError", "Bad gateway"),
-        (overflow(limit=4096, used=5000), 400, "BadRequestError", "maximum context length is 4096 tokens"),
-    ],
-)
-def test_an_http_error(script: Reply, code: int, name: str, words: str, stream: bool) -> None:
-    failure = failure_of(script, stream=stream)
-    assert (failure.kind, failure.status, failure.exception, failure.sent) == ("http", code, name, True)
-    assert words in failure.message
-    assert KEY not in failure.message + failure.detail
-
-
-def test_the_limit_on_a_whole_call() -> None:
-    failure = failure_of(silence(), total=0.1)
-    assert (failure.kind, failure.exception) == ("transport", "TimeoutError")
-    got, _, server = ask(silence(after="so far"), total=0.3)
-    assert got == ModelReply("so far", finish=None, cut=True, model="scripted")
-    assert server.closed_early == 1
-
-
-def test_a_stream_that_stays_open_after_its_end_is_whole() -> None:
-    got, _, server = ask(Reply(text="done", end="hold"), linger=0.05)
-    assert got == ModelReply("done", finish="stop", model="scripted")
-    assert server.closed_early == 1
-
-
-@pytest.mark.parametrize("script", [silence("connect"), silence("words"), slow("a slow answer", 5)])
-def test_cancelling_closes_the_connection(script: Reply) -> None:
-    async def play(server: ScriptedServer) -> None:
-        port = OpenAIResponses(server.url, KEY)
-        task = asyncio.ensure_future(port.call(request(), Seen()))
-        await until(lambda: server.completions == 1)
-        await asyncio.sleep(0.02)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        await until(lambda: server.closed_early == 1)
-        await port.aclose()
-
-    with ScriptedServer([script]) as server:
-        asyncio.run(play(server))
-
-
-async def until(true: Callable[[], bool], seconds: float = 5.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come true in time"
-        await asyncio.sleep(0.005)
-
-
-def test_the_bytes_of_the_body_go_out_as_they_are() -> None:
-    body = '{"stream":true,  "input":[{"role":"user","content":"Grüße 🙂"}]}'.encode()
-
-    async def play(server: ScriptedServer) -> None:
-        port = OpenAIResponses(server.url, KEY)
-        await port.call(ModelRequest(body), Seen())
-        await port.aclose()
-
-    with ScriptedServer([text("hi")]) as server:
-        asyncio.run(play(server))
-    assert server.requests[0].raw == body
-    assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
 
 
 # Replies that no script makes

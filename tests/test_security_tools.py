@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent
+from fsm_agent.cli.approval import shown
 from fsm_agent.cli.screen import clean, console_of
 from fsm_agent.requests import AskApproval
 from fsm_agent.result import TurnResult
 from fsm_agent.testing import ScriptedModel, call, text, tools
+from fsm_agent.tools import ToolFailure
+from fsm_agent.toolsets.confine import still_inside
 from tests.web_server import Answer, html, site
 
 Heard = dict[str, Callable[..., Any]]
@@ -181,7 +184,11 @@ def test_a_page_that_leads_into_the_own_network_is_not_followed(work: Path) -> N
 # ------------------------------------------------------------------------------------------------------------- paths
 
 
-OUTSIDE = ("../outside.txt", "door/outside.txt", "sub/../../outside.txt", "~/outside.txt", "/etc/passwd", "../WORK/x", "note")
+OUTSIDE = (
+    *("../outside.txt", "door/outside.txt", "sub/../../outside.txt", "~/outside.txt", "/etc/passwd", "../WORK/x", "note"),
+    *("door/../outside.txt", "door/work/../outside.txt", "circle/x", "//etc/passwd", "/proc/self/root/etc/passwd"),
+    *("/proc/self/cwd/../etc/passwd", "/dev/fd/0", "x\0/../../outside.txt", "~root/x", "sub//..//../outside.txt"),
+)
 
 
 @pytest.mark.parametrize(
@@ -197,14 +204,37 @@ OUTSIDE = ("../outside.txt", "door/outside.txt", "sub/../../outside.txt", "~/out
 def test_no_path_leads_outside(work: Path, name: str, more: dict[str, str]) -> None:
     (work / "door").symlink_to(work.parent)
     (work / "note").symlink_to(work.parent / "outside.txt")
+    (work / "circle").symlink_to(work / "circle")
     (work / "sub").mkdir()
     calls = [call(name, {"path": path, **more}) for path in OUTSIDE]
     _, answers = played([tools(*calls), text("I could not.")], work)
     assert len(answers) == len(OUTSIDE)
-    for answer in answers:
-        assert "outside the working directory" in answer or "not a usable path" in answer
+    for path, answer in zip(OUTSIDE, answers, strict=True):
+        refused = ("outside the working directory", "not a usable path", "cannot be resolved")
+        assert any(words in answer for words in refused), (path, answer)
     assert (work.parent / "outside.txt").read_text() == "private"
     assert sorted(entry.name for entry in work.parent.iterdir() if entry.name != "home") == ["outside.txt", "work"]
+
+
+@pytest.mark.parametrize(
+    "path", ["．．/outside.txt", "‥/outside.txt", "..\uff0foutside.txt", "..\u2215outside.txt", "..\u200b/outside.txt"]
+)
+def test_letters_that_look_like_a_way_out_are_names_like_any_other(work: Path, path: str) -> None:
+    """Somewhere inside, or nowhere: the file beside the working directory stays as it is."""
+    script = [tools(call("write_file", {"path": path, "content": "mine"}), call("read_file", {"path": path})), text("ok")]
+    played(script, work)
+    assert (work.parent / "outside.txt").read_text() == "private"
+    assert all(found.resolve().is_relative_to(work) for found in work.rglob("*"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not tell what was opened")
+def test_a_link_that_changes_between_the_look_and_the_reading_leads_nowhere(work: Path) -> None:
+    """What was looked at is in the working directory, what was opened is not."""
+    (work / "inside.txt").write_text("public")
+    with (work / "inside.txt").open() as file:
+        still_inside([work], file.fileno(), "inside.txt")
+    with (work.parent / "outside.txt").open() as file, pytest.raises(ToolFailure, match="leads outside"):
+        still_inside([work], file.fileno(), "inside.txt")
 
 
 def test_a_hook_of_git_is_not_written_without_a_yes(work: Path) -> None:
@@ -255,3 +285,43 @@ def test_the_question_for_approval_shows_what_would_run(work: Path) -> None:
     played([tools(call("terminal", {"command": command})), text("no")], work, person)
     assert person.asked == [("terminal", {"command": command})]
     assert clean(command) == "ls rm -r build "
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\x1b]8;;http://evil.example\x07link\x1b]8;;\x07", "\x1b]52;c;ZXZpbA==\x1b\\", "\x9d52;c;ZXZpbA==\x9c",
+        "\x1bP+q\x1b\\", "\x1b_G\x1b\\",
+        "a\u202eb\u202c\u2066c\u2069\u061cd", "a\u2028b\u2029c\x85d", "r\u200bm\u2060\ufeff",
+        "\U000e0072\U000e006d", "\u3164\u115f\xad",
+        "\x1b]52;c;never ended", "\x1b[", "\x1b", "safe\rrm", "abc\x08\x08\x08rm",
+    ],
+)  # fmt: skip
+def test_nothing_that_steers_or_hides_is_written_on_a_screen(text: str) -> None:
+    steers = {
+        *map(chr, range(32)),
+        *map(chr, range(0x7F, 0xA0)),
+        *"\u061c\u200b\u200e\u200f\u2028\u2029\u2060\ufeff\u3164\u115f\xad",
+    }
+    steers |= {*map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A)), *map(chr, range(0xE0000, 0xE0080))}
+    assert not set(clean(text)) & (steers - {"\t", "\n"})
+
+
+def test_letters_of_scripts_and_pictures_are_left_alone() -> None:
+    for words in ("नमस्ते", "می‌خواهم", "👩‍👩‍👧", "é", "☕️", "שלום"):
+        assert clean(words) == words
+
+
+@pytest.mark.parametrize("filler", [" " * 5_000, "\n" * 5_000, "\t" * 5_000, "# nothing\n" * 500, "\u200b" * 5_000])
+def test_a_person_sees_the_end_of_a_long_command_before_deciding(filler: str) -> None:
+    """Pages of nothing between what is harmless and what is not."""
+    seen = shown(f"ls{filler}; touch pwned")
+    assert seen.startswith("ls")
+    assert seen.endswith("; touch pwned")
+    assert len(seen) < 2_200
+    assert seen.count("\n") <= 42
+
+
+def test_what_isshown_of_an_ordinary_command_is_the_command() -> None:
+    script = "for f in *.py; do\n    echo $f\n\ndone"
+    assert shown(script) == script

@@ -75,7 +75,7 @@ def json_of(cli: Cli, *arguments: str) -> Any:
         (["list", "--limit", "-1"], "--limit is out of range"),
         (["search"], "Missing argument"),
         (["import", "/nowhere/file"], "the file cannot be read (No such file or directory)"),
-        (["fly"], "No such command 'fly'"),
+        (["fly"], "no such command; given: fly; allowed: list, show"),
     ],
 )
 def test_wrong_use_is_one_line_and_exit_code_2(arguments: list[str], says: str, cli: Cli) -> None:
@@ -101,7 +101,7 @@ def test_more_wrong_use(cli: Cli, home: Path, tmp_path: Path) -> None:
         (["fork", turn, "--at", "99"], "has no move of that number; given: 99; allowed: 0 to "),
         (["fork", turn, "--at", "1", "--edit", "[1]"], "--edit cannot be read; given: [1]; allowed: a JSON object"),
         (["fork", turn, "--at", "1", "--edit", '{"colour": 1}'], "a turn cannot be edited so; given: colour"),
-        (["export", turn, "--format", "xml"], "unknown export format; given: xml; allowed: jsonl, sharegpt"),
+        (["export", turn, "--format", "xml"], "unknown export format; given: xml; allowed: jsonl, sharegpt, pytest"),
         (["export", turn, "-o", "/nowhere/x"], "the file cannot be written"),
         (["import", str(tmp_path / "bad.jsonl")], "bad.jsonl cannot be imported: line 2: it is not UTF-8"),
     ):
@@ -122,7 +122,7 @@ def test_list(cli: Cli, home: Path) -> None:
     assert code == 0
     assert not CONTROL.search(out)
     lines = out.splitlines()
-    assert lines[0].split() == ["id", "title", "model", "turns", "last", "exit", "tokens", "cost", "used"]
+    assert lines[0].split() == ["id", "title", "by", "model", "turns", "last", "exit", "tokens", "cost", "used"]
     assert lines[2].startswith(f"{first.session_id}  what about okapis?")
     assert re.search(r" 2  text_response +30 +included +now$", lines[2])
     told = json_of(cli, "sessions", "list", "--limit", "1")
@@ -177,6 +177,10 @@ def test_show_cuts_long_results_unless_they_are_asked_for(cli: Cli, home: Path) 
     one = talked(home, "go", script=[tools(call("lookup", {"city": "a\n" * 30})), text("done")])
     assert "23 lines more; --full shows them" in cli("sessions", "show", one.session_id)[1]
     assert "more; --full" not in cli("sessions", "show", one.session_id, "--full")[1]
+    one = talked(home, "once more", script=[tools(call("lookup", {"city": "a" * 2000})), text("done")])
+    cut, whole = cli("sessions", "show", one.session_id)[1], cli("sessions", "show", one.session_id, "--full")[1]
+    assert "… long lines are cut; --full shows them" in cut
+    assert (cut.count("a") < 1000, whole.count("a") > 2000, "long lines" in whole) == (True, True, False)
 
 
 def test_effects_in_doubt_are_shown(cli: Cli, home: Path) -> None:
@@ -511,6 +515,19 @@ def test_export_and_import(cli: Cli, home: Path, tmp_path: Path) -> None:
     )
     trajectory = json.loads(cli("sessions", "export", one.session_id, "--format", "sharegpt")[1])
     assert [row["from"] for row in trajectory["conversations"]] == ["system", "human", "gpt"]
+
+
+def test_a_turn_is_exported_as_a_test_that_is_green(cli: Cli, home: Path, tmp_path: Path) -> None:
+    with ScriptedServer([status(503), text("blue")]) as server:
+        assert cli("run", "What colour?", "--model", "local:m", "--base-url", server.url)[0] == 0
+    one = json_of(cli, "sessions", "list")[0]
+    code, source, _ = cli("sessions", "export", one["last_turn"], "--format", "pytest")
+    assert code == 0
+    names: dict[str, Any] = {}
+    exec(compile(source, "test_made.py", "exec"), names)
+    names["test_turn"](tmp_path / "played")
+    code, _, err = cli("sessions", "export", one["id"], "--format", "pytest")
+    assert (code, err.startswith("fsm-agent: a test is made of one turn")) == (2, True)
 
 
 def test_failed_turns_are_listed_with_their_exit(cli: Cli, home: Path) -> None:

@@ -15,9 +15,13 @@ import pytest
 from fsm_agent import Agent, tool
 from fsm_agent.errors import ConfigError, JournalError, SessionBusy, StoreError
 from fsm_agent.store import Database, Store
+from fsm_agent.store.database import CHECKPOINT
+from fsm_agent.store.indexing import catch_up, keep_up
+from fsm_agent.store.insights import insights
 from fsm_agent.store.schema import VERSIONS
 from fsm_agent.store.search import search
 from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, text, tools
+from tests.store_homes import written
 
 
 @pytest.fixture
@@ -28,6 +32,12 @@ def home(tmp_path: Path) -> Path:
 def agent(home: Path, *script: Any, store: Store | None = None, **options: Any) -> Agent:
     options = {"toolsets": [], "clock": FakeClock(), "session_id": "s-one", **options}
     return Agent(ScriptedModel(script), home=home, store=store or Store(home), **options)
+
+
+@tool(effect="pure", name="look")
+def looking() -> str:
+    """Look."""
+    return "seen"
 
 
 async def moves(turn: Any, count: int) -> None:
@@ -151,7 +161,7 @@ def test_a_new_message_gives_up_what_a_dead_process_left_and_keeps_the_transcrip
         await moves(turn, 3)  # up to ExecuteTools
         await turn.step_into()  # the row with the call is written …
         await store.written(lambda c: None)
-        turn._runner._journal._send()  # … and handed over, as it is before a tool starts
+        turn._runner.journal._send()  # … and handed over, as it is before a tool starts
         await store.written(lambda c: c.execute("UPDATE turns SET owner = 'gone'") and None)
         await store.written(lambda c: c.execute("UPDATE sessions SET owner = 'gone'") and None)
         model = ScriptedModel([text("done")])
@@ -242,6 +252,50 @@ def test_a_fork_goes_on_from_any_move_with_changes(home: Path, at: int, edit: di
         assert one.journal.snapshot(forked.id, at)["block"]["retries"] == 1
     if "settings" in edit:
         assert forked._state.settings.max_iterations == 7  # type: ignore[attr-defined]
+
+
+GIVEN = [
+    (2, {"reply": {"tool_calls": [{"name": "put", "arguments": {"key": "b"}}]}}, "CallModel", "by hand"),
+    (3, {"results": {"c1": "by hand"}}, "RunTool", "by hand"),
+    (3, {}, "RunTool", "taken over"),
+]
+
+
+@pytest.mark.parametrize(("at", "edit", "kind", "origin"), GIVEN)
+def test_what_a_fork_need_not_ask_for_is_in_its_journal(home: Path, at: int, edit: Any, kind: str, origin: str) -> None:
+    one, turn_id = finished(home)
+    forked = one.fork(turn_id, at, edit)
+    forked.run()
+    [effect] = [effect for effect in one.journal.effects(forked.id, at) if effect.kind == kind]
+    assert (effect.origin, effect.status, effect.seconds) == (origin, "done", None)
+    assert effect.reply is not None
+    assert [one.origin for one in one.journal.effects(turn_id, at)] == [""] * len(one.journal.effects(turn_id, at))
+    ran = sum(tool.calls for tool in insights(one._store, days=1).tools)
+    assert ran == 1 + ("reply" in edit), "what was not carried out is no call"
+
+
+@pytest.mark.parametrize(("at", "edit", "kind", "origin"), GIVEN)
+def test_a_fork_keeps_its_answers_when_its_process_ends_before_they_are_used(
+    home: Path, at: int, edit: Any, kind: str, origin: str
+) -> None:
+    """Else what a person answered, or what ran before, would be asked of the world after all."""
+    one, turn_id = finished(home)
+    ran: list[str] = []
+
+    @tool(effect="unsafe")
+    def put(key: str) -> str:
+        """Store."""
+        ran.append(key)
+        return "again"
+
+    forked = one.fork(turn_id, at, edit)
+    asyncio.run(forked._tenancy.enter())  # type: ignore[attr-defined] - it is in the store, and no further
+    model = ScriptedModel([text("end")])
+    resumed = Agent(model, tools=[put], toolsets=[], home=home, store=one._store, session_id="s-other").resume(forked.id)
+    resumed.run()
+    assert ran == (["b"] if "reply" in edit else [])
+    [effect] = [effect for effect in one.journal.effects(forked.id, at) if effect.kind == kind]
+    assert effect.origin == origin
 
 
 def test_a_fork_does_not_run_a_tool_again_unless_told(home: Path) -> None:
@@ -448,9 +502,29 @@ def test_an_older_file_is_upgraded_in_place_after_a_copy(home: Path) -> None:
     old.close()
 
 
+def test_a_file_of_the_first_version_says_how_its_sessions_ended_and_began(home: Path) -> None:
+    class First(Database):
+        versions = VERSIONS[:1]
+
+    old = Store(home, opened=First)
+    written(old, ["one", "two"], "s-1", kind="fork")
+    turn = (
+        "INSERT INTO turns (id, session, asked, state, digest, settings, start, began, moved, ended, exit)"
+        " VALUES (?, 's-1', 'go', 'Finalize', '', '{}', '{}', ?, 1, ?, ?)"
+    )
+    for values in (("t-1", 1.0, 1.0, "text_response"), ("t-2", 2.0, 2.0, "guardrail_halt"), ("t-3", 3.0, None, None)):
+        old.database.write(lambda c, values=values: c.execute(turn, values) and None)
+    old.close()
+    store = Store(home)
+    with store.database.reading() as c:
+        assert c.execute("SELECT exit, source FROM sessions").fetchall() == [("guardrail_halt", "fork")]
+    assert [row.content for row in store.session("s-1").rows] == ["one", "two"]
+
+
 def test_a_file_of_a_newer_version_is_refused_and_left_alone(home: Path) -> None:
     Store(home, opened=Newer).session("s")
-    with pytest.raises(StoreError, match=r"written by a newer version of fsm-agent \(format 2, this one reads up to 1\)"):
+    newest = len(VERSIONS)
+    with pytest.raises(StoreError, match=rf"newer version of fsm-agent \(format {newest + 1}, this one reads up to {newest}\)"):
         Store(home, opened=Older).session("s")
 
 
@@ -487,6 +561,34 @@ def test_jobs_that_wait_share_a_commit_and_one_that_fails_takes_nothing_with_it(
     database.close()
 
 
+def test_the_log_is_moved_into_the_file_every_so_many_commits(home: Path, tmp_path: Path) -> None:
+    """Who copies only the file has nearly all of it, and a crash leaves little to be read again (SESS-01)."""
+    database = Database(home / "x.db")
+    for number in range(CHECKPOINT + 1):  # one a commit
+        database.write(lambda c, n=number: c.execute("INSERT INTO marks VALUES (?, 1)", (f"m{n}",)) and None)
+    alone = sqlite3.connect(shutil.copy(home / "x.db", tmp_path / "alone.db"))
+    assert alone.execute("SELECT COUNT(*) FROM marks").fetchone() >= (CHECKPOINT - 1,)
+    alone.close()
+    database.close()
+
+
+def test_where_there_is_no_shared_memory_the_rollback_journal_does(home: Path) -> None:
+    """As on some network file systems: slower, and all else as before (SESS-01)."""
+
+    class Dotfile(Database):
+        def _opened(self) -> sqlite3.Connection:
+            uri = f"{self.path.as_uri()}?vfs=unix-dotfile"
+            return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=0.1)
+
+    store = Store(home, opened=Dotfile)
+    one = agent(home, tools(call("look", {})), text("one"), store=store, tools=[looking])
+    assert one.run_conversation("first").cleanup_errors == []
+    with store.database.reading() as c:
+        assert c.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+    store.close()
+    assert len(Store(home, opened=Dotfile).session("s-one").rows) == 4
+
+
 def test_a_commit_that_fails_fails_everybody_in_it(home: Path) -> None:
     class Failing(Database):
         broken = False
@@ -512,16 +614,38 @@ def test_a_commit_that_fails_fails_everybody_in_it(home: Path) -> None:
     database.close()
 
 
-def test_indexing_beside_turns_costs_them_nothing(tmp_path: Path) -> None:
-    """Full-text tables do not bear savepoints: what stood behind one in the same transaction failed with a logic error."""
-    history = [{"role": ("user", "assistant")[n % 2], "content": f"line {n} " * 30} for n in range(40)]
-    for number in range(15):
-        one = agent(tmp_path / str(number), text("one"), text("two"), text("a summary"), text("three"))
-        one.chat("first")
-        one.run_conversation("second", conversation_history=history)
-        one.compact()
-        assert one.run_conversation("third").cleanup_errors == []
-        assert [hit.text for hit in search(one._store.database, "third").hits] == ["third"]
+class Tight(Database):
+    """Takes no text of more bytes, as one of gigabytes is refused."""
+
+    most = 50_000
+
+    def _connected(self) -> sqlite3.Connection:
+        connection = super()._connected()
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, self.most)
+        return connection
+
+
+def test_an_index_that_is_refused_takes_nothing_of_its_neighbours_with_it(home: Path) -> None:
+    """A full-text table that was made and filled behind a savepoint and rolled back to it still has its rows in memory, and no
+    tables to write them to: whatever was committed in the same transaction failed with "SQL logic error"."""
+    store = Store(home, opened=Tight)
+    database = store.database
+    written(store, ["first", "字" * 6000])  # the words of the second are longer than the text
+    gate, insert = threading.Event(), "INSERT INTO marks VALUES (?, 1)"
+    blocker = database.submit(lambda c: gate.wait(5) and None)
+    neighbours = [database.submit(lambda c: c.execute(insert, ("before",)) and None)]
+    keep_up(database)
+    neighbours.append(database.submit(lambda c: c.execute(insert, ("after",)) and None))
+    gate.set()
+    assert [future.result(5) for future in (blocker, *neighbours)] == [None] * 3
+    with pytest.raises(StoreError, match="too big"):
+        catch_up(database)
+    with database.reading() as c:
+        assert c.execute("SELECT name FROM marks").fetchall() == [("after",), ("before",)]
+    database.close()
+    whole = Store(home)
+    assert [hit.text for hit in search(whole.database, "first").hits] == ["first"]
+    whole.close()
 
 
 def test_who_stops_waiting_takes_nobody_with_them(home: Path) -> None:

@@ -105,6 +105,11 @@ def table(*ladder: Rung, event: str = "go") -> Table:
     return Table("t", ("A", "B", "End"), "End", (Counter("n"),), lines_of({"A": [on(event, *ladder, why="")]}))
 
 
+OVER = end("over", "E")
+LIMIT_OF_A_FLAG = lines_of({"A": [on("x", Rung("again", "A", left("n", "f"), ("n",)), OVER, why="")]})
+SAME_IDS = lines_of({"A": [on("x", Rung("again", "A", left("n"), ("n",)), OVER, why=""), on("x/1", OVER, why="")]})
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -121,6 +126,20 @@ def table(*ladder: Rung, event: str = "go") -> Table:
         (
             lambda: Table("t", ("A", "E"), "E", (), lines_of({"A": [on("x", end("r", "E"), why="")] * 2})),
             "two lines for the same event",
+        ),
+        (lambda: Table("t", ("E",), "E", (), ()), "the first state is where a turn begins"),
+        (lambda: Table("t", ("A", "E"), "E", (Counter("n"), Counter("n")), ()), "counters must be distinct: n, n"),
+        (
+            lambda: Table("t", ("A", "E"), "E", (), (), macros=(("stop", {"B": "stopped"}),)),
+            "stop has exits of states that do not exist: B",
+        ),
+        (
+            lambda: Table("t", ("A", "E"), "E", (Counter("f", flag=True), Counter("n")), LIMIT_OF_A_FLAG),
+            "compares another counter with the flag(s) f",
+        ),
+        (
+            lambda: Table("t", ("A", "E"), "E", (Counter("n"),), SAME_IDS),
+            "two rows have the id 'A.x/1'",
         ),
     ],
 )

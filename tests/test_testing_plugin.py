@@ -117,6 +117,18 @@ def test_it_is_there_once_installed_and_can_be_switched_off(tmp_path: Path) -> N
     assert "unrecognized arguments: --fsm-coverage" in refused.stderr
 
 
+def test_a_table_in_the_projects_folder_needs_no_path(project: Path) -> None:
+    """As ``pytest`` runs, which does not put the current directory on the path as ``python -m pytest`` does."""
+    (project / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    began = f"import sys; sys.path[:] = [p for p in sys.path if p]; sys.path.append({str(ROOT)!r}); import pytest; "
+    asked = ["-p", "fsm_agent.testing.plugin", "-q", "--fsm-coverage", "rows.json", "--fsm-coverage-table", "parcel:PARCEL"]
+    command = [sys.executable, "-I", "-c", f"{began}sys.exit(pytest.main({asked!r}))"]
+    done = subprocess.run(command, cwd=project, env=env | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((project / "rows.json").read_text())["table"] == "parcel"
+
+
 @pytest.mark.parametrize("named", ["nowhere:TABLE", "parcel:AGAIN"])
 def test_a_table_that_is_none_is_wrong_use(project: Path, named: str) -> None:
     done = run(project, "--fsm-coverage", "rows.json", "--fsm-coverage-table", named)

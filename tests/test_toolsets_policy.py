@@ -285,3 +285,39 @@ def test_the_policy_is_quick_on_long_commands(part: str) -> None:
 @given(st.text(alphabet="rm -f/~$(){}`'\"\\;|&<>*\nsudo:=cbh,x0", max_size=80))
 def test_no_command_makes_the_policy_raise(command: str) -> None:
     hard_line(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "find / -type f -exec rm {} \\;", "find / -name '*' -delete", "find / -mindepth 1 -delete",
+        "git -c alias.x='!rm -rf /' x", "git -c core.pager='rm -rf /' log", "git rebase -i --exec 'rm -rf /' main",
+        "git fetch --upload-pack='rm -rf /' x", "GIT_SSH_COMMAND='rm -rf /' git fetch", "PAGER='rm -rf /' man ls",
+        "A=1 EDITOR='rm -rf /' crontab -e", "PROMPT_COMMAND='rm -rf /' bash -i", "export PAGER='rm -rf /'",
+        "function f { rm -rf /; }; f", "cat <(rm -rf /)", "tee >(rm -rf /) < x", "rm -rf ~root", "rm -rf ~root/",
+        "killall -u root",
+        "rm -rf $(pwd)/../../../..", "rm -rf $PWD/../../../..", "rm -rf ${PWD}/../../../..", "pkill -9 -u root",
+        "ln -sf /dev/null /etc/passwd", "truncate -s 0 /etc/passwd", "cp x /etc/shadow", "tar --remove-files -cf /dev/null /",
+        "ssh localhost rm -rf /", "ssh localhost 'rm -rf /'", "at now <<< 'rm -rf /'", "echo 'rm -rf /' | at now",
+        "tmux new -d 'rm -rf /'", "screen -dm rm -rf /", "vim -c '!rm -rf /'", "ex -c ':!rm -rf /'", "less '+!rm -rf /' x",
+        "gdb -batch -ex 'shell rm -rf /'", "zip x.zip x -T -TT 'rm -rf /'", "npx -c 'rm -rf /'",
+        "tar cf /dev/null x --checkpoint=1 --checkpoint-action=exec='rm -rf /'", "rsync -e 'rm -rf /' a b:c",
+    ],
+)  # fmt: skip
+def test_commands_in_the_words_of_other_programs_are_found(command: str) -> None:
+    assert hard_line(command, environ={"HOME": "/home/me"}, directory="/srv/a/b")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git commit -m 'never rm -rf / again'", "git log --grep='rm -rf /'", "git commit -am 'rm -rf / is bad'", "export A='b c'",
+        "find . -type f -delete", "find / -name '*.pyc' -delete", "find / -type f -name core -delete", "tar cf x.tar src",
+        "rm -rf ~/project/build", "rm -rf $PWD/build", "rm -rf $(pwd)/build", "ssh host ls /", "tmux new -d 'make all'",
+        "pkill -u me firefox", "less +F log", "vim -c 'set nu' x", "cp /etc/passwd x",
+        "ln -s /etc/passwd x", "cat <(ls /) <(ls .)",
+        "GIT_SSH_COMMAND='ssh -i key' git fetch", "MESSAGE='rm -rf /'", "git -c user.name='A B' commit",
+    ],
+)  # fmt: skip
+def test_what_is_only_said_in_them_is_left_to_a_person(command: str) -> None:
+    assert hard_line(command, environ={"HOME": "/home/me"}, directory="/srv/a/b") is None

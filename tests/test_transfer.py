@@ -90,7 +90,7 @@ def test_a_turn_brings_its_session_as_it_was(home: tuple[Path, str, list[str]], 
         assert there.messages(turn) == journal.messages(turn)
         assert there.result(turn) == journal.result(turn)
         rows = [row.to_dict() for row in store.session(journal.info(turn).session).rows]
-        assert rows[-1]["content"] == ("first \ud800 answer" if turn == turns[0] else "forked")
+        assert rows[-1]["content"] == ("first \ufffd answer" if turn == turns[0] else "forked")
         assert rows[: len(journal.messages(turn))] == journal.messages(turn)
         assert store.archived(journal.info(turn).session) == [], "what was put aside later was still in use then"
         store.close()
@@ -316,7 +316,7 @@ def test_a_trajectory_in_the_sharegpt_form(home: tuple[Path, str, list[str]], tm
     assert json.loads(asks.split("<tool_call>")[1].split("</tool_call>")[0]) == {"name": "lookup", "arguments": {"city": "Bern"}}
     said = json.loads(results.split("<tool_response>")[2].split("</tool_response>")[0])
     assert (said["name"], "no rooms left" in said["content"]) == ("book", True)
-    assert answer == "first \ud800 answer"
+    assert answer == "first \ufffd answer"
     assert told["completed"] is True
     assert told["timestamp"].endswith("Z")
     whole = session_trajectory(database, session)

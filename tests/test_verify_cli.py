@@ -68,7 +68,9 @@ def test_the_turn_is_proved_with_figures_and_a_trace(capsys: pytest.CaptureFixtu
         "for iterations 90, free_rounds 90, graces 2, fallbacks 2",
         "visits of CallLLM, without caps: at most 2,772 (exact: reached by a constructed run)",
         "visits of CallLLM, with caps: at most 360 (exact: reached by a constructed run)",
-        "moves, without caps: at most 12,129 (upper: no run was looked for)",
+        "visits of Compress, with caps: at most 311 (exact: reached by a constructed run; from the flow of runs, the formula",
+        "moves, without caps: at most 9,278 (upper: no run is known that has more than 9,2",
+        "moves, with caps: at most 3,749 (upper: no run is known that has more than 3,5",
         "A longest run: 360 visits of CallLLM, with caps, in ",
         "× [",
     ):
@@ -107,7 +109,7 @@ def test_json_is_the_documented_form(capsys: pytest.CaptureFixture[str]) -> None
     assert [set(check) for check in data["checks"]] == [{"name", "scope", "extent", "findings", "ok"}] * 7
     first = data["figures"][0]
     assert set(first) == {
-        "quantity", "caps", "formula", "legend", "value", "constructed", "exact", "reached", "scopes", "kind",
+        "quantity", "caps", "formula", "legend", "value", "by_formula", "constructed", "exact", "reached", "scopes", "kind",
     }  # fmt: skip
     assert (first["value"], first["constructed"], first["exact"], first["kind"]) == (2772, 2772, None, "exact")
     worst = data["worst"]
@@ -128,6 +130,21 @@ def test_a_table_of_the_users_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert "visits of Ask, without caps: at most 6 (exact: found by exact search)" in out
     assert "A longest run: 6 visits of Ask, without caps, in 6 moves\n  5 × [Ask.bad/1] → Ask.bad/2" in out
     assert "visits of Ask, without caps (upper: for every configuration)" in verify(capsys, "own_tables:GOOD")[1]
+
+
+def test_the_states_to_watch_are_bounded_each_and_together(capsys: pytest.CaptureFixture[str]) -> None:
+    table = "examples.review_loop.table:TABLE"
+    code, out, _ = verify(capsys, table, "--watch", "Draft", "--watch", "Revise")
+    assert code == 0
+    for part in ("visits of Draft, without caps", "visits of Revise, without caps", "visits of Draft and Revise, without caps"):
+        assert part in out
+    assert "visits of Criticise" not in out
+    code, _, err = verify(capsys, table, "--watch", "Nowhere", "--watch", "Close")
+    assert code == 2
+    assert (
+        err
+        == "fsm-agent: the table review has no such state to watch; given: Nowhere, Close; allowed: Draft, Criticise, Revise\n"
+    )
 
 
 def test_a_fault_is_exit_code_1_and_names_row_and_fix(capsys: pytest.CaptureFixture[str]) -> None:

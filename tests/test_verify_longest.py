@@ -15,13 +15,13 @@ from fsm_agent.turn import TurnLike
 from fsm_agent.verify import bounds, examine, search
 from fsm_agent.verify.folding import Part, fold
 from fsm_agent.verify.graph import unfold
-from fsm_agent.verify.longest import UNCOUNTED, long_run, visits
+from fsm_agent.verify.longest import long_run, visits
 from fsm_agent.verify.scopes import limit_names
 from fsm_agent.verify.truth import line_truths
 from fsm_agent.verify.worth import Worth
 from states.table import TURN
 from states.turn import TurnState, limits_of
-from tests.tables import DEFAULTS, Counting, courier
+from tests.tables import DEFAULTS, UNCOUNTED, Counting, courier
 
 RUNTIME = Runtime("any", "any", usable_fallbacks=2, possible_rekeys=2)
 

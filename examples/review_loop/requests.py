@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from types import NoneType
+from typing import ClassVar, Literal
 
 Role = Literal["writer", "reviewer"]
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Let one of the two models answer a prompt; the reply is an ``Answer``."""
-
-    role: Role
-    prompt: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +18,17 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Ask:
+    """Let one of the two models answer a prompt. ``reply`` tells the debugger what one may answer by hand."""
+
+    role: Role
+    prompt: str
+    reply: ClassVar[type] = Answer
+
+
+@dataclass(frozen=True, slots=True)
 class Rest:
     """Wait so many seconds."""
 
     seconds: float
+    reply: ClassVar[type] = NoneType

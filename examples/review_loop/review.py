@@ -31,11 +31,11 @@ class Review:
     def __init__(self, turn: ReviewTurn, writer: Answering, reviewer: Answering, clock: Clock) -> None:
         self.turn, self.journal = turn, MemoryJournal()
         self._agents, self._clock = {"writer": writer, "reviewer": reviewer}, clock
-        self._runner = Runner(turn, MACHINE, STATES, self._perform, self.journal)
+        self.runner = Runner(turn, MACHINE, STATES, self._perform, self.journal)
 
     async def step(self) -> Step | None:
         """Run the current state to its end and make one move; ``None`` when the review has ended."""
-        return await self._runner.step()
+        return await self.runner.step()
 
     async def __aiter__(self) -> AsyncIterator[Step]:
         while (step := await self.step()) is not None:

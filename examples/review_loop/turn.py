@@ -56,6 +56,15 @@ class ReviewTurn:
         """Plain values, for whoever looks at the turn."""
         return {**asdict(self), "came": self.came.id if self.came else None}
 
+    # What a debugger may say and ask besides
+
+    def interrupt(self, message: str | None) -> None:
+        self.cancelled = True
+
+    @property
+    def outcome(self) -> str:
+        return {"accepted": "completed", "cancelled": "interrupted"}.get(self.exit or "", "failed")
+
     # What the states ask
 
     @property

@@ -29,7 +29,8 @@ BRIEF = (
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a child is made for. The ids are the same when the same call is made again."""
+    """What a child is made for. The ids are the same when the same call is made again. ``unattended``: nobody waits for it, so it
+    may ask nobody."""
 
     session_id: str
     parent_session: str
@@ -39,6 +40,7 @@ class Order:
     context: str
     budget: IterationBudget
     callbacks: Mapping[str, Callable[..., Any]] | None = None
+    unattended: bool = False
 
     @property
     def message(self) -> str:

@@ -14,23 +14,26 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
+from fsm_agent.agenttools.background import Background
 from fsm_agent.agenttools.child import Child, Ended, Nursery, Order
+from fsm_agent.agenttools.raising import Care, Family, fitted, room
 from fsm_agent.agenttools.scene import Scene, here
 from fsm_agent.budget import IterationBudget
 from fsm_agent.callbacks import Callbacks
 from fsm_agent.ports import Clock
 from fsm_agent.settings import Settings
 from fsm_agent.store import Store
-from fsm_agent.texts import shorten
 from fsm_agent.tools import Tool, ToolFailure, tool
-from fsm_agent.watch import Stopwatch
-from fsm_agent.wire import CHARS_PER_TOKEN
 
 NAME = "delegate_task"
 LONGEST = 86_400.0
 """Seconds; what ends a child sooner is its own budget, and the limits on doing nothing."""
 MAX_TASK = 100_000
 """Characters of one task with its context."""
+LATER = (
+    "They work in the background. Each report comes by itself, with the results of a later tool call or in front of the next"
+    " message. Do not wait for them, do not ask for them, and do not do their work yourself."
+)
 
 
 class Task(BaseModel):
@@ -49,7 +52,7 @@ class Delegation:
 
     def __init__(self, nursery: Nursery, store: Store, callbacks: Callbacks, clock: Clock, settings: Settings) -> None:
         self._nursery, self._store, self._callbacks, self._clock = nursery, store, callbacks, clock
-        self._limits, self._poll = settings.delegation, settings.poll.control
+        self._limits, self._care = settings.delegation, Care(callbacks, clock, settings)
         self._running: dict[str, asyncio.Task[Any]] = {}
 
     async def delegate_task(
@@ -70,17 +73,21 @@ class Delegation:
             context: All that it must know for it.
             tasks: Several tasks at once, instead of goal and context.
         """
+        scene, orders = here(), self.orders(goal, context, tasks, idempotency_key)
+        children = [Child(order, self._nursery, self._store, self._callbacks, self._clock) for order in orders]
+        async with self._alone(idempotency_key):
+            ended = await Family(children, self._care, scene.interrupted).raised()
+        return {"results": [self._told(scene, order, end, len(orders)) for order, end in zip(orders, ended, strict=True)]}
+
+    def orders(self, goal: str, context: str, tasks: Sequence[Task] | None, key: str) -> list[Order]:
+        """What a call asks for, one order for each child. Raises ``ToolFailure`` for nothing, or too much."""
         asked = list(tasks or ()) or ([Task(goal=goal, context=context)] if goal.strip() else [])
         if not asked:
             raise ToolFailure("There is nothing to do: give a goal, or tasks.")
         if len(asked) > self._limits.max_children:
             raise ToolFailure(f"{len(asked)} tasks; at most {self._limits.max_children} at a time. Nothing was started.")
         scene = here()
-        family = Family([self._child(scene, idempotency_key, number, task) for number, task in enumerate(asked)], self, scene)
-        async with self._alone(idempotency_key):
-            ended = await family.raised()
-        told = [self._told(scene, child, end, len(asked)) for child, end in zip(family.children, ended, strict=True)]
-        return {"results": told}
+        return [self._order(scene, key, number, task) for number, task in enumerate(asked)]
 
     @contextlib.asynccontextmanager
     async def _alone(self, key: str) -> AsyncIterator[None]:
@@ -96,8 +103,8 @@ class Delegation:
             if self._running.get(key) is mine:
                 del self._running[key]
 
-    def _child(self, scene: Scene, key: str, number: int, task: Task) -> Child:
-        order = Order(
+    def _order(self, scene: Scene, key: str, number: int, task: Task) -> Order:
+        return Order(
             session_id=f"c-{scene.turn_id}.{key[:8] or scene.call_id[-8:]}.{number}",
             parent_session=scene.session.id,
             parent_turn=scene.turn_id,
@@ -106,98 +113,63 @@ class Delegation:
             context=task.context,
             budget=self._budget(scene),
         )
-        return Child(order, self._nursery, self._store, self._callbacks, self._clock)
 
     def _budget(self, scene: Scene) -> IterationBudget:
         most = self._limits.max_iterations
         return IterationBudget(most) if scene.budget is None else scene.budget.child(self._limits.budget, most)
 
-    def _told(self, scene: Scene, child: Child, end: Ended, among: int) -> dict[str, Any]:
+    def _told(self, scene: Scene, order: Order, end: Ended, among: int) -> dict[str, Any]:
         """What the parent's model is told of one child: how it ended, its answer, what it took."""
-        limit, text = self._room(scene, among), end.text
-        if len(text) > limit:
-            saved = self._nursery.keep(f"{child.order.session_id}.txt", text)
-            text = shorten(text, limit - 200, f"the whole answer is in {saved.path}" if saved.path else saved.error)
-        told = {"task": child.order.goal[:200], "status": end.status, "summary": text, "turn": end.turn_id}
+        limit = room(self._limits, scene.session.meter.tokens, scene.window, among)
+        text = fitted(end.text, limit, order.session_id, self._nursery)
+        told = {"task": order.goal[:200], "status": end.status, "summary": text, "turn": end.turn_id}
         return told | {"iterations": end.iterations, "tokens": end.tokens} | ({"error": end.error} if end.error else {})
 
-    def _room(self, scene: Scene, among: int) -> int:
-        """Characters for one answer: a share of what the parent's window has left (AGT-05)."""
-        limits = self._limits
-        if scene.window is None:
-            return limits.summary_max_chars
-        free = max(0, scene.window - scene.session.meter.tokens) * CHARS_PER_TOKEN
-        return min(limits.summary_max_chars, max(limits.summary_min_chars, int(free * limits.headroom_fraction / among)))
 
-    # What ``Family`` asks
+class LooseDelegation:
+    """``delegate_task`` of an agent that need not wait for its children."""
 
-    def stalled(self, child: Child) -> str:
-        """Why a child is given up, or nothing."""
-        limit = self._limits.stale_in_tool if child.in_tool else self._limits.stale_idle
-        idle = child.idle()
-        where = "in a tool" if child.in_tool else "without doing anything"
-        return f"stopped after {idle:.0f} s {where}" if idle > limit else ""
+    def __init__(self, delegation: Delegation, background: Background) -> None:
+        self._delegation, self._background = delegation, background
 
-    def heartbeat(self, children: Sequence[Child]) -> None:
-        busy = [child.doing for child in children if child.end is None]
-        self._callbacks.emit("status", f"{len(busy)} of {len(children)} delegated tasks at work: {'; '.join(busy)}")
+    async def delegate_task(
+        self,
+        goal: Annotated[str, Field(max_length=MAX_TASK)] = "",
+        context: Annotated[str, Field(max_length=MAX_TASK)] = "",
+        tasks: list[Task] | None = None,
+        background: bool = False,
+        idempotency_key: str = "",
+    ) -> dict[str, Any]:
+        """Give work to one or more assistants that do it with your tools and report back. They know nothing of this conversation
+        and cannot ask you, so tell each one everything. Only their final answers come back.
 
-    @property
-    def pause(self) -> float:
-        return min(self._poll, self._limits.heartbeat)
+        Good for work that would fill this conversation with detail, and for several tasks that do not depend on each other:
+        those of one call run at the same time. Check what they report before you rely on it.
 
-    @property
-    def beat(self) -> float:
-        return self._limits.heartbeat
-
-    def watch(self) -> Stopwatch:
-        return Stopwatch(self._clock)
-
-
-class Family:
-    """The children of one call, while they run. An interrupt goes to all of them, and their answers so far are kept."""
-
-    def __init__(self, children: Sequence[Child], delegation: Delegation, scene: Scene) -> None:
-        self.children, self._delegation, self._scene = children, delegation, scene
-
-    async def raised(self) -> list[Ended]:
-        """How each ended, in order of the tasks."""
-        work = [asyncio.ensure_future(child.run()) for child in self.children]
-        try:
-            await self._watched(work)
-        except asyncio.CancelledError:
-            if not self._scene.interrupted.is_set():
-                await _stopped(work)
-                raise
-            for child in self.children:
-                child.interrupt("the user interrupted")
-            try:
-                await asyncio.wait(work)
-            except asyncio.CancelledError:
-                await _stopped(work)
-                raise
-        return [task.result() for task in work]
-
-    async def _watched(self, work: Sequence[asyncio.Future[Ended]]) -> None:
-        since = self._delegation.watch()
-        while not all(task.done() for task in work):
-            await asyncio.wait(work, timeout=self._delegation.pause, return_when=asyncio.ALL_COMPLETED)
-            for child in self.children:
-                if child.end is None and (why := self._delegation.stalled(child)):
-                    child.interrupt(why)
-            if since.elapsed() >= self._delegation.beat and not all(task.done() for task in work):
-                since.restart()
-                self._delegation.heartbeat(self.children)
+        Args:
+            goal: What one assistant is to do; leave it out when tasks are given.
+            context: All that it must know for it.
+            tasks: Several tasks at once, instead of goal and context.
+            background: Do not wait. You get handles at once, and each report comes to you by itself later, also when you have
+                answered meanwhile. For long work whose result you do not need for what you do now.
+        """
+        if not background:
+            return await self._delegation.delegate_task(goal, context, tasks, idempotency_key)
+        orders = self._delegation.orders(goal, context, tasks, idempotency_key)
+        await self._background.begin(orders)
+        started = [{"task": order.goal[:200], "handle": order.session_id} for order in orders]
+        return {"started": started, "note": LATER}
 
 
-async def _stopped(work: Sequence[asyncio.Future[Ended]]) -> None:
-    """Stop the children where they are; each can be resumed."""
-    for task in work:
-        task.cancel()
-    await asyncio.wait(work)
-
-
-def delegate_tool(nursery: Nursery, store: Store, callbacks: Callbacks, clock: Clock, settings: Settings) -> Tool:
-    """Idempotent by the call's key, which names the children."""
-    made = Delegation(nursery, store, callbacks, clock, settings).delegate_task
-    return tool(concurrency="parallel", effect="idempotent", timeout=LONGEST)(made)
+def delegate_tool(
+    nursery: Nursery,
+    store: Store,
+    callbacks: Callbacks,
+    clock: Clock,
+    settings: Settings,
+    background: Background | None = None,
+) -> Tool:
+    """Idempotent by the call's key, which names the children. Without ``background`` it always waits."""
+    made = Delegation(nursery, store, callbacks, clock, settings)
+    handler = made.delegate_task if background is None else LooseDelegation(made, background).delegate_task
+    return tool(concurrency="parallel", effect="idempotent", timeout=LONGEST)(handler)

@@ -3,35 +3,9 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 
 from fsm_agent.result import ChildTurn, TurnUsage
 from fsm_agent.store import Store
-from fsm_agent.store.database import Job
-
-
-def noted_parent(turn_id: str, parent_turn: str) -> Job:
-    """Write whose child a turn is."""
-
-    def write(c: sqlite3.Connection) -> None:
-        c.execute("UPDATE turns SET parent = ? WHERE id = ? AND parent IS NULL", (parent_turn, turn_id))
-
-    return write
-
-
-def given_up(turn_id: str, at: float, exit_reason: str) -> Job:
-    """End the unfinished descendants of a turn that was given up: nobody will ask for them any more."""
-
-    def write(c: sqlite3.Connection) -> None:
-        c.execute(
-            "WITH RECURSIVE down(id) AS (SELECT id FROM turns WHERE parent = ? AND forked_at IS NULL UNION"
-            " SELECT t.id FROM turns t JOIN down ON t.parent = down.id WHERE t.forked_at IS NULL)"
-            " UPDATE turns SET ended = ?, exit = ?, outcome = 'failed', epoch = epoch + 1, owner = NULL"
-            " WHERE id IN (SELECT id FROM down) AND ended IS NULL",
-            (turn_id, at, exit_reason),
-        )
-
-    return write
 
 
 def children_of(store: Store, turn_id: str) -> list[ChildTurn]:

@@ -50,7 +50,7 @@ class Recollection:
             if query.strip():
                 found = by_words(database, query, current, limit=limit, window=window, roles=roles or (), days=days)
                 return _object(found)
-            return {"sessions": [_plain(asdict(one)) for one in recent(database, current, limit)]}
+            return {"sessions": [plain(asdict(one)) for one in recent(database, current, limit)]}
         except (ConfigError, StoreError) as error:
             raise ToolFailure(str(error)) from None
 
@@ -60,15 +60,15 @@ def recall_tool(store: Store) -> Tool:
 
 
 def _object(answer: Around | Recall) -> dict[str, Any]:
-    return {name: _plain(value) for name, value in asdict(answer).items() if value not in ("", None, False)}
+    return {name: plain(value) for name, value in asdict(answer).items() if value not in ("", None, False)}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Times as people read them, and without what is empty or false: a model pays for every word."""
     if isinstance(value, dict):
         return {
-            key: datetime.fromtimestamp(one, UTC).strftime("%Y-%m-%d %H:%M UTC") if key == "at" else _plain(one)
+            key: datetime.fromtimestamp(one, UTC).strftime("%Y-%m-%d %H:%M UTC") if key == "at" else plain(one)
             for key, one in value.items()
             if one not in ("", None, False) and not (key == "standing" and one == "current")
         }
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+    return [plain(one) for one in value] if isinstance(value, list | tuple) else value

@@ -7,13 +7,15 @@ from typing import Annotated
 import typer
 
 from fsm_agent.cli.approvals_app import approvals
+from fsm_agent.cli.config_app import config
 from fsm_agent.cli.diagram_app import diagram
+from fsm_agent.cli.groups import Commands
 from fsm_agent.cli.options import ApiKey, BaseUrl, Home, Json, MaxIterations, Model, Sets, Yes
 from fsm_agent.cli.sessions_app import sessions
 
 app = typer.Typer(
     add_completion=False,
-    no_args_is_help=True,
+    cls=Commands,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -22,6 +24,7 @@ app = typer.Typer(
 app.add_typer(diagram, name="diagram")
 app.add_typer(sessions, name="sessions")
 app.add_typer(approvals, name="approvals")
+app.add_typer(config, name="config")
 
 Session = Annotated[str | None, typer.Option(help="Go on in this session: its id, the beginning of one, or its title.")]
 TableName = Annotated[str | None, typer.Argument(metavar="[MODULE:TABLE]", help="A transition table; default: the turn's.")]
@@ -87,12 +90,15 @@ def verify(
         list[str] | None, typer.Option("--set", metavar="NAME=N", help="A setting (max_iterations=9) or a maximum (fallbacks=2).")
     ] = None,
     promela: Annotated[str | None, typer.Option(metavar="FILE", help="Write a model for spin there.")] = None,
+    watch: Annotated[
+        list[str] | None, typer.Option(metavar="STATE", help="Bound the visits of it; default: what a cap counts, or all.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Prove that every turn ends, and print the proof. Exit codes: 0 proved, 1 a check failed, 2 wrong use."""
     from fsm_agent.cli.verify import verify
 
-    raise typer.Exit(verify(table, set or (), json, promela))
+    raise typer.Exit(verify(table, set or (), json, promela, tuple(watch or ())))
 
 
 @app.command()
@@ -124,7 +130,9 @@ def insights(
 
 @app.command()
 def debug(
-    turn: Annotated[str | None, typer.Argument(metavar="[TURN]", help="A turn, or how its id begins; default: newest.")] = None,
+    turn: Annotated[
+        str | None, typer.Argument(metavar="[TURN]", help="A turn, or how its id begins; or module:name of your own table.")
+    ] = None,
     attach: Annotated[str | None, typer.Option(metavar="TURN", help="A turn that another process runs.")] = None,
     task: Annotated[str | None, typer.Option(metavar="TEXT", help="Start a turn with this message, paused.")] = None,
     web: Annotated[bool, typer.Option("--web", help="Serve a page (the default), until interrupted.")] = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import select
 import sys
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from rich.text import Text
 from fsm_agent.cli.live import Live
 from fsm_agent.cli.screen import clean, preview
 from fsm_agent.requests import AskApproval
+from fsm_agent.texts import shorten
 
 Answer = Literal["once", "session", "always", "deny", "never"]
 ANSWERS: dict[str, Answer] = {
@@ -19,8 +21,9 @@ ANSWERS: dict[str, Answer] = {
     "n": "deny", "no": "deny", "deny": "deny", "": "deny", "never": "never",
 }  # fmt: skip
 QUESTION = "Allow it?  y once · s this session · a always · n no · never: "
-MAX_SHOWN = 2_000
-"""Characters of one argument that are shown before a person decides."""
+MAX_SHOWN, MAX_LINES = 2_000, 40
+"""Characters and lines of one argument that are shown before a person decides: of a longer one its beginning and its end, because
+what matters may stand behind pages of nothing."""
 
 
 def attend(live: Live, yes: bool) -> None:
@@ -35,10 +38,7 @@ def _ask(request: AskApproval, live: Live) -> Answer:
     waiting = live.waiting()
     task = f" for the delegated task “{clean(request.origin)}”" if request.origin else ""
     lines = [Text(f"  {clean(request.name)} wants to run{task}:", "bold yellow")]
-    for name, value in request.arguments.items():
-        shown = clean(str(value))
-        cut = f" … [{len(shown):,} characters in all]" if len(shown) > MAX_SHOWN else ""
-        lines.append(Text(f"    {clean(name)} = {shown[:MAX_SHOWN]}{cut}"))
+    lines += [Text(f"    {clean(name)} = {shown(str(value))}") for name, value in request.arguments.items()]
     if request.pattern:
         lines.append(Text(f"    remembered as {preview(request.pattern, 200)}", "dim"))
     live.write(*lines)
@@ -51,6 +51,17 @@ def _ask(request: AskApproval, live: Live) -> Answer:
             if answer in ("deny", "never"):
                 live.write(Text("    ✗ denied", "yellow"))
             return answer
+
+
+def shown(value: str) -> str:
+    """An argument as far as a person can read it. What is invisible is left out, and runs of blanks are told as such."""
+    text = re.sub(r"[^\S\n]{40,}", lambda found: f" … [{len(found[0]):,} blanks] … ", clean(value))
+    text = re.sub(r"\n(?:[^\S\n]*\n){3,}", lambda found: f"\n… [{found[0].count(chr(10)) - 1:,} empty lines] …\n", text)
+    lines = text.split("\n")
+    if len(lines) > MAX_LINES:
+        kept = MAX_LINES // 2
+        text = "\n".join([*lines[:kept], f"… [{len(lines):,} lines in all] …", *lines[-kept:]])
+    return shorten(text, MAX_SHOWN)
 
 
 def _question(question: str, choices: Sequence[str], live: Live) -> str | None:

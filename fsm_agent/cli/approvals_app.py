@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
+from fsm_agent.cli.groups import Commands
 from fsm_agent.cli.options import Home, Json
 
-approvals = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="What tools were approved or forbidden for good.")
+approvals = typer.Typer(cls=Commands, rich_markup_mode=None, help="What was approved or forbidden, for good or for a session.")
 
 
 @approvals.command("list")
@@ -22,9 +23,10 @@ def list_(json: Json = False, home: Home = None) -> None:
 @approvals.command()
 def remove(
     pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="As it is listed.")],
+    session: Annotated[str, typer.Option(metavar="ID", help="Only what was answered for this session.")] = "",
     home: Home = None,
 ) -> None:
     """Forget one: the next such call is asked about again."""
     from fsm_agent.cli.approvals import remove_approval
 
-    raise typer.Exit(remove_approval(home, pattern))
+    raise typer.Exit(remove_approval(home, pattern, session))

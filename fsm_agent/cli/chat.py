@@ -6,6 +6,7 @@ import asyncio
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from rich.text import Text
@@ -42,7 +43,7 @@ def chat(given: Given) -> int:
     """Talk until the input ends. Returns 0; a message that cannot be used is refused and the talk goes on."""
     live = Live(console_of(sys.stdout))
     attend(live, given.yes)
-    agent, choice = agent_of(given, live)
+    agent, choice = agent_of(replace(given, source="chat"), live)
     live.begin(f"{choice.profile.name}:{choice.model}", choice.why)
     live.write(Text("  /help shows what can be done, Ctrl-D leaves", "dim"))
     if given.session is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import webbrowser
 from dataclasses import dataclass, replace
@@ -10,11 +11,17 @@ from importlib import import_module
 
 from fsm_agent.agent import Agent
 from fsm_agent.cli.given import Given, agent_of
+from fsm_agent.cli.table import attribute_of
+from fsm_agent.cli.verify import limits
 from fsm_agent.debug import Workshop
+from fsm_agent.debug.own.played import played
 from fsm_agent.errors import ConfigError
 from fsm_agent.home import home_of
 from fsm_agent.store import store_for
+from fsm_agent.table import Table
 
+TABLES = "tables"
+"""Folder of a home in which turns of other tables are kept, each table's in its own."""
 EDITOR_FACE = "fsm_agent.cli.debug_dap"
 """The module that serves editors: ``serve(workshop, first, port, given) -> int``; ``port`` is ``None`` for standard input and
 output."""
@@ -23,7 +30,8 @@ output."""
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which turn, and through which face. ``turn`` and ``attach`` name one that there is (or the beginning of its id),
-    ``task`` is the message of a new one; none of them: the newest. ``dap``: the port for editors; ``stdio``: an editor at
+    ``task`` is the message of a new one; none of them: the newest. A ``turn`` with a colon is ``module:name``: turns of a
+    table of the user's own, a new one unless ``attach`` names one. ``dap``: the port for editors; ``stdio``: an editor at
     the other end."""
 
     turn: str | None = None
@@ -38,13 +46,14 @@ class Wanted:
 
 def debug(wanted: Wanted, given: Given) -> int:
     """Serve until interrupted. Raises ``ConfigError`` for options that do not go together, or a turn that is not there."""
-    if sum(one is not None for one in (wanted.turn, wanted.attach, wanted.task)) > 1:
+    own = wanted.turn is not None and ":" in wanted.turn
+    if sum(one is not None for one in (None if own else wanted.turn, wanted.attach, wanted.task)) > 1:
         raise ConfigError("only one turn can be opened first", None, "one of TURN, --attach and --task")
     if sum((wanted.web, wanted.dap is not None, wanted.stdio)) > 1:
         raise ConfigError("only one face can be served", None, "one of --web, --dap and --stdio")
-    workshop = workshop_of(given)
+    workshop = workshop_of_table(str(wanted.turn), given) if own else workshop_of(given)
     try:
-        first = _first(workshop, wanted)
+        first = _first_of_table(workshop, wanted) if own else _first(workshop, wanted)
         if wanted.dap is not None or wanted.stdio:
             return _editor(workshop, first, wanted.dap, given)
         return _page(workshop, first, wanted, given)
@@ -54,7 +63,7 @@ def debug(wanted: Wanted, given: Given) -> int:
 
 def workshop_of(given: Given) -> Workshop:
     """All turns of a home, with the agents that these options describe."""
-    store = store_for(home_of(given.home, os.environ), "full")
+    given, store = replace(given, source="debugger"), store_for(home_of(given.home, os.environ), "full")
 
     def make(hint: str | None) -> Agent:
         """Of the model that was named, else of the one that the turn ran on before."""
@@ -70,6 +79,28 @@ def workshop_of(given: Given) -> Workshop:
             ) from None
 
     return Workshop(store, make)
+
+
+def workshop_of_table(name: str, given: Given) -> Workshop:
+    """Turns of a table of the user's own: ``name`` is ``module:name`` of a function that makes their runners, or of a ``Table``,
+    which is played by hand. They are kept in a folder of their own in the home."""
+    found = attribute_of(name)
+    if isinstance(found, Table):
+        make = played(found, limits(found, given.sets) or {})
+    elif callable(found):
+        if given.sets:
+            raise ConfigError("maxima are the program's own here", given.sets[0], "no --set")
+        make = found
+    else:
+        raise ConfigError("this cannot be debugged", name, "module:name of a Table, or of a function that makes a Runner")
+    folder = home_of(given.home, os.environ) / TABLES / re.sub(r"\W", "-", name)
+    return Workshop.of_table(store_for(folder, "normal"), make)
+
+
+def _first_of_table(workshop: Workshop, wanted: Wanted) -> str:
+    if wanted.attach is not None:
+        return workshop.find(wanted.attach)
+    return workshop.start(wanted.task or "").id
 
 
 def _first(workshop: Workshop, wanted: Wanted) -> str | None:

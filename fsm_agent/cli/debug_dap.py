@@ -9,13 +9,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fsm_agent.cli.debug import workshop_of
+from fsm_agent.cli.debug import workshop_of, workshop_of_table
 from fsm_agent.cli.given import Given
 from fsm_agent.debug import Workshop
 from fsm_agent.debug.dap import Options, serve_port, serve_stdio
+from fsm_agent.debug.hiding import environment_keys
 from fsm_agent.errors import ConfigError
-
-SECRET_NAMES = ("_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 
 
 def serve(workshop: Workshop, first: str | None, port: int | None, given: Given) -> int:
@@ -25,10 +24,13 @@ def serve(workshop: Workshop, first: str | None, port: int | None, given: Given)
 
     def opener(options: Options) -> Workshop:
         _enter(options)
+        if options.table is not None:
+            return workshop_of_table(
+                options.table, replace(given, home=options.home or given.home, sets=(*given.sets, *_sets(options.settings)))
+            )
         return workshop_of(_given(replace(given, home=home), options))
 
-    secrets = [value for name, value in os.environ.items() if value and name.endswith(SECRET_NAMES)]
-    secrets += [given.api_key] if given.api_key else []
+    secrets = [*environment_keys(os.environ), *([given.api_key] if given.api_key else [])]
     if port is None:
         return serve_stdio(workshop, first, opener, secrets)
     return serve_port(workshop, first, opener, port, secrets, lambda at: print(f"127.0.0.1:{at}", file=sys.stderr, flush=True))

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
+from fsm_agent.cli.groups import ShowUnlessTold
 from fsm_agent.cli.options import Json
 
 FORMAT = "mermaid, dot, svg, md or json."
 
 
-class _ShowUnlessTold(TyperGroup):
-    """``diagram [MODULE:TABLE] …`` is ``diagram show …``: what does not begin with the name of a command belongs to ``show``."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
-            args = ["show", *args]
-        return super().parse_args(ctx, args)
-
-
 diagram = typer.Typer(
-    cls=_ShowUnlessTold,
+    cls=ShowUnlessTold,
     rich_markup_mode=None,
     help='Draw a transition table, a turn, a coverage; compare two versions. "diagram …" is short for "diagram show …".',
 )

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fsm_agent.cli.given import nested
+from fsm_agent.cli.sets import nested
 from fsm_agent.cli.table import table_of
 from fsm_agent.diagram import FORMATS, Layout, render, written
 from fsm_agent.diagram import runs as files

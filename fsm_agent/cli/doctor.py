@@ -14,17 +14,19 @@ from pathlib import Path
 from rich.text import Text
 
 from fsm_agent import __version__
+from fsm_agent.cli.figures import count
 from fsm_agent.cli.screen import clean, console_of
 from fsm_agent.clock import SystemClock
-from fsm_agent.errors import ConfigError
+from fsm_agent.configfile import Config, config_of
+from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.home import home_of
 from fsm_agent.masking import mask
 from fsm_agent.mcp.log import LOGS
 from fsm_agent.mcp.servers import McpServers
-from fsm_agent.providers.choose import choose
 from fsm_agent.providers.probe import local_models
-from fsm_agent.providers.profiles import LOCAL_SERVERS, PROFILES
-from fsm_agent.settings import Settings
+from fsm_agent.providers.profiles import LOCAL_SERVERS
+from fsm_agent.settings import Settings, unknown_variables
+from fsm_agent.store.health import health
 from fsm_agent.threads import LOOP
 from fsm_agent.verify import examine
 from states.table import TURN
@@ -40,6 +42,7 @@ PACKAGES = (
     "typer",
     "rich",
     "prompt-toolkit",
+    "tomlkit",
 )
 OLDEST = (3, 11)
 
@@ -74,12 +77,15 @@ def _findings(home: str | None) -> Iterator[Finding]:
     yield _python()
     yield _packages()
     yield _table()
-    yield _settings()
-    yield _keys()
-    yield _servers()
-    yield _model()
     yield _home(home)
-    yield _mcp_servers(home)
+    yield _sessions(home)
+    config, problem = _config(home)
+    yield problem
+    yield _settings()
+    yield _keys(config)
+    yield _servers()
+    yield _model(config)
+    yield _mcp_servers(home, config)
     yield _terminal()
 
 
@@ -109,16 +115,33 @@ def _table() -> Finding:
     return Finding("table", f"{len(TURN.rows)} rows proved in {spent:.0f} ms: one row is open, every turn ends")
 
 
+def _config(given: str | None) -> tuple[Config, Finding]:
+    try:
+        home = home_of(given, os.environ)
+    except ConfigError:
+        return Config(Path()), Finding("config file", "not looked at, because there is no home")
+    try:
+        config = config_of(home)
+    except ConfigError as error:
+        return Config(Path()), Finding("config file", mask(str(error)), "correct it")
+    found = f"{config.path}, {'good' if config.path.exists() else 'not there; none is needed'}"
+    return config, Finding("config file", found)
+
+
 def _settings() -> Finding:
     try:
         given = Settings().model_fields_set
     except ConfigError as error:
         return Finding("settings", str(error), "correct the FSM_AGENT_… variable")
+    if unknown := unknown_variables():
+        return Finding("settings", f"{unknown[0]} in the environment is no setting", "see fsm-agent config list")
     return Finding("settings", f"from the environment: {', '.join(sorted(given)) or 'none'}")
 
 
-def _keys() -> Finding:
-    names = sorted({profile.key_env for profile in PROFILES.values() if profile.key_env and os.environ.get(profile.key_env)})
+def _keys(config: Config) -> Finding:
+    names = sorted(
+        {profile.key_env for profile in config.profiles.values() if profile.key_env and os.environ.get(profile.key_env)}
+    )
     if broken := [name for name in names if os.environ[name].strip() != os.environ[name]]:
         return Finding("keys", f"{broken[0]} has blanks around it", "set it again without them")
     found = ", ".join(f"{name}=***" for name in names)
@@ -135,11 +158,11 @@ def _servers() -> Finding:
     return Finding("local servers", ", ".join(found) or f"none found ({looked}); none is needed")
 
 
-def _model() -> Finding:
+def _model(config: Config) -> Finding:
     try:
-        choice = choose(env=os.environ, probe=local_models)
+        choice = config.chooser()
     except ConfigError as error:
-        return Finding("model", mask(str(error)), "correct FSM_AGENT_MODEL or the provider's variables")
+        return Finding("model", mask(str(error)), "correct FSM_AGENT_MODEL, the config file, or the provider's variables")
     return Finding("model", f"{choice.profile.name}:{choice.model}, because {choice.why}")
 
 
@@ -156,14 +179,29 @@ def _home(given: str | None) -> Finding:
     return Finding("home", f"{path}, writable" if path.exists() else f"{path}, made when it is first needed")
 
 
-def _mcp_servers(given: str | None) -> Finding:
+def _sessions(given: str | None) -> Finding:
+    try:
+        found = health(home_of(given, os.environ))
+    except ConfigError:
+        return Finding("sessions", "not looked at, because there is no home")
+    except StoreError as error:
+        return Finding("sessions", str(error), "until then no turn can be run in this home")
+    if found is None:
+        return Finding("sessions", "none yet")
+    left = f", {count(found.unfinished, 'turn')} unfinished" if found.unfinished else ""
+    return Finding("sessions", f"{count(found.sessions, 'session')}{left}, {found.size / 1e6:.1f} MB, every page is whole")
+
+
+def _mcp_servers(given: str | None, config: Config) -> Finding:
     """They are started for it, and ended again."""
     try:
         home = home_of(given, os.environ)
     except ConfigError:
         return Finding("mcp servers", "not looked at, because there is no home")
     try:
-        servers = McpServers.of(None, home=home, workdir=Path.cwd(), clock=SystemClock(), settings=Settings())
+        servers = McpServers.of(
+            None, home=home, workdir=Path.cwd(), clock=SystemClock(), settings=Settings.of(None, config.settings)
+        )
     except ConfigError as error:
         return Finding("mcp servers", mask(str(error)), "correct config.toml in the home, or the FSM_AGENT_… variable")
     if servers is None:

@@ -13,7 +13,8 @@ from fsm_agent.cli.figures import cost, count, share, short, spell, tokens
 from fsm_agent.cli.screen import clean, preview
 from fsm_agent.cli.sessions import OUTCOMES, put, screen, store_of
 from fsm_agent.errors import ConfigError
-from fsm_agent.store.insights import Insights, insights
+from fsm_agent.store.insights import insights
+from fsm_agent.store.report import Insights
 from states.table import TURN
 
 ORDINARY = frozenset({"iterations", "free_rounds"})
@@ -25,7 +26,7 @@ RECOVERIES = frozenset(
 """Rows that spend something which is there for when things go wrong."""
 ROWS = 12
 """Lines of one table."""
-_WORDS = frozenset({"", "exit", "outcome", "state", "→ state", "row", "model", "for", "tool", "id", "title", "date"})
+_WORDS = frozenset({"", "exit", "outcome", "state", "→ state", "row", "model", "for", "tool", "id", "title", "date", "source"})
 """Columns that hold no figures."""
 _BAR = "▏▎▍▌▋▊▉█"
 
@@ -55,6 +56,8 @@ def _parts(found: Insights, days: float) -> Iterator[RenderableType]:
     yield _grid("models", ("model", "for", "requests", "in", "out", "cached", "cost"), _models(found))
     if found.tools:
         yield _grid("tools", ("tool", "calls", "failed", "unknown", "mean"), _tools(found))
+    if [one.source for one in found.sources] not in ([], [""]):
+        yield _grid("begun by", ("source", "sessions", "turns", "tokens", "cost"), _sources(found))
     yield _grid("sessions with the most tokens", ("id", "title", "turns", "tokens", "cost"), _sessions(found))
     yield _grid("days", ("date", "turns", "tokens", ""), _days(found))
     yield Text.assemble(("\nhours  ", "bold"), (_hours(found.hours), "cyan"), ("  0 to 23", "dim"))
@@ -78,6 +81,7 @@ def _overview(found: Insights, days: float) -> Iterator[RenderableType]:
         f"  {tokens(total)} tokens · cost {cost(total)} · {share(total.cache_hit)} of prompts from the cache"
         + (f" · {one.undone} undone" if one.undone else "")
         + (f" · {count(one.forks, 'fork')}" if one.forks else "")
+        + (f" · {one.children} delegated" if one.children else "")
     )
     shrunk = found.compactions
     if shrunk.count:
@@ -158,6 +162,13 @@ def _tools(found: Insights) -> list[Sequence[Text | str]]:
 
 def _bad(number: int, colour: str) -> Text:
     return Text(f"{number:,}", colour if number else "dim")
+
+
+def _sources(found: Insights) -> list[Sequence[Text | str]]:
+    return [
+        (clean(one.source) or "unknown", f"{one.sessions:,}", f"{one.turns:,}", tokens(one.spent), cost(one.spent))
+        for one in found.sources
+    ]
 
 
 def _sessions(found: Insights) -> list[Sequence[Text | str]]:

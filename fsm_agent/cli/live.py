@@ -14,6 +14,7 @@ from rich.status import Status
 from rich.text import Text
 
 from fsm_agent.cli.screen import clean, preview, seconds
+from fsm_agent.cli.wrapping import Wrapping
 from fsm_agent.requests import AskApproval
 from fsm_agent.result import TurnResult
 
@@ -37,6 +38,7 @@ class Live:
         self._moves = 0
         self._spoken: list[str] = []
         self._open_line = False
+        self._wrapping = Wrapping()
         self._running: dict[str, tuple[str, float]] = {}
         self._entered = self._began = time.monotonic()
 
@@ -68,10 +70,9 @@ class Live:
             return
         if not self._spoken:
             self.write(Text(""))
+            self._wrapping = Wrapping()
         self._spoken.append(shown)
-        self.console.out(shown, end="", highlight=False)
-        self._flush()
-        self._open_line = not shown.endswith("\n")
+        self._show(self._wrapping.feed(shown, self.console.width) if self.console.is_terminal else shown)
 
     def tool_start(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
         self._spoken = []
@@ -179,12 +180,17 @@ class Live:
             self._status.update(Text(text, "dim"))
 
     def _break(self) -> None:
+        self._show(self._wrapping.rest(self.console.width))
         if self._open_line:
             self._open_line = False
             self.console.print()
+            self._wrapping = Wrapping()
 
-    def _flush(self) -> None:
-        self.console.file.flush()
+    def _show(self, text: str) -> None:
+        if text:
+            self.console.out(text, end="", highlight=False)
+            self.console.file.flush()
+            self._open_line = not text.endswith("\n")
 
 
 def _children(result: TurnResult) -> list[str]:

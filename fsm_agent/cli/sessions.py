@@ -34,7 +34,7 @@ SHORT = 8
 """Characters of an id where there is no room for all of it."""
 PLAIN = 140
 """Columns of a table where there is no terminal to ask."""
-FORMATS = ("jsonl", "sharegpt")
+FORMATS = ("jsonl", "sharegpt", "pytest")
 OUTCOMES = {"completed": "green", "failed": "red", "partial": "yellow", "interrupted": "magenta"}
 
 
@@ -61,10 +61,10 @@ def put(console: Console, *parts: RenderableType) -> None:
         console.file.write("".join(line.rstrip() + "\n" for line in captured.get().splitlines()))
 
 
-def list_sessions(home: str | None, limit: int, everything: bool, as_json: bool) -> int:
+def list_sessions(home: str | None, limit: int, everything: bool, source: str | None, as_json: bool) -> int:
     """The sessions that were used last."""
     store = store_of(home)
-    found = sessions(store, positive("--limit", limit), everything)
+    found = sessions(store, positive("--limit", limit), everything, source)
     if as_json:
         print(json.dumps([one.to_dict() for one in found]))
     elif not found:
@@ -82,7 +82,7 @@ def _grid(found: Sequence[SessionInfo], width: int, now: float) -> Grid:
     columns = (
         ("id", 14 if wide else SHORT),
         ("title", 0),
-        *((("model", 20),) if wide else ()),
+        *((("by", 8), ("model", 20)) if wide else ()),
         ("turns", 5),
         ("last exit", exits),
     )
@@ -98,7 +98,7 @@ def _grid(found: Sequence[SessionInfo], width: int, now: float) -> Grid:
         title = Text.assemble((kind, "dim"), preview(one.title or (one.last.asked if one.last else ""), 100))
         cells: list[Text | str] = [clean(one.id) if wide else clean(one.id)[:SHORT], title]
         if wide:
-            cells.append(clean(one.model))
+            cells += [clean(one.source), clean(one.model)]
         cells += [str(one.turns), last_exit(one), tokens(one.spent), cost(one.spent), since(one.touched, now)]
         grid.add_row(*cells)
     return grid
@@ -149,6 +149,12 @@ def export(home: str | None, name: str, output: str | None, format: str, raw: bo
     if format == "sharegpt":
         told = session_trajectory if kind == "session" else turn_trajectory
         lines: Iterator[str] = iter([json.dumps(told(store.database, found, raw=raw, secrets=secrets))])
+    elif format == "pytest":
+        from fsm_agent.debug.maketest import make_test
+
+        if kind == "session":
+            raise ConfigError("a test is made of one turn", f"session {found}", "the id of a turn: fsm-agent sessions show")
+        lines = iter(make_test(store, found).splitlines())
     else:
         lines = (export_session if kind == "session" else export_turn)(store.database, found, raw=raw, secrets=secrets)
     if output is None or output == "-":

@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
+from fsm_agent.cli.groups import Commands
 from fsm_agent.cli.options import ApiKey, BaseUrl, Home, Json, Model, Yes
 
-sessions = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="What was said and done: show, find, go on, carry elsewhere."
-)
+sessions = typer.Typer(cls=Commands, rich_markup_mode=None, help="What was said and done: show, find, go on, carry elsewhere.")
 
 Session = Annotated[str, typer.Argument(metavar="SESSION", help="Its id, the beginning of one, or its title.")]
 Either = Annotated[str, typer.Argument(metavar="ID", help="A session (id, beginning of one, title), or a turn.")]
@@ -20,13 +19,14 @@ Either = Annotated[str, typer.Argument(metavar="ID", help="A session (id, beginn
 def list_(
     limit: Annotated[int, typer.Option(help="Sessions at most.")] = 20,
     all: Annotated[bool, typer.Option("--all", help="Also those of sub-agents, and those that went on as another one.")] = False,
+    source: Annotated[str | None, typer.Option(help="Only those begun by cli, chat, debugger, python, fork or child.")] = None,
     json: Json = False,
     home: Home = None,
 ) -> None:
     """The sessions that were used last."""
     from fsm_agent.cli.sessions import list_sessions
 
-    raise typer.Exit(list_sessions(home, limit, all, json))
+    raise typer.Exit(list_sessions(home, limit, all, source, json))
 
 
 @sessions.command()
@@ -68,11 +68,13 @@ def search(
 def export(
     id: Either,
     output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="Default: standard output.")] = None,
-    format: Annotated[str, typer.Option("--format", "-f", help="jsonl (everything), or sharegpt (a trajectory).")] = "jsonl",
+    format: Annotated[
+        str, typer.Option("--format", "-f", help="jsonl (all), sharegpt (a trajectory), pytest (a test that plays a turn again).")
+    ] = "jsonl",
     raw: Annotated[bool, typer.Option("--raw", help="Do not mask secrets.")] = False,
     home: Home = None,
 ) -> None:
-    """Write a session or a turn as lines of JSON; secrets are masked."""
+    """Write a session or a turn as lines of JSON, or a turn as a test; secrets are masked."""
     from fsm_agent.cli.sessions import export
 
     raise typer.Exit(export(home, id, output, format, raw))

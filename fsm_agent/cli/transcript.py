@@ -19,6 +19,9 @@ from fsm_agent.store.records import Doubt, Record, Row, Shown, session_record, t
 
 LINES = 8
 """Lines of a tool's result that are shown."""
+LONG = 600
+"""Characters of one of them."""
+_IMAGE = "[an image]"
 _IN_DOUBT = {
     "unknown": "nobody knows whether it took effect",
     "in_flight": "it was running when the turn was last heard of",
@@ -65,7 +68,8 @@ def _head(shown: Shown) -> Iterator[Text]:
     yield Text.assemble((clean(one.id), "bold"), f"  {preview(one.title, 100)}")
     facts = [count(one.turns, "turn"), f"{tokens(one.spent)} tokens", f"cost {cost(one.spent)}"]
     yield Text("  " + " · ".join([clean(one.model) or "no model yet", *facts]), "dim")
-    yield Text(f"  begun {moment(one.created)} · used {moment(one.touched)}", "dim")
+    by = f" by {clean(one.source)}" if one.source else ""
+    yield Text(f"  begun {moment(one.created)}{by} · used {moment(one.touched)}", "dim")
     if one.parent:
         how = {"compression": "goes on", "fork": "was forked from", "child": "was delegated by"}.get(one.kind, "follows")
         yield Text(f"  {how} {clean(one.parent)}", "dim")
@@ -84,7 +88,8 @@ def _turn(record: Record, width: int) -> Iterator[RenderableType]:
     facts = [clean(info.exit or f"in {info.state}"), count(info.seq, "move"), spell(record.seconds)]
     facts += [f"{tokens(record.spent)} tokens", f"cost {cost(record.spent)}"]
     if info.parent is not None:
-        facts.append(f"forked from {clean(info.parent)} at {info.forked_at}")
+        at = "" if info.forked_at is None else f" at {info.forked_at}"
+        facts.append(f"{'forked from' if at else 'delegated by'} {clean(info.parent)}{at}")
     if record.undone is not None:
         facts.append("undone")
     yield line.append("\n   " + " · ".join(facts), "dim")
@@ -152,10 +157,16 @@ def _result(body: Mapping[str, Any], text: str, aside: str, full: bool) -> Itera
     lines = text.split("\n")
     name = f"{preview(body['name'], 40)}: " if body.get("name") else ""
     yield Text.assemble(("  ← ", "magenta"), (f"{name}{count(len(lines), 'line')}{aside}", "dim"))
-    shown: Sequence[str] = lines if full else lines[:LINES]
+    shown: Sequence[str] = lines if full else [_short(line) for line in lines[:LINES]]
     yield Padding(Text("\n".join(shown), "dim"), (0, 0, 0, 4), expand=False)
     if len(shown) < len(lines):
         yield Text(f"    … {count(len(lines) - len(shown), 'line')} more; --full shows them", "dim")
+    elif any(line is not whole for line, whole in zip(shown, lines, strict=True)):
+        yield Text("    … long lines are cut; --full shows them", "dim")
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= LONG else line[: LONG - 1] + "…"
 
 
 def _arguments(text: str) -> Any:
@@ -167,5 +178,5 @@ def _arguments(text: str) -> Any:
 
 def _text(content: Any) -> str:
     if isinstance(content, list):
-        return "\n".join(str(part.get("text", "")) if part.get("type") == "text" else f"[{part.get('type')}]" for part in content)
+        return "\n".join(str(part.get("text", "")) if part.get("type") == "text" else _IMAGE for part in content)
     return content or ""

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fsm_agent.cli.given import nested
+from fsm_agent.cli.sets import nested
 from fsm_agent.cli.table import table_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.requests import Runtime
@@ -25,12 +25,16 @@ MOST_PAIRS = 50_000
 """Pairs counted for the comparison with spin; a second."""
 
 
-def verify(name: str | None, sets: Sequence[str], json: bool, model: str | None = None) -> int:
-    """Print the report about a table; 1 when a check fails. ``model`` is the file that the Promela model is written to."""
+def verify(name: str | None, sets: Sequence[str], json: bool, model: str | None = None, watch: tuple[str, ...] = ()) -> int:
+    """Print the report about a table; 1 when a check fails. ``model`` is the file that the Promela model is written to, ``watch``
+    are the states whose visits are bounded."""
     table = table_of(name)
+    if wrong := [state for state in watch if state not in table.states or state == table.final]:
+        allowed = ", ".join(state for state in table.states if state != table.final)
+        raise ConfigError(f"the table {table.name} has no such state to watch", ", ".join(wrong), allowed)
     chosen = limits(table, sets)
     written = None if model is None else write_model(table, chosen, model)
-    report = verify_table(table, chosen)
+    report = verify_table(table, chosen, watch=watch)
     if json:
         print(jsonlib.dumps(report.to_dict() | ({"promela": written} if written else {}), ensure_ascii=False))
         return 0 if report.ok else 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fsm_agent.debug.record import Record
+from fsm_agent.requests import Request
 
 Tag = Literal["same", "changed", "only_left", "only_right"]
 _TAGS: dict[str, Tag] = {"equal": "same", "replace": "changed", "delete": "only_left", "insert": "only_right"}
@@ -84,12 +85,14 @@ def _said(left: Record, right: Record, shared: int, same: int) -> int | None:
 
 
 _ANSWERED = ("CallModel", "RunTool", "AskApproval")
+_OURS = frozenset(kind.__name__ for kind in get_args(Request))
+"""Of another table's requests every one is asked of the world."""
 
 
 def _answers(record: Record, at: int) -> list[tuple[str, str]]:
     found = []
     for effect in record.visit(at):
-        if effect["kind"] in _ANSWERED:
+        if effect["kind"] in _ANSWERED or effect["kind"] not in _OURS:
             reply = {k: v for k, v in (effect["reply"] or {}).items() if k not in ("seconds", "usage")}
             found.append((effect["kind"], repr(reply)))
     return found

@@ -17,27 +17,25 @@ from typing import Any, Literal
 from fsm_agent.approvals import NOBODY
 from fsm_agent.debug.breakpoints import Breakpoint, Breakpoints
 from fsm_agent.debug.events import Event, EventKind, Listeners, Phase, Status, entries, step_dict
-from fsm_agent.debug.held import HOLDS, PERFORM, Held, held_kind
+from fsm_agent.debug.held import PERFORM, Held, held_kind
+from fsm_agent.debug.subject import OURS, Subject
 from fsm_agent.errors import ConfigError
 from fsm_agent.gate import Gate, Perform
 from fsm_agent.journal import Exchange, Step
 from fsm_agent.requests import Approval, AskApproval
 from fsm_agent.signatures import signature
-from fsm_agent.table import Table
 
 Mode = Literal["paused", "step", "into", "over", "free", "to"]
 SETTLES = 0.25
-"""Seconds in which the rules about approvals have usually answered, or somebody else is being asked."""
-MODEL_STATE = "CallLLM"
-"""Where *step over* stops: the next request to the model."""
+"""Seconds in which the rules about approvals have usually spoken; later the debugger is shown that they have not."""
 
 
 class Controller:
     """Stands at the gate of one turn. ``listeners`` are told of everything; ``breakpoints`` may be changed at any time."""
 
-    def __init__(self, gate: Gate, table: Table, *, paused: bool = True, over: str = MODEL_STATE) -> None:
-        self.gate, self.listeners, self.breakpoints = gate, Listeners(), Breakpoints(table)
-        self._over = over
+    def __init__(self, gate: Gate, subject: Subject = OURS, *, paused: bool = True) -> None:
+        self.gate, self.listeners, self.breakpoints = gate, Listeners(), Breakpoints(subject.table)
+        self._subject = subject
         self._lock = threading.RLock()
         self._mode: Mode = "paused" if paused else "free"
         self._reason, self._text, self._met = "entry", "", tuple[int, ...]()
@@ -60,13 +58,15 @@ class Controller:
         self.gate.watcher = self
 
     def go_away(self) -> None:
-        """Leave the gate: the turn goes on by itself; what was held is performed, what waited for approval is denied."""
+        """Leave the gate: the turn goes on by itself; what was held is performed, what waited for approval is denied, unless
+        somebody else is asked too."""
         with self._lock:
             if self.gate.watcher is self:
                 self.gate.watcher = None
             self._mode = "free"
             for held in self._held.values():
-                self._resolve(held, Approval(False, NOBODY) if held.kind == "approval" else PERFORM)
+                nobody = held.kind == "approval" and not held.elsewhere
+                self._resolve(held, Approval(False, NOBODY) if nobody else PERFORM)
             self._notify()
 
     # Orders, from any thread
@@ -86,7 +86,7 @@ class Controller:
         self._go("into")
 
     def over(self) -> None:
-        """To the next time that the model is asked."""
+        """To the next time that the model is asked; without a model, out of this state, however often it is repeated."""
         self._go("over")
 
     def free(self) -> None:
@@ -100,8 +100,8 @@ class Controller:
     def interrupt(self, message: str | None = None) -> None:
         """Interrupt the turn as its user would; it goes on to its end, past all breakpoints."""
         with self._lock:
-            self._interrupted = True
             self.gate.signals.interrupt(message)
+            self._interrupted = True
             for held in self._held.values():
                 if held.kind != "approval":
                     self._resolve(held, PERFORM)
@@ -113,10 +113,10 @@ class Controller:
 
     def hold(self, kinds: Iterable[str]) -> None:
         """Hold requests to the model (``model``) or calls of tools (``tool``) back until a person answers them or lets them
-        go."""
+        go; of a turn of another table every request (``request``)."""
         wanted = set(kinds)
-        if unknown := sorted(wanted - set(HOLDS)):
-            raise ConfigError("this cannot be held back", unknown[0], ", ".join(HOLDS))
+        if unknown := sorted(wanted - set(self._subject.holds)):
+            raise ConfigError("this cannot be held back", unknown[0], ", ".join(self._subject.holds))
         with self._lock:
             self._hold = wanted
 
@@ -158,48 +158,58 @@ class Controller:
         kind = held_kind(request)
         if isinstance(request, AskApproval):
             return await self._approval(request, perform)
-        if kind is None or kind not in self._hold or self._interrupted:
+        held = kind in self._hold or "request" in self._hold
+        if kind != "event" and (not held or self._interrupted):
             return await perform(request)
         answer = await self._asked(kind, request)
         return await perform(request) if answer is PERFORM else answer
 
     async def _approval(self, request: AskApproval, perform: Perform) -> Any:
-        """The turn's own rules come first, so that what nobody can approve stays forbidden. Where they say that nobody is
-        there to be asked, the debugger is; where somebody else is asked, it can only deny."""
-        key = signature(request.name, request.arguments)
-        own = asyncio.ensure_future(perform(request))
-        await asyncio.wait({own}, timeout=SETTLES)
+        """The turn's own rules come first, so that what nobody can approve stays forbidden. When they leave it to a person, the
+        debugger is asked as well, and who answers first decides; until then it can only deny."""
+        key, asked = signature(request.name, request.arguments), self.gate.questions[request.call_id]
+        own, person = asyncio.ensure_future(perform(request)), asyncio.ensure_future(asked.wait())
         try:
+            await asyncio.wait({own, person}, timeout=SETTLES, return_when=asyncio.FIRST_COMPLETED)
             if own.done() and own.result().reason != NOBODY:
                 return own.result()
-            if own.done() and key in self._granted:
+            if key in self._granted and (own.done() or person.done()):
                 return Approval(True, "approved before", "session")
-            answer = await self._asked("approval", request, None if own.done() else own)
+            answer = await self._asked("approval", request, None if own.done() else own, person)
+            answer = await own if answer is PERFORM else answer
         finally:
             own.cancel()
+            person.cancel()
         if isinstance(answer, Approval) and answer.granted and answer.scope != "once":
             self._granted.add(key)
         return answer
 
-    async def _asked(self, kind: Any, request: Any, other: asyncio.Future[Any] | None = None) -> Any:
-        """Wait for a person, for ``other`` to answer instead, or for an interrupt."""
+    async def _asked(
+        self, kind: Any, request: Any, other: asyncio.Future[Any] | None = None, person: asyncio.Future[Any] | None = None
+    ) -> Any:
+        """Wait for a person, for ``other`` to answer instead, or for an interrupt. ``person``: some person is being asked, so the
+        rules allow it."""
         loop = asyncio.get_running_loop()
         with self._lock:
             self._loop = loop
             held = Held(next(self._numbers), kind, request, loop.create_future(), elsewhere=other is not None)
+            held.allowable = other is None or person is None or person.done()
             self._held[held.id] = held
         self._tell_waiting()
         stop = asyncio.ensure_future(self.gate.signals.event().wait())
         try:
             while True:
-                await asyncio.wait({held.answer, stop, *([other] if other else ())}, return_when=asyncio.FIRST_COMPLETED)
+                more = {one for one in (other, None if held.allowable else person) if one is not None}
+                await asyncio.wait({held.answer, stop, *more}, return_when=asyncio.FIRST_COMPLETED)
                 if held.answer.done():
                     return held.answer.result()
                 if stop.done():
                     return Approval(False, "interrupted", interrupted=True) if kind == "approval" else PERFORM
-                if other is not None and other.result().reason != NOBODY:
-                    return other.result()
-                other, held.elsewhere = None, False  # nobody was there; the debugger is
+                if other is not None and other.done():
+                    if other.result().reason != NOBODY:
+                        return other.result()
+                    other, held.elsewhere = None, False  # nobody was there; the debugger is
+                held.allowable = True
                 self._tell_waiting()
         finally:
             stop.cancel()
@@ -263,7 +273,8 @@ class Controller:
             case "step" | "into":
                 return True
             case "over":
-                return step.dest == self._over
+                over = self._subject.over
+                return step.dest == over if over is not None else step.dest != step.source
             case "to" if isinstance(self._until, Breakpoint):
                 return self._until.meets(step)
             case "to":

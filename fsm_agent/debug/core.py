@@ -16,48 +16,47 @@ from fsm_agent.debug.distant import Distant
 from fsm_agent.debug.engines import Engine, Here, Nowhere, settled
 from fsm_agent.debug.events import Listener, Status
 from fsm_agent.debug.look import Look
+from fsm_agent.debug.makers import Runs
 from fsm_agent.debug.record import Record
+from fsm_agent.debug.subject import OURS, Subject, subject_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.gate import GATES
-from fsm_agent.root import COUNTERS, MACHINE
 from fsm_agent.store import Store
-from fsm_agent.turns import Turn
-
-COUNTER_NAMES = tuple(sorted(COUNTERS))
 
 
 class Debugger:
     """``record`` is what the turn did, ``look`` where a person looks, ``status`` where the engine is. Orders and listeners may be
     used from any thread; see ``fsm_agent.debug.orders`` and ``events`` for their names."""
 
-    def __init__(self, record: Record, engine: Engine, breakpoints: Breakpoints) -> None:
-        self.record, self.engine, self.breakpoints = record, engine, breakpoints
-        self.table = MACHINE.table
-        self.look = Look(record, COUNTER_NAMES)
+    def __init__(self, record: Record, engine: Engine, breakpoints: Breakpoints, subject: Subject = OURS) -> None:
+        self.record, self.engine, self.breakpoints, self.subject = record, engine, breakpoints, subject
+        self.table = subject.table
+        self.look = Look(record, subject.counters)
 
     @classmethod
-    def of(cls, store: Store, turn: Turn, *, paused: bool = True) -> Debugger:
-        """Debug a turn of this process that nobody runs yet: one just started, resumed or forked. It is taken to the gate and
-        waits there, before its first request."""
-        engine = Here(turn.gate, MACHINE.table, turn, paused)
+    def of(cls, store: Store, turn: Runs, *, paused: bool = True) -> Debugger:
+        """Debug a turn of this process that nobody runs yet: one just started, resumed or forked, of an ``Agent`` or a
+        ``TableTurn``. It is taken to the gate and waits there, before its first request."""
+        engine = Here(turn.gate, turn, paused)
         engine.start()
         _wait_for(turn, engine, paused)
-        return cls(Record(store, turn.id), engine, engine.controller.breakpoints)
+        return cls(Record(store, turn.id), engine, engine.controller.breakpoints, subject_of(turn.gate))
 
     @classmethod
-    def attach(cls, store: Store, turn_id: str) -> Debugger:
+    def attach(cls, store: Store, turn_id: str, subject: Subject = OURS) -> Debugger:
         """Debug a turn that there is: one that runs in this process or in another goes on running; one that ended, or that no
-        process runs, can be looked at. Raises ``ConfigError`` for a turn that is not there, or has a debugger already."""
+        process runs, can be looked at. ``subject``: its kind, where it is not this agent's. Raises ``ConfigError`` for a turn
+        that is not there, or has a debugger already."""
         record = Record(store, turn_id)
         info = record.info
         gate = GATES.get(turn_id)
         if info.ended is None and gate is not None and gate.running:
-            here = Here(gate, MACHINE.table, paused=False)
-            return cls(record, here, here.controller.breakpoints)
+            here = Here(gate, paused=False)
+            return cls(record, here, here.controller.breakpoints, subject_of(gate))
         if info.ended is None and info.owner not in (None, store.owners.me) and store.owners.alive(info.owner) is not None:
-            distant = Distant(store, record, MACHINE.table)
-            return cls(record, distant, distant.breakpoints)
-        return cls(record, Nowhere(record), Breakpoints(MACHINE.table))
+            distant = Distant(store, record, subject.table)
+            return cls(record, distant, distant.breakpoints, subject)
+        return cls(record, Nowhere(record), Breakpoints(subject.table), subject)
 
     @property
     def id(self) -> str:
@@ -110,7 +109,7 @@ class Debugger:
         self.engine.close()
 
 
-def _wait_for(turn: Turn, engine: Here, paused: bool) -> None:
+def _wait_for(turn: Runs, engine: Here, paused: bool) -> None:
     """Until the turn is in the store and at its gate. Raises what kept it from getting there."""
     import threading
 

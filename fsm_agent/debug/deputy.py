@@ -10,9 +10,9 @@ from fsm_agent.codec import dumps
 from fsm_agent.debug.control import Controller
 from fsm_agent.debug.events import Event
 from fsm_agent.debug.orders import carry_out
+from fsm_agent.debug.subject import subject_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.gate import Gate
-from fsm_agent.root import MACHINE
 from fsm_agent.store.database import Database
 from fsm_agent.store.owners import Owners
 
@@ -62,7 +62,7 @@ class Deputy:
         if self._controller is not None and self._debugger != body["owner"] and self._owners.alive(self._debugger) is not None:
             raise ConfigError("another debugger is attached to this turn already", self._gate.turn.turn_id, "one at a time")
         self._detach()
-        controller = Controller(self._gate, MACHINE.table, paused=bool(body.get("pause")))
+        controller = Controller(self._gate, subject_of(self._gate), paused=bool(body.get("pause")))
         controller.stand()
         controller.listeners.add(self._hear)
         carry_out(controller, "breakpoints", {"all": body.get("breakpoints", [])})

@@ -23,6 +23,8 @@ from fsm_agent.table import Table
 log = logging.getLogger(__name__)
 POLL = 0.02
 """Seconds between two looks at the journal."""
+WAITS = 0.5
+"""Seconds after which a question that has no answer is one for a person."""
 ANSWERED_IN = 5.0
 """Seconds in which the other process takes notice of a debugger, or it is too old, or hangs."""
 
@@ -56,14 +58,21 @@ class Distant:
     def order(self, name: str, body: Mapping[str, Any]) -> None:
         if name not in ORDERS:
             raise ConfigError("no such order", name, ", ".join(ORDERS))
+        phase = self.status().phase
+        over = phase in ("ended", "idle")
+        if over and name not in ("breakpoints", "hold"):
+            raise ConfigError("the turn has ended" if phase == "ended" else "no process runs this turn any more", name)
         if name == "breakpoints":
             self.breakpoints.replace([Breakpoint.of(one) for one in body.get("all", [])])
-            if not self._attached.is_set() and not len(self.breakpoints):
-                return
+        if over or (name == "breakpoints" and not self._attached.is_set() and not len(self.breakpoints)):
+            return
         if name == "pause" and not self._attached.is_set():
             self.attach(pause=True)
             return
+        asked = next((one for one in self.status().held if one.get("late") and one["id"] == body.get("id")), None)
         self.attach()
+        if name == "answer" and asked is not None:
+            body = {**body, "id": self._now_asked(asked["call_id"])}
         if name in RUNS:
             self._set(phase="running", reason="", text="", breakpoints=())  # what it was is not what it will be
         self._write(name, body)
@@ -100,6 +109,7 @@ class Distant:
                 self._set(seq=self._seq, state=move["dest"])
                 self._tell("moved", move)
         self._hear()
+        self._ask(info.seq)
         if info.ended is not None:
             self._forget()
             self._status = Status("ended", info.seq, info.state, where="elsewhere")
@@ -112,6 +122,31 @@ class Distant:
             self._tell("left", {})
             return False
         return True
+
+    def _ask(self, seq: int) -> None:
+        """Until the other process obeys, the journal says that it waits for a person."""
+        if self._attached.is_set():
+            return
+        with self._store.database.reading() as c:
+            rows = c.execute(
+                "SELECT name, request FROM effects WHERE turn = ? AND seq = ? AND kind = 'AskApproval' AND status = 'in_flight'"
+                " AND at < ?",
+                (self._record.turn_id, seq, time.time() - WAITS),
+            ).fetchall()
+        held = tuple(_late(-number, name, json.loads(request)) for number, (name, request) in enumerate(rows, 1))
+        if held != self.status().held:
+            self._set(held=held, phase="waiting" if held else "running")
+            self._tell("waiting", {"held": list(held)})
+
+    def _now_asked(self, call_id: str) -> int:
+        """The number of a question that was asked before the other process obeyed. Raises ``ConfigError`` when it is answered."""
+        until = time.monotonic() + ANSWERED_IN
+        while time.monotonic() < until:
+            found = [one for one in self.status().held if one.get("call_id") == call_id and not one.get("late")]
+            if found:
+                return int(found[0]["id"])
+            self._closed.wait(POLL)
+        raise ConfigError("the question has been answered, or is no longer asked", call_id)
 
     def _forget(self) -> None:
         """Orders that came too late."""
@@ -165,3 +200,9 @@ class Distant:
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError):
             self._closed.set()
+
+
+def _late(number: int, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    """A question that the journal tells of, before anybody here has a say in it."""
+    asked = {"name": name, "call_id": request.get("call_id", ""), "arguments": request.get("arguments", {})}
+    return {"id": number, "kind": "approval", "elsewhere": True, "allowable": True, "late": True, **asked}

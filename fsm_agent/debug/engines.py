@@ -10,13 +10,13 @@ from typing import Any, Protocol
 
 from fsm_agent.debug.control import Controller
 from fsm_agent.debug.events import Event, Listener, Listeners, Status
+from fsm_agent.debug.makers import Runs
 from fsm_agent.debug.orders import RUNS, carry_out
 from fsm_agent.debug.record import Record
+from fsm_agent.debug.subject import subject_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.gate import Gate
-from fsm_agent.table import Table
 from fsm_agent.threads import LOOP
-from fsm_agent.turns import Turn
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +38,8 @@ class Engine(Protocol):
 class Here:
     """A turn of this process. ``turn`` is given when nobody else runs it: then the engine does, from the first order on."""
 
-    def __init__(self, gate: Gate, table: Table, turn: Turn | None = None, paused: bool = True) -> None:
-        self.controller = Controller(gate, table, paused=paused)
+    def __init__(self, gate: Gate, turn: Runs | None = None, paused: bool = True) -> None:
+        self.controller = Controller(gate, subject_of(gate), paused=paused)
         self.controller.stand()
         self._turn = turn
         self._running: concurrent.futures.Future[Any] | None = None

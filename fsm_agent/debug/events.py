@@ -20,11 +20,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from fsm_agent.debug.own.plain import name_of, shown
 from fsm_agent.journal import Exchange, Step
 from fsm_agent.requests import Persist, Preserve, ReplaceHistory, SyncMemory
 from fsm_agent.store.rows import REQUEST, named, reply_json
 
 EventKind = Literal["moved", "exchanged", "paused", "running", "waiting", "log", "ended", "left"]
+REQUESTS = Persist.__module__
 Phase = Literal["paused", "running", "waiting", "ended", "idle"]
 
 
@@ -105,11 +107,17 @@ def entries(exchange: Exchange) -> list[dict[str, Any]]:
     return [
         {
             "seq": exchange.seq, "ordinal": exchange.ordinal, "place": place, "state": exchange.state,
-            "kind": type(request).__name__, "name": named(request)[0], "status": "done",
-            "request": _request(request), "reply": json.loads(reply_json(reply)), "at": None, "seconds": None,
+            "kind": type(request).__name__, "name": named(request)[0] or ("" if _ours(request) else name_of(request)),
+            "status": "done", "request": _request(request) if _ours(request) else shown(request),
+            "reply": json.loads(reply_json(reply)) if _ours(request) else shown(reply), "at": None, "seconds": None,
         }
         for place, (request, reply) in enumerate(zip(exchange.requests, replies, strict=True))
     ]  # fmt: skip
+
+
+def _ours(request: Any) -> bool:
+    """Is it a request of this agent's turn? A table of the user's own has others, which the journal's codecs do not know."""
+    return type(request).__module__ == REQUESTS
 
 
 def _request(request: Any) -> dict[str, Any]:

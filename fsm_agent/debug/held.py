@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 from fsm_agent.approvals import read_answer
 from fsm_agent.codec import dumps
+from fsm_agent.debug.own.plain import answerable, answered, plain
+from fsm_agent.debug.own.played import Report
 from fsm_agent.errors import ConfigError
 from fsm_agent.messages import ModelReply, ToolCall
 from fsm_agent.requests import Approval, AskApproval, CallModel, Failure, RunTool, ToolOutcome, ToolStatus
 
-HeldKind = Literal["model", "tool", "approval"]
-HOLDS = ("model", "tool")
-"""What may be held back before it is performed."""
+HeldKind = Literal["model", "tool", "approval", "request", "event"]
 STATUSES: tuple[ToolStatus, ...] = ("ok", "error", "timeout", "unknown")
 
 
@@ -29,18 +29,19 @@ PERFORM = Perform()
 @dataclass(slots=True, eq=False)
 class Held:
     """One request that waits. ``answer`` is set in the loop of the turn. ``elsewhere``: somebody else is asked as well,
-    whose rules the debugger must not go round; it can only deny then."""
+    and who answers first decides. ``allowable``: the rules have left it to a person; until then one can only deny."""
 
     id: int
     kind: HeldKind
-    request: CallModel | RunTool | AskApproval
+    request: Any
     answer: asyncio.Future[Any]
     elsewhere: bool = False
+    allowable: bool = True
     answered: bool = False
 
     def shown(self) -> dict[str, Any]:
         """As JSON: what is asked, and for the model the exact body that would go out."""
-        made: dict[str, Any] = {"id": self.id, "kind": self.kind, "elsewhere": self.elsewhere}
+        made: dict[str, Any] = {"id": self.id, "kind": self.kind, "elsewhere": self.elsewhere, "allowable": self.allowable}
         match self.request:
             case CallModel(request=request):
                 made |= {"name": request.purpose, "wire": request.body.decode("utf-8", "replace"), "estimate": request.estimate}
@@ -49,6 +50,10 @@ class Held:
                 | AskApproval(name=name, call_id=call_id, arguments=arguments)
             ):
                 made |= {"name": name, "call_id": call_id, "arguments": dict(arguments)}
+            case Report(state=state, events=events):
+                made |= {"name": state, "events": list(events)}
+            case other:
+                made |= {"name": type(other).__name__, "request": plain(other), "answerable": answerable(other)}
         return made
 
     def reply(self, said: Any) -> Any:
@@ -60,13 +65,18 @@ class Held:
                 return tool_outcome(call_id, said)
             case AskApproval(name=name):
                 answer = approval(said)
-                if answer.granted and self.elsewhere:
-                    raise ConfigError(f"{name} is asked about where the turn runs, and can be allowed only there", said, "deny")
+                if answer.granted and not self.allowable:
+                    raise ConfigError(f"the rules about {name} have not spoken yet", said, "deny, or wait for them")
                 return answer
+            case Report(state=state, events=events):
+                if said not in events:
+                    raise ConfigError(f"{state} reports no such event", said, ", ".join(events))
+                return said
+        return answered(self.request, said)
 
 
-def held_kind(request: Any) -> HeldKind | None:
-    """Can this be held, and as what?"""
+def held_kind(request: Any) -> HeldKind:
+    """As what this can be held."""
     match request:
         case CallModel():
             return "model"
@@ -74,7 +84,9 @@ def held_kind(request: Any) -> HeldKind | None:
             return "tool"
         case AskApproval():
             return "approval"
-    return None
+        case Report():
+            return "event"
+    return "request"
 
 
 def model_reply(said: Any) -> ModelReply | Failure:

@@ -13,6 +13,15 @@ _SECRET_NAME = re.compile(
 )
 
 
+KEYS = ("_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
+"""Ends of the names of variables that hold keys."""
+
+
+def environment_keys(environment: Mapping[str, str]) -> list[str]:
+    """Values of variables that hold keys."""
+    return [value for name, value in environment.items() if value and name.upper().endswith(KEYS)]
+
+
 def masked(value: Any, secrets: Sequence[str] = ()) -> Any:
     """JSON values without keys: by their shape anywhere in a text, by their name in an object, and these ``secrets``."""
     if isinstance(value, str):

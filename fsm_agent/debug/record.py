@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fsm_agent.debug.events import step_dict
-from fsm_agent.debug.taken import answers
 from fsm_agent.deltas import patched
 from fsm_agent.errors import ConfigError
 from fsm_agent.journal import Step
@@ -150,22 +149,26 @@ class Record:
     def visit(self, at: int) -> list[dict[str, Any]]:
         """What the state at a position asked for, with the replies and the seconds they took. In the first visit of a fork also
         the answers that were there already: ``status`` is ``by hand`` or ``taken over`` for those."""
-        known = [asdict(effect) for effect in self._turns.effects(self.turn_id, at)]
-        if len(self.parts) > 1 and at == self.parts[-1].first - 1:
-            after = self.snapshot(at + 1) if at < self.count else None
-            known = [*known, *answers(self._turns, self.turn_id, at, self.snapshot(at)["state"], known, after)]
-        return known
+        found = [asdict(effect) for effect in self._turns.effects(self.turn_id, at)]
+        return [{**one, "status": one["origin"] or one["status"]} for one in found]
 
     def message_count(self, at: int) -> int:
-        return int(self.snapshot(at)["history"][2])
+        return int(self._history(at)[2])
 
     def messages(self, at: int, first: int = 0, last: int | None = None) -> list[dict[str, Any]]:
         """The transcript at a position, rows ``first`` to ``last`` counted from 0; at most ``WINDOW`` of them."""
-        session, version, length, _ = self.snapshot(at)["history"]
+        session, version, length, _ = self._history(at)
         with self._store.database.reading() as c:
             rows = transcript(c, session, version, length)
         last = len(rows) - 1 if last is None else last
         return [json.loads(body) for _, body in rows[max(0, first) : min(last, first + WINDOW - 1) + 1]]
+
+    def _history(self, at: int) -> list[Any]:
+        """Which transcript, and how much of it. The last state makes no move any more, but may have written the answer."""
+        info = self.info
+        whole = info.ended is not None and at == info.seq
+        found: list[Any] = (self._turns.snapshot(self.turn_id) if whole else self.snapshot(at))["history"]
+        return found
 
     def find(self, text: str, after: int = 0, limit: int = 50) -> list[int]:
         """Numbers of moves after ``after`` in which ``text`` occurs: in the row, event, states, exit, or in a request or reply of

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from fsm_agent.agent import Agent
 from fsm_agent.debug.compare import Comparison, compare
 from fsm_agent.debug.core import Debugger
 from fsm_agent.debug.engines import Nowhere
+from fsm_agent.debug.makers import AgentMaker, Agents, Maker, Runs
+from fsm_agent.debug.own.maker import Make, TableMaker
 from fsm_agent.debug.record import Record
+from fsm_agent.debug.subject import Subject
 from fsm_agent.errors import ConfigError
 from fsm_agent.gate import GATES
 from fsm_agent.store import Store
@@ -18,25 +20,33 @@ from fsm_agent.store.export import export_turn
 from fsm_agent.store.importing import import_lines
 from fsm_agent.store.read import TurnInfo, Turns
 
-Agents = Callable[[str | None], Agent]
-"""Makes the agent that runs a turn; told the ``"<provider>:<model>"`` that the turn ran on, if there is one already."""
-
 
 class Workshop:
     """Open debuggers by turn. ``agents`` is asked for an agent when a turn is started, resumed or forked; without it one can only
-    look. Each running turn gets an agent of its own, because an interrupt is the agent's."""
+    look."""
 
-    def __init__(self, store: Store, agents: Agents | None = None) -> None:
+    def __init__(self, store: Store, agents: Agents | None = None, maker: Maker | None = None) -> None:
         self.store = store
-        self._agents = agents
+        self._maker: Maker = maker or AgentMaker(store, agents)
         self._open: dict[str, Debugger] = {}
-        self._made: list[Agent] = []
         self._lock = threading.RLock()
         self._turns = Turns(store.database)
 
+    @classmethod
+    def of_table(cls, store: Store, make: Make) -> Workshop:
+        """The workshop of a table of the user's own. ``make`` makes the runner of a turn: of a new one, when it is given the
+        words that a person begins it with, or of the turn that it is given, to go on from where that is. ``store`` keeps
+        these turns alone: ``store_for(folder)``."""
+        return cls(store, maker=TableMaker(store, make))
+
+    @property
+    def subject(self) -> Subject:
+        """What kind of turns these are."""
+        return self._maker.subject
+
     @property
     def can_run(self) -> bool:
-        return self._agents is not None
+        return self._maker.can_run
 
     def recent(self, limit: int = 50) -> list[TurnInfo]:
         """The newest turns first."""
@@ -71,28 +81,30 @@ class Workshop:
                 known = None
             if known is None:
                 before = self._open.get(turn_id)
-                known = self._open[turn_id] = Debugger.attach(self.store, turn_id)
+                known = self._open[turn_id] = Debugger.attach(self.store, turn_id, self.subject)
                 if before is not None:
                     known.set_breakpoints([one.to_dict() for one in before.breakpoints])
             return known
 
     def start(self, text: str, breakpoints: list[dict[str, Any]] | None = None) -> Debugger:
         """A new turn, at its gate before the first request."""
-        return self._run(self._agent(None), lambda agent: agent.start(text), breakpoints)
+        return self._run(self._maker.start(text), breakpoints)
 
     def resume(self, turn_id: str) -> Debugger:
         """An unfinished turn that no process runs, at its gate."""
-        return self._run(self._agent(turn_id), lambda agent: agent.resume(turn_id), self._breakpoints(turn_id))
+        return self._run(self._maker.resume(turn_id), self._breakpoints(turn_id))
 
     def fork(self, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> Debugger:
         """A new turn from a position of another one, at its gate; ``fsm_agent.store.edits`` says what ``edit`` may change."""
-        return self._run(self._agent(turn_id), lambda agent: agent.fork(turn_id, at, edit), self._breakpoints(turn_id))
+        return self._run(self._maker.fork(turn_id, at, edit), self._breakpoints(turn_id))
 
     def compare(self, left: str, right: str) -> Comparison:
         return compare(Record(self.store, left), Record(self.store, right))
 
     def test(self, turn_id: str) -> str:
-        """A pytest file that plays the turn again."""
+        """A pytest file that plays the turn again. Raises ``ConfigError`` for turns of a table of the user's own."""
+        if not self.subject.talks:
+            raise ConfigError("tests are made of this agent's turns only", turn_id, "fsm_agent.testing.row_scripts for yours")
         from fsm_agent.debug.maketest import make_test
 
         return make_test(self.store, turn_id)
@@ -112,26 +124,12 @@ class Workshop:
         return turns[0].id
 
     def close(self) -> None:
-        """Leave all turns alone, and close the agents."""
+        """Leave all turns alone, and close the agents that were made for them."""
         with self._lock:
             for debugger in self._open.values():
                 debugger.close()
             self._open.clear()
-            for agent in self._made:
-                agent.close()
-            self._made.clear()
-
-    def _agent(self, turn_id: str | None) -> Agent:
-        if self._agents is None:
-            raise ConfigError("this debugger only looks: it was given no agent to run turns with")
-        hint = None
-        if turn_id is not None:
-            runtime = self._turns.snapshot(turn_id).get("runtime") or {}
-            hint = f"{runtime['provider']}:{runtime['model']}" if runtime.get("provider") else None
-        agent = self._agents(hint)
-        if agent not in self._made:
-            self._made.append(agent)
-        return agent
+            self._maker.close()
 
     def _alive(self, info: TurnInfo) -> bool:
         """Does a process run the turn?"""
@@ -144,9 +142,9 @@ class Workshop:
         known = self._open.get(turn_id)
         return [one.to_dict() for one in known.breakpoints] if known else []
 
-    def _run(self, agent: Agent, make: Callable[[Agent], Any], breakpoints: list[dict[str, Any]] | None) -> Debugger:
+    def _run(self, turn: Runs, breakpoints: list[dict[str, Any]] | None) -> Debugger:
         with self._lock:
-            debugger = Debugger.of(self.store, make(agent))
+            debugger = Debugger.of(self.store, turn)
             self._open[debugger.id] = debugger
             if breakpoints:
                 debugger.set_breakpoints(breakpoints)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -14,6 +15,7 @@ from fsm_agent.diagram.layout import Layout
 from fsm_agent.diagram.stale import files, stale, write
 from fsm_agent.errors import ConfigError
 from fsm_agent.table import Table
+from fsm_agent.verify.scopes import limit_names
 
 TABLE, LAYOUT = "states.table:TURN", "states.layout:LAYOUT"
 
@@ -37,11 +39,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.check:
         names = stale(options.directory, fresh)
         for name in names:
-            print(f"stale: {options.directory / name} (run: python -m fsm_agent.diagram {options.directory})")
+            print(f"stale: {options.directory / name} (run: {_command(options)})")
         return 1 if names else 0
     for name in write(options.directory, fresh):
         print(f"written: {options.directory / name}")
     return 0
+
+
+def _command(options: argparse.Namespace) -> str:
+    """What writes the files that were checked."""
+    named = {"--table": options.table if options.table != TABLE else None, "--layout": options.layout, "--limits": options.limits}
+    given = [part for option, value in named.items() if value for part in (option, value)]
+    return shlex.join(["python", "-m", "fsm_agent.diagram", str(options.directory), *given])
 
 
 def _limits(table: Table, name: str | None) -> Mapping[str, int] | None:
@@ -50,7 +59,7 @@ def _limits(table: Table, name: str | None) -> Mapping[str, int] | None:
     limits = _attribute(name)
     if not isinstance(limits, Mapping) or not all(type(value) is int for value in limits.values()):
         raise ConfigError("these are no limits", name, "module:attribute of a mapping of names to whole numbers")
-    if missing := sorted({atom.limit for row in table.rows for atom in row.guard.atoms()} - set(limits)):
+    if missing := sorted(set(limit_names(table)) - set(limits)):
         raise ConfigError("limits are missing", ", ".join(missing), f"all of them in {name}")
     return limits
 

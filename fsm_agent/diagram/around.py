@@ -5,19 +5,23 @@ Sources stand on the left, the state in the middle, what it leads to on the righ
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from fsm_agent.diagram.geometry import Side
 from fsm_agent.diagram.layout import Layout, Route
 from fsm_agent.diagram.model import Arrow, Box, Diagram, Entry, Step, diagram_of, merged, resets_in_words, words
-from fsm_agent.diagram.scene import LABEL_WRAP, label_size, measure
-from fsm_agent.diagram.textwidth import joined, text_width
+from fsm_agent.diagram.scene import label_size, measure
+from fsm_agent.diagram.textwidth import joined
 from fsm_agent.errors import ConfigError
 from fsm_agent.table import Row, Table
 
 MARGIN, GAP, LABEL_GAP = 24.0, 28.0, 8.0
 NEIGHBOUR = 180.0  # least width of a box at the side
-LONG = 640.0  # width of a note that is broken
+SIDE = 250.0  # width of such a box at which a list is broken
+NARROW = 120.0  # width at which a label is broken
+LONG = 640.0  # the same of the state's own box: with both sides a picture stays near 1,600 pixels
 
 
 def neighbourhood(table: Table, state: str) -> Diagram:
@@ -36,7 +40,7 @@ def around(diagram: Diagram, state: str) -> Layout:
     """Places for the boxes of a neighbourhood, in three columns, and straight arrows between them."""
     ahead = [a.dest for a in diagram.arrows if a.source == state and a.dest != state]
     behind = [a.source for a in diagram.arrows if a.source != state and a.source not in ahead]
-    sizes = {box.state: measure(box) for box in diagram.boxes}
+    sizes = {box.state: measure(box, LONG if box.state == state else SIDE) for box in diagram.boxes}
     own = [a for a in diagram.arrows if a.source == a.dest]
     room = {name: _room(diagram, state, names) for name, names in (("left", behind), ("right", ahead))}
     heights = {name: max(sizes[name][1], _slots(diagram, state, name)) for name in [*behind, *ahead]}
@@ -53,12 +57,13 @@ def around(diagram: Diagram, state: str) -> Layout:
             routes |= _routes(diagram, state, name, y, heights[name], on_left=names is behind)
             y += heights[name] + GAP
     if own:
-        routes[state, state] = {"start": ("bottom", middle + 60), "end": ("bottom", middle + 130), "reach": 50}
+        routes[state, state] = {"start": ("bottom", middle + 60), "end": ("bottom", middle + 130), "reach": 50, "wrap": NARROW}
     below = MARGIN + tall + (110 if own else 48)
     return {
         "size": (right + MARGIN + max([NEIGHBOUR, *(sizes[name][0] for name in ahead)]), below),
         "boxes": boxes,
         "heights": {**heights, state: tall},
+        "widths": {**dict.fromkeys(diagram.states, SIDE), state: LONG},
         "arrows": routes,
         "how_to_read": (MARGIN, below, 440),
         "proved": (MARGIN + 480, below, 440),
@@ -69,7 +74,7 @@ def _room(diagram: Diagram, state: str, names: Sequence[str]) -> float:
     """Width between two columns, for the labels of all arrows between them."""
     pairs = [(name, state) for name in names] + [(state, name) for name in names]
     sizes = [_label(a) for a in diagram.arrows if (a.source, a.dest) in pairs]
-    return max((width for width, _ in sizes), default=0) + 76
+    return max((width for width, _ in sizes), default=0) + 60
 
 
 def _slots(diagram: Diagram, state: str, name: str) -> float:
@@ -86,7 +91,8 @@ def _routes(diagram: Diagram, state: str, name: str, top: float, height: float, 
         away = (arrow.source == state) != on_left
         label = _label(arrow)[1]
         at = y + label / 2
-        found[arrow.source, arrow.dest] = {"start": ("right" if away else "left", at), "end": ("left" if away else "right", at)}
+        sides: tuple[Side, Side] = ("right", "left") if away else ("left", "right")
+        found[arrow.source, arrow.dest] = {"start": (sides[0], at), "end": (sides[1], at), "wrap": NARROW}
         y += label + LABEL_GAP
     return found
 
@@ -96,7 +102,7 @@ def _height(names: Sequence[str], heights: Mapping[str, float]) -> float:
 
 
 def _label(arrow: Arrow) -> tuple[float, float]:
-    return label_size(joined(arrow.labels, LABEL_WRAP))
+    return label_size(joined(arrow.labels, NARROW))
 
 
 def _from_near(table: Table, box: Box) -> Box:
@@ -107,9 +113,8 @@ def _from_near(table: Table, box: Box) -> Box:
             entries.append(entry)
             continue
         for number, (step, row) in enumerate(zip(entry.steps, (table.row(row) for row in entry.rows), strict=True)):
-            entries += _lines(
-                table, Entry(entry.event, "" if number else entry.label, (step,), (step,), (row.id,), entry.why), row
-            )
+            alone = Entry(entry.event, "" if number else entry.label, (step,), (step,), (row.id,), entry.why)
+            entries.append(_noted(table, alone, row))
     return replace(box, entries=(*entries, *_macros(table, box)))
 
 
@@ -126,19 +131,13 @@ def _macros(table: Table, box: Box) -> Sequence[Entry]:
     return found
 
 
-def _lines(table: Table, entry: Entry, row: Row) -> Sequence[Entry]:
-    """A row with its guard, what it spends and resets; on two lines when one would be too long."""
+def _noted(table: Table, entry: Entry, row: Row) -> Entry:
+    """A row with its guard, what it spends and resets, as clauses between which a line may be broken."""
     guard = f"if {row.guard.label}" if row.guard.label != "always" else ""
     effects = [f"spends {', '.join(map(words, row.spends))}"] if row.spends else []
     effects += [f"resets {words(resets_in_words(table, row.resets))}"] if row.resets else []
-    together = ", ".join(filter(None, [guard, *effects]))
-    if text_width(together) <= LONG or not guard or not effects:
-        return (_noted(entry, entry.steps, together),)
-    return _noted(entry, entry.steps, guard), _noted(replace(entry, label="", rows=()), (), ", ".join(effects))
-
-
-def _noted(entry: Entry, steps: tuple[Step, ...], note: str) -> Entry:
-    steps = (*steps, Step("note", note)) if note else steps
+    clauses = re.split(r" (?=and |spends |resets )", ", ".join(filter(None, [guard, *effects])))
+    steps = (*entry.steps, *(Step("note", clause) for clause in clauses if clause))
     return replace(entry, steps=steps, short=steps)
 
 

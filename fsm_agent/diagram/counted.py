@@ -37,8 +37,9 @@ def covered(diagram: Diagram, tally: Tally) -> Diagram:
     exits = {row.exit: False for row in diagram.table.rows if row.exit}
     exits |= {row.exit: True for row in diagram.table.rows if row.exit and tally.rows[row.id]}
     badges[diagram.table.final] = f"{sum(exits.values())} of {len(exits)} exits"
-    legend = (("×0", "in red: never taken"), ("×5 (2/3)", "taken five times, by 2 of its 3 rows"))
-    return replace(_drawn(diagram, tally, badges, "never"), caption=_coverage_caption(diagram.table, tally), legend=legend)
+    legend = (("×0", "in red: never taken; an arrow: dashed"), ("×5 (2/3)", "taken five times, by 2 of its 3 rows"))
+    drawn = _drawn(diagram, tally, badges, "never")
+    return replace(drawn, caption=_coverage_caption(diagram.table, tally), legend=legend, judged=True)
 
 
 def coverage(table: Table, tally: Tally, state: str | None = None) -> tuple[int, int]:
@@ -93,6 +94,8 @@ def _arrow(arrow: Arrow, tally: Tally, none: Mark) -> Arrow:
     found = [(label, *_how_often(rows, tally, none)) for label, rows in zip(arrow.labels, arrow.by_label, strict=True)]
     if none == "unused" and count:  # of a run that came this way only the rungs that it took
         found = [(label, mark, tail) for label, mark, tail in found if mark != none]
+    if none == "never" and not count:  # the whole arrow is dashed and red
+        return replace(arrow, mark=none)
     labels = tuple(f"{label} {tail}".rstrip() for label, _, tail in found)
     marks = tuple(mark for _, mark, _ in found)
     return replace(arrow, labels=labels, marks=marks if count else (), mark="" if count else none, count=count)

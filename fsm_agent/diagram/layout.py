@@ -33,5 +33,6 @@ class Layout(TypedDict):
     how_to_read: tuple[float, float, float]  # x, y, width
     proved: tuple[float, float, float]
     heights: NotRequired[Mapping[str, float]]  # least heights of boxes
+    widths: NotRequired[Mapping[str, float]]  # widths at which the lists in boxes are broken
     ways_out: NotRequired[Mapping[str, Sequence[str]]]  # exits drawn as arrows: {state: events}
     notes: NotRequired[Sequence[str]]  # sentences added to "How to read"

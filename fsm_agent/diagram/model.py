@@ -86,7 +86,8 @@ class Arrow:
 class Diagram:
     """Boxes and arrows of a table. ``boxes`` has one for each state, the final one last; a part of a diagram has fewer.
 
-    ``caption`` is a heading and lines of (term, words) about what the marks say; ``legend`` explains the marks.
+    ``caption`` is a heading and lines of (term, words) about what the marks say; ``legend`` explains the marks. ``judged``:
+    colours say what is good and bad, so that arrows do not have those of their states.
     """
 
     table: Table
@@ -94,6 +95,7 @@ class Diagram:
     arrows: tuple[Arrow, ...]
     caption: tuple[str, tuple[tuple[str, str], ...]] | None = None
     legend: tuple[tuple[str, str], ...] = ()
+    judged: bool = False
 
     @property
     def states(self) -> tuple[str, ...]:

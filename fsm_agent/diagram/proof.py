@@ -11,6 +11,12 @@ from fsm_agent.verify import Report, verify_table
 
 ROOM = 200  # letters of the longest formula that is shown; `fsm-agent verify` prints them all
 
+WHY_UPPER = (
+    "An upper figure is true, but perhaps no run gets there. What is between it and the longest run that is known is not",
+    "decided: the flow that it comes from may take a row two thirds of a time, may spend in one stretch what another one has",
+    "left, and knows no order. Exact search would decide it, but at these limits there are far too many (state, counters) pairs.",
+)
+
 
 def proof_lines(table: Table) -> tuple[str, ...]:
     """What holds for every setting: the checks, and bounds that hold without the caps. Nothing when a check fails."""
@@ -78,3 +84,5 @@ def _bounds(report: Report) -> Iterator[str]:
     legend = dict.fromkeys(line for figure in report.figures for line in figure.legend)
     if legend:
         yield from ("", *(f"- `{line}`" for line in legend))
+    if any(figure.kind == "upper" and figure.value is not None for figure in report.figures):
+        yield from ("", *WHY_UPPER)

@@ -1,7 +1,8 @@
 """A layout made roomier for a diagram whose boxes and labels have grown: counts, marks, more lines.
 
-Space is inserted, never taken away: each axis gets a growing function, the steepest where something grew. So what was apart stays
-apart, straight stays straight, boxes keep their order, and two pictures compare box by box.
+A decision list that has become too long for its box is broken. Space is inserted, never taken away: each axis gets a growing
+function, the steepest where something grew. So what was apart stays apart, straight stays straight, boxes keep their order, and
+two pictures compare box by box.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ Span = tuple[float, float, float]
 
 def roomy(layout: Layout, plain: Diagram, grown: Diagram, proof_lines: Sequence[str] = ()) -> Layout:
     """``layout``, which was made for ``plain``, as it has to be for ``grown``: the same places with room put between them."""
-    before, after = scene_of(plain, layout, proof_lines), scene_of(grown, layout)
+    before = scene_of(plain, layout, proof_lines)
+    layout = {**layout, "widths": {placed.box.state: placed.rect.width for placed in before.boxes}}
+    after = scene_of(grown, layout)
     old, new = _rects(before), _rects(after)
     grown_by = [(rect, new[name]) for name, rect in old.items() if name in new]
     across = _Axis([span for r, n in grown_by for span in _halves(r.x, r.right, n.width - r.width)])

@@ -9,7 +9,7 @@ from math import dist, log2
 
 from fsm_agent.diagram.geometry import Path, Point, Rect, Side, around, bent, curve
 from fsm_agent.diagram.layout import Layout, Route
-from fsm_agent.diagram.model import Arrow, Box, Diagram, Entry, Mark, spaced
+from fsm_agent.diagram.model import Arrow, Box, Diagram, Entry, Mark, Step, spaced
 from fsm_agent.diagram.textwidth import grouped, joined, text_width, wrapped
 
 TEXT = 13.0
@@ -19,17 +19,22 @@ HEAD = 30.0  # the coloured strip with the state's name
 PAD = 11.0
 COLUMN_GAP = 12.0
 LABEL_WRAP = 190.0
+INDENT = "\u2003"  # an em space, before the rest of a note
+Part = tuple[str, Step]
+"""What separates a step from the one before it, and the step."""
 BOLD: frozenset[Mark] = frozenset({"added", "changed"})  # steps that the style sheet draws so
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedBox:
-    """A box in its place: baselines of its lines, and the column where decision lists begin."""
+    """A box in its place: the column where decision lists begin, each list as the lines that it is broken into, and the baselines
+    of the intro, if there is one, and of the first line of each list."""
 
     box: Box
     rect: Rect
     column: float
-    baselines: tuple[float, ...]  # of the intro, if there is one, and of each entry
+    lists: tuple[tuple[tuple[Part, ...], ...], ...]
+    baselines: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,22 +84,35 @@ def scene_of(diagram: Diagram, layout: Layout, proof_lines: Sequence[str] = ()) 
     return Scene((width, height), boxes, tuple(arrows), tuple(panels))
 
 
-def measure(box: Box) -> tuple[float, float]:
-    """Width and height that the text of ``box`` needs."""
-    lists = max((list_width(entry) for entry in box.entries), default=0)
+def measure(box: Box, most: float = 0) -> tuple[float, float]:
+    """Width and height that the text of ``box`` needs. Lists are broken where it would be wider than ``most``; 0: nowhere."""
+    broken = _lists(box, most)
+    lists = max((part_width(line) for lines in broken for line in lines), default=0)
     badge = COLUMN_GAP + text_width(box.badge, TEXT) if box.badge else 0
     text = [
         _column(box) + lists if box.entries else 0,
         text_width(box.intro, TEXT),
         text_width(box.state, TITLE, bold=True) + badge,
     ]
-    return max(text) + 2 * PAD, HEAD + STEP * _line_count(box) + (PAD if _line_count(box) else 0)
+    count = sum(map(len, broken)) + bool(box.intro)
+    return max(text) + 2 * PAD, HEAD + STEP * count + (PAD if count else 0)
 
 
-def list_width(entry: Entry) -> float:
-    """Width of a decision list as it is drawn."""
-    width = 0.0
+def list_lines(entry: Entry, width: float = 0) -> tuple[tuple[Part, ...], ...]:
+    """A decision list, broken before a rung or note where a line would be wider than ``width`` (0: in one line)."""
+    lines: list[list[Part]] = [[]]
     for separator, step in spaced(entry.short):
+        if lines[-1] and width and part_width([*lines[-1], (separator, step)]) > width:
+            lines.append([(separator.lstrip() or INDENT, step)])
+        else:
+            lines[-1].append((separator, step))
+    return tuple(map(tuple, lines))
+
+
+def part_width(line: Sequence[Part]) -> float:
+    """Width of one line of a decision list as it is drawn."""
+    width = 0.0
+    for separator, step in line:
         width += text_width(separator, TEXT) + text_width(step.text, TEXT, bold=step.mark in BOLD)
         width += text_width(f" {step.tail}", TEXT, bold=True) if step.tail else 0
     return width
@@ -146,17 +164,30 @@ def _boxes(diagram: Diagram, layout: Layout) -> tuple[PlacedBox, ...]:
     placed: list[PlacedBox] = []
     below = layout["size"][1]
     for box in diagram.boxes:
-        width, height = measure(box)
+        most = layout.get("widths", {}).get(box.state, 0)
+        width, height = measure(box, most)
         if box.state in layout["boxes"]:
             x, y, least = layout["boxes"][box.state]
         else:
             x, y, least = 2 * PAD, below, 0
             below += height + 4 * PAD
         rect = Rect(x, y, max(width, least), max(height, layout.get("heights", {}).get(box.state, 0)))
-        first = y + HEAD + STEP - 2
-        baselines = tuple(first + STEP * number for number in range(_line_count(box)))
-        placed.append(PlacedBox(box, rect, x + PAD + _column(box), baselines))
+        placed.append(_placed(box, rect, _lists(box, most)))
     return tuple(placed)
+
+
+def _placed(box: Box, rect: Rect, lists: tuple[tuple[tuple[Part, ...], ...], ...]) -> PlacedBox:
+    at = rect.y + HEAD + STEP - 2
+    baselines = []
+    for count in [*([1] if box.intro else []), *map(len, lists)]:
+        baselines.append(at)
+        at += STEP * count
+    return PlacedBox(box, rect, rect.x + PAD + _column(box), lists, tuple(baselines))
+
+
+def _lists(box: Box, most: float) -> tuple[tuple[tuple[Part, ...], ...], ...]:
+    width = max(most - 2 * PAD - _column(box), 0) + 0.1 if most else 0  # what fits exactly, fits
+    return tuple(list_lines(entry, width) for entry in box.entries)
 
 
 def _arrow(arrow: Arrow, rects: dict[str, Rect], layout: Layout, taken: Sequence[Rect]) -> PlacedArrow:
@@ -200,10 +231,6 @@ def _panel(title: str, lines: Sequence[tuple[str, str]], place: tuple[float, flo
 def _column(box: Box) -> float:
     names = max((text_width(entry.label, TEXT, bold=True) for entry in box.entries), default=0)
     return names + COLUMN_GAP if box.entries else 0
-
-
-def _line_count(box: Box) -> int:
-    return len(box.entries) + bool(box.intro)
 
 
 def _facing(rect: Rect, other: Rect) -> float:

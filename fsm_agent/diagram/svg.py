@@ -13,8 +13,8 @@ from xml.sax.saxutils import escape, quoteattr
 from fsm_agent.diagram.geometry import Rect, number
 from fsm_agent.diagram.layers import automatic
 from fsm_agent.diagram.layout import Layout
-from fsm_agent.diagram.model import Diagram, Entry, spaced
-from fsm_agent.diagram.scene import HEAD, PAD, STEP, TEXT, TITLE, Panel, PlacedArrow, PlacedBox, scene_of, thickness
+from fsm_agent.diagram.model import Diagram, Entry
+from fsm_agent.diagram.scene import HEAD, PAD, STEP, TEXT, TITLE, Panel, Part, PlacedArrow, PlacedBox, scene_of, thickness
 from fsm_agent.diagram.theme import style_sheet, tone_names
 
 ROUND = 7.0
@@ -41,7 +41,7 @@ def _opening(diagram: Diagram, size: tuple[float, float]) -> Iterator[str]:
         f'<svg xmlns="http://www.w3.org/2000/svg" class="fsm" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" role="img" aria-label={quoteattr(diagram.table.name)}>'
     )
-    yield f"<style>\n{style_sheet(marked=bool(diagram.legend))}</style>"
+    yield f"<style>\n{style_sheet(marked=bool(diagram.legend), judged=diagram.judged)}</style>"
     yield f'<rect class="page" width="{width}" height="{height}"/>'
 
 
@@ -57,21 +57,22 @@ def _box(placed: PlacedBox, tones: Mapping[str, str], drawn: set[str], diagram: 
     baselines = list(placed.baselines)
     if box.intro:
         yield _text("intro", rect.x + PAD, baselines.pop(0), escape(box.intro))
-    for entry, y in zip(box.entries, baselines, strict=True):
+    for entry, lines, y in zip(box.entries, placed.lists, baselines, strict=True):
         marked = f' class="{entry.mark}"' if entry.mark else ""
         yield f"<g{marked} data-event={quoteattr(entry.event)} data-rows={_ids(entry.rows)}>"
         yield f"<title>{escape(_reasons(entry, diagram))}</title>"
         if entry.label:
             yield _text("event", rect.x + PAD, y, escape(entry.label))
-        yield _text("list", placed.column, y, _steps(entry, drawn))
+        for count, line in enumerate(lines):
+            yield _text("list", placed.column, y + STEP * count, _steps(line, len(entry.steps) == 1, drawn))
         yield "</g>"
     yield "</g>"
 
 
-def _steps(entry: Entry, drawn: set[str]) -> str:
+def _steps(line: Iterable[Part], alone: bool, drawn: set[str]) -> str:
     parts = []
-    for separator, step in spaced(entry.short):
-        kind = f"{step.kind} out" if drawn.intersection(step.rows) and len(entry.steps) == 1 else step.kind
+    for separator, step in line:
+        kind = f"{step.kind} out" if alone and drawn.intersection(step.rows) else step.kind
         rows = f" data-rows={_ids(step.rows)}" if step.rows else ""
         between = f'<tspan class="else">{separator}</tspan>' if separator else ""
         tail = f'<tspan class="{_classes("tail", step.mark)}"> {escape(step.tail)}</tspan>' if step.tail else ""

@@ -108,11 +108,21 @@ def tone_names(states: Sequence[str], final: str) -> Mapping[str, str]:
     return {**{state: f"t{number % len(LIGHT.tones)}" for number, state in enumerate(others)}, final: "final"}
 
 
-def style_sheet(*, marked: bool = False) -> str:
-    """The CSS of a picture. ``marked``: with the rules for marks."""
-    light, dark = (_colours(theme) + (_marks(theme) if marked else "") for theme in (LIGHT, DARK))
+def style_sheet(*, marked: bool = False, judged: bool = False) -> str:
+    """The CSS of a picture. ``marked``: with the rules for marks; ``judged``: red, green and amber are theirs alone."""
+    light, dark = (
+        _colours(theme) + (_plain(theme) if judged else "") + (_marks(theme) if marked else "") for theme in (LIGHT, DARK)
+    )
     nested = "".join(f"  {rule}\n" for rule in dark.splitlines())
     return f"{SHAPES}{MARKED if marked else ''}{light}@media (prefers-color-scheme: dark) {{\n{nested}}}\n"
+
+
+def _plain(theme: Theme) -> str:
+    """Arrows and borders without the colours of their states."""
+    return (
+        f".fsm .arrow .line, .fsm .state .box {{ stroke: {theme.quiet}; }} "
+        f".fsm .arrow .head, .fsm .arrow .label {{ fill: {theme.ink}; }} .fsm .out.exit {{ fill: {theme.quiet}; }}\n"
+    )
 
 
 def _marks(theme: Theme) -> str:
@@ -122,7 +132,7 @@ def _marks(theme: Theme) -> str:
         rules.append(
             f".fsm .{name}.arrow .line, .fsm .state.{name} .box {{ stroke: {colour}; }} "
             f".fsm .{name}.arrow .head, .fsm .{name}.arrow .label, .fsm .{name} > .event, .fsm .state.{name} .badge, "
-            f".fsm tspan.{name} {{ fill: {colour}; }}"
+            f".fsm tspan.{name}, .fsm tspan.out.{name} {{ fill: {colour}; }}"
         )
     return "".join(f"{rule}\n" for rule in rules)
 

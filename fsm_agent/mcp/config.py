@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from fsm_agent.configfile import read_config
+from fsm_agent.configfile import config_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.masking import mask
 from fsm_agent.requests import Effect
@@ -132,10 +132,9 @@ def servers_of(given: Mapping[str, Any] | None, home: Path) -> dict[str, ServerC
 
 
 def _of_file(home: Path) -> Any:
-    group = read_config(home).get("mcp", {})
-    if not isinstance(group, Mapping) or set(group) - {"servers"}:
-        given = ", ".join(sorted(set(group) - {"servers"})) if isinstance(group, Mapping) else group
-        raise ConfigError("[mcp] in the config file cannot be used", given, "[mcp.servers.NAME] tables")
+    group = config_of(home).mcp
+    if unknown := sorted(set(group) - {"servers"}):
+        raise ConfigError("[mcp] in the config file cannot be used", ", ".join(unknown), "[mcp.servers.NAME] tables")
     return group.get("servers", {})
 
 

@@ -1,9 +1,8 @@
-"""A server as a process of its own: how it is started, how it ends, and that none outlives this program."""
+"""A server as a process of its own: how it is started, and how it ends."""
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import os
 import shutil
@@ -13,14 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fsm_agent.mcp.groups import GROUPS
+
 GRACE = 1.0
 """Seconds that a process gets after its input was closed, and again after it was asked to end."""
-LAST_GRACE = 0.5
-"""Seconds for all of them together when this program ends."""
 _POLL = 0.01
-
-_GROUPS: dict[int, int] = {}
-"""Process groups that are still to be ended, each with the process that started it: a fork of it ends none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +50,10 @@ async def started(launch: Launch) -> asyncio.subprocess.Process:
         process = await asyncio.shield(starting)
     except asyncio.CancelledError:
         late = await starting
-        _GROUPS[late.pid] = os.getpid()
+        GROUPS.add(late.pid)
         await ended(late, polite=False)
         raise
-    _GROUPS[process.pid] = os.getpid()
+    GROUPS.add(process.pid)
     return process
 
 
@@ -68,11 +64,11 @@ async def ended(process: asyncio.subprocess.Process, *, polite: bool) -> None:
     process.stdin.close()
     try:
         if not (polite and await _gone(process)):
-            _signal(process.pid, signal.SIGTERM)
+            GROUPS.signal(process.pid, signal.SIGTERM)
             await _gone(process)
     finally:
-        _signal(process.pid, _KILL)  # also for those of the group that outlive their parent
-        _GROUPS.pop(process.pid, None)
+        GROUPS.kill(process.pid)
+        GROUPS.remove(process.pid)
     await _gone(process)
     _close_pipes(process)
 
@@ -105,45 +101,9 @@ def _found(launch: Launch) -> str:
     return path
 
 
-_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
-
-
-def _signal(group: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        if hasattr(os, "killpg"):
-            os.killpg(group, number)
-        else:
-            os.kill(group, number)
-
-
 def _close_pipes(process: asyncio.subprocess.Process) -> None:
     """Free the pipes although somebody who left the group may still hold their other ends; nothing public does it."""
     transport = getattr(process, "_transport", None)
     if transport is not None:
         with contextlib.suppress(PermissionError):
             transport.close()
-
-
-@atexit.register
-def _end_all() -> None:
-    """What is still there when the interpreter ends was never closed: it is asked, and then killed."""
-    groups = [group for group, owner in list(_GROUPS.items()) if owner == os.getpid()]
-    for group in groups:
-        _signal(group, signal.SIGTERM)
-    until = time.monotonic() + LAST_GRACE
-    while time.monotonic() < until and any(map(_alive, groups)):
-        time.sleep(_POLL)
-    for group in groups:
-        _signal(group, _KILL)
-
-
-def _alive(group: int) -> bool:
-    if not hasattr(os, "killpg"):
-        return True
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -72,8 +72,10 @@ def choose(
     env: Mapping[str, str] | None = None,
     probe: Probe | None = None,
     profiles: Mapping[str, Profile] = PROFILES,
+    configured: str | None = None,
 ) -> Choice:
-    """Decide: the model given, ``FSM_AGENT_MODEL``, a key in the environment, a local server, or else the offline demo.
+    """Decide: the model given, ``FSM_AGENT_MODEL``, the one ``configured`` in a file, a key in the environment, a local server,
+    or else the offline demo.
 
     ``api_key``: a string, a sequence of strings, or an object with ``get()`` and ``refresh()``, which stays with the
     caller. ``probe`` finds local servers; ``None`` looks for none. ``profiles`` may hold rows of the user's own. Raises
@@ -84,7 +86,7 @@ def choose(
     _check_mode(api_mode)
     _check_window(context_window)
     keys = _given_keys(api_key)
-    profile, name, why = _pick(model, base_url, env, probe, profiles)
+    profile, name, why = _pick(model, base_url, env, probe, profiles, configured)
     url = base_url or _from_env(profile.base_url_env, env) or profile.base_url
     if url is None and not profile.in_process:
         raise ConfigError(f"provider {profile.name!r} needs an address", name, f"base_url or {profile.base_url_env}")
@@ -109,6 +111,7 @@ def _pick(
     env: Mapping[str, str],
     probe: Probe | None,
     profiles: Mapping[str, Profile],
+    configured: str | None,
 ) -> tuple[Profile, str, str]:
     """The provider, the model's name, and why."""
     if model is not None:
@@ -117,6 +120,8 @@ def _pick(
         return (*_named(named, base_url, profiles, MODEL_ENV), f"{MODEL_ENV} names the model")
     if base_url is not None:
         return (PROFILES["local"], *_listed(base_url, probe))
+    if configured:
+        return (*_named(configured, None, profiles, "model in the config file"), "the config file names the model")
     return _by_key(env) or _by_server(env, probe) or (PROFILES["offline"], "demo", OFFLINE)
 
 

@@ -16,12 +16,13 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal
 
 from fsm_agent.errors import StoreError
+from fsm_agent.store.landing import Landing
 from fsm_agent.store.schema import VERSIONS
 
 Durability = Literal["full", "normal"]
@@ -30,6 +31,8 @@ Waiting = tuple[Job, Future[Any], bool]
 """A job, who waits for it, and whether it must be alone in its transaction."""
 WRITE_RETRIES, RETRY_FROM, RETRY_TO = 15, 0.02, 0.15
 """SESS-01: a locked database is tried 15 times more, 20 to 150 ms apart."""
+CHECKPOINT = 50
+"""Commits after which the log is moved into the file (SESS-01)."""
 GROUP = 512
 """Jobs of one commit at most."""
 IDLE = 1.0
@@ -49,16 +52,18 @@ class Database:
         self._reading = threading.Lock()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
+        self.landed = Landing().landed
         self._reader = self._prepared()
         weakref.finalize(self, self._reader.close).atexit = False  # threads that end with the process may still read
-        self.commits = 0
+        self.commits = self._tidied = 0
         self.closed = False
 
     # Writing
 
     def submit(self, job: Job, alone: bool = False) -> Future[Any]:
         """Run ``job`` in the next transaction; its result once that is committed. Jobs are done in the order given. ``alone``: in
-        a transaction without others and without a savepoint, which full-text tables do not bear."""
+        a transaction without others and without a savepoint. A full-text table that was made and filled behind a savepoint, and
+        is rolled back to it, keeps its rows in memory without tables to write them to: every commit with it would fail."""
         future: Future[Any] = Future()
         with self._starting:
             self._jobs.put((job, future, alone))
@@ -81,11 +86,9 @@ class Database:
             try:
                 connection = connection or self._connected()
                 self._commit(connection, group)
+                self._tidy(connection)
             except BaseException as error:
-                failure = as_store_error(error, self.path)
-                for _, future, _ in group:
-                    if not future.done():
-                        future.set_exception(failure)
+                _fail(group, as_store_error(error, self.path))
                 if connection is not None:
                     with contextlib.suppress(sqlite3.Error):
                         connection.rollback()
@@ -119,39 +122,38 @@ class Database:
 
     def _commit(self, connection: sqlite3.Connection, group: list[Waiting]) -> None:
         done: list[tuple[Future[Any], Any, BaseException | None]] = []
+        waited = [(job, future) for job, future, _ in group if future.set_running_or_notify_cancel()]  # from here on all are
         _patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
-        for job, future, alone in group:
-            if not future.set_running_or_notify_cancel():
-                continue  # nobody waits for it any more, and from here on nobody can stop waiting
-            if alone:
-                try:
-                    done.append((future, job(connection), None))
-                except Exception as error:
-                    connection.rollback()
-                    future.set_exception(as_store_error(error, self.path))
-                    return
-                continue
-            connection.execute("SAVEPOINT job")
+        for job, future in waited:
+            if len(group) > 1:
+                connection.execute("SAVEPOINT job")
             try:
                 done.append((future, job(connection), None))
-            except sqlite3.DatabaseError as error:
-                if _spoils_all(error):
-                    raise
-                connection.execute("ROLLBACK TO job")
-                done.append((future, None, as_store_error(error, self.path)))
             except Exception as error:
-                connection.execute("ROLLBACK TO job")
-                done.append((future, None, error))
-            connection.execute("RELEASE job")
-        self.committing()
-        connection.execute("COMMIT")
-        self.commits += 1
-        self.committed()
+                if isinstance(error, sqlite3.DatabaseError) and _spoils_all(error):
+                    raise
+                connection.execute("ROLLBACK TO job" if len(group) > 1 else "ROLLBACK")
+                done.append((future, None, as_store_error(error, self.path)))
+            if len(group) > 1:
+                connection.execute("RELEASE job")
+        if connection.in_transaction:
+            self.committing()
+            connection.execute("COMMIT")
+            self.commits += 1
+            self.committed()
         for future, result, problem in done:
             if problem is not None:
                 future.set_exception(problem)
             else:
                 future.set_result(result)
+
+    def _tidy(self, connection: sqlite3.Connection) -> None:
+        """Every so many commits, when everybody has been told: move what was committed from the log into the file."""
+        if self.commits - self._tidied < CHECKPOINT:
+            return
+        self._tidied = self.commits
+        with contextlib.suppress(sqlite3.Error):  # nothing is lost; the next commit says what is wrong
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
     def committing(self) -> None:
         """Called before each commit, in the writer's thread; for tests that end the process there."""
@@ -192,12 +194,15 @@ class Database:
         return connection
 
     def _connected(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=0.1)
+        connection = self._opened()
         connection.execute("PRAGMA journal_mode = WAL")  # where that is impossible the rollback journal stays
         connection.execute(f"PRAGMA synchronous = {self._durability.upper()}")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA wal_autocheckpoint = 1000")
         return connection
+
+    def _opened(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=0.1)
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
         version, current = _version(connection), len(self.versions)
@@ -227,6 +232,13 @@ class Database:
         with contextlib.closing(sqlite3.connect(copy)) as target:
             connection.backup(target)
         shutil.copymode(self.path, copy)
+
+
+def _fail(group: Sequence[Waiting], failure: Exception) -> None:
+    """Tell everybody who waits. Whoever raises it hangs what it holds on the exception, so nothing else may keep that."""
+    for _, future, _ in group:
+        if not future.done():
+            future.set_exception(failure)
 
 
 def _version(connection: sqlite3.Connection) -> int:

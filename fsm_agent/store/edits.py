@@ -23,18 +23,13 @@ def edited(position: Position, edit: Mapping[str, Any], counters: frozenset[str]
     CallLLM. ``user_message``: other words of the user. ``rerun_tools``: run the tools of this visit again instead of taking their
     recorded results.
     """
-    position.recording = Recording() if edit.get("rerun_tools") else _only_tools(position.recording)
+    position.recording = Recording() if edit.get("rerun_tools") else position.recording.taken_over()
     for name, value in edit.items():
         editor = _EDITORS.get(name)
         if editor is None:
             raise ConfigError("a turn cannot be edited so", name, EDITS)
         editor(position, value, counters)
     return position
-
-
-def _only_tools(recording: Recording) -> Recording:
-    kept = {place: entry for place, entry in recording.entries.items() if entry.kind == "RunTool" and entry.reply is not None}
-    return Recording(kept)
 
 
 def _edit_counters(position: Position, value: Any, counters: frozenset[str]) -> None:

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from fsm_agent.store.abandoned import ABANDONED
 from fsm_agent.store.checks import Lines, read_lines
 from fsm_agent.store.lines import KINDS, Line, MessageLine, SessionLine, TurnLine
-from fsm_agent.store.store import ABANDONED, Store
+from fsm_agent.store.store import Store
 from fsm_agent.store.titles import free_title
 
 L = TypeVar("L", bound=Line)

@@ -7,145 +7,27 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
 from typing import Any
 
-from fsm_agent.store.spent import SUMS, Spent
+from fsm_agent.store.report import (
+    Attempts,
+    Compactions,
+    Exit,
+    Insights,
+    Model,
+    Overview,
+    Recovery,
+    SessionUse,
+    SourceUse,
+    State,
+    ToolUse,
+)
+from fsm_agent.store.spent import NOTHING, SUMS, Spent
 from fsm_agent.store.store import Store
 from fsm_agent.store.words import DAY
 
 TOP = 5
 """Sessions that are named."""
-
-
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """``turns`` = completed + failed + partial + interrupted + unfinished. ``seconds`` from a turn's beginning to its end, all
-    together; ``undone`` turns were taken back by their users, and count."""
-
-    sessions: int
-    turns: int
-    completed: int
-    failed: int
-    partial: int
-    interrupted: int
-    unfinished: int
-    undone: int
-    forks: int
-    moves: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    exit: str
-    outcome: str
-    turns: int
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """Seconds spent in a state, all visits together, and in the longest one."""
-
-    state: str
-    visits: int
-    seconds: float
-    longest: float
-
-
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """How often a row of the table was taken, and by how many turns."""
-
-    row: str
-    source: str
-    event: str
-    dest: str
-    taken: int
-    turns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Compactions:
-    """Of ended turns. ``without_model``: the summary was made without one. Tokens are estimates."""
-
-    count: int
-    forced: int
-    without_model: int
-    tokens_before: int
-    tokens_after: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    provider: str
-    model: str
-    purpose: str
-    spent: Spent
-
-
-@dataclass(frozen=True, slots=True)
-class ToolUse:
-    """``unknown``: nobody can say whether it took effect. ``seconds`` is the mean of a call, ``None`` when none has ended."""
-
-    name: str
-    calls: int
-    failed: int
-    unknown: int
-    open: int
-    seconds: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class SessionUse:
-    id: str
-    title: str
-    turns: int
-    spent: Spent
-
-
-@dataclass(frozen=True, slots=True)
-class Attempts:
-    """Requests to a model that one turn took. All 0 when no turn has ended."""
-
-    mean: float
-    median: int
-    p95: int
-    most: int
-
-
-@dataclass(frozen=True, slots=True)
-class Insights:
-    """``since`` and ``until`` in seconds since the epoch. ``days``: (date, turns, tokens) of days with turns, local time;
-    ``hours``: turns by the hour they began in, 24 of them."""
-
-    since: float
-    until: float
-    overview: Overview
-    exits: list[Exit]
-    states: list[State]
-    recoveries: list[Recovery]
-    compactions: Compactions
-    total: Spent
-    models: list[Model]
-    tools: list[ToolUse]
-    sessions: list[SessionUse]
-    days: list[tuple[str, int, int]]
-    hours: list[int]
-    attempts: Attempts
-
-    def to_dict(self) -> dict[str, Any]:
-        told = asdict(self)
-        told["total"] = self.total.to_dict()
-        told["models"] = [
-            {"provider": one.provider, "model": one.model, "purpose": one.purpose, **one.spent.to_dict()} for one in self.models
-        ]
-        told["sessions"] = [
-            {"id": one.id, "title": one.title, "turns": one.turns, **one.spent.to_dict()} for one in self.sessions
-        ]
-        told["days"] = [{"date": date, "turns": turns, "tokens": tokens} for date, turns, tokens in self.days]
-        return told
 
 
 def insights(store: Store, days: float, recoveries: Collection[str] = ()) -> Insights:
@@ -159,8 +41,8 @@ def insights(store: Store, days: float, recoveries: Collection[str] = ()) -> Ins
             return Insights(
                 since, until, _overview(c, since, sum(one[4] for one in rows)), _exits(c, since), _states(rows),
                 sorted((Recovery(*one[:6]) for one in rows if one[0] in recoveries), key=lambda one: -one.taken),
-                _compactions(c, since), _total(c, since), _models(c, since), _tools(c, since), _sessions(c, since),
-                _days(c, since), _hours(c, since), _attempts(c, since),
+                _compactions(c, since), _total(c, since), _models(c, since), _tools(c, since), _sources(c, since),
+                _sessions(c, since), _days(c, since), _hours(c, since), _attempts(c, since),
             )  # fmt: skip
         finally:
             c.execute("COMMIT")
@@ -170,10 +52,11 @@ def _overview(c: sqlite3.Connection, since: float, moves: int) -> Overview:
     row = c.execute(
         "SELECT COUNT(DISTINCT session), COUNT(*), TOTAL(outcome = 'completed'), TOTAL(outcome = 'failed'),"
         " TOTAL(outcome = 'partial'), TOTAL(outcome = 'interrupted'), TOTAL(ended IS NULL), TOTAL(undone IS NOT NULL),"
-        " TOTAL(parent IS NOT NULL), TOTAL(ended - began) FROM turns WHERE began >= ?",
+        " TOTAL(forked_at IS NOT NULL), TOTAL(parent IS NOT NULL AND forked_at IS NULL), TOTAL(ended - began)"
+        " FROM turns WHERE began >= ?",
         (since,),
     ).fetchone()
-    values: list[Any] = [*map(int, row[:9]), moves, row[9]]
+    values: list[Any] = [*map(int, row[:10]), moves, row[10]]
     return Overview(*values)
 
 
@@ -232,14 +115,30 @@ def _tools(c: sqlite3.Connection, since: float) -> list[ToolUse]:
     rows = c.execute(
         "SELECT e.name, COUNT(*), TOTAL(e.status = 'done' AND json_extract(e.reply, '$.status') != 'ok'),"
         " TOTAL(e.status = 'unknown'), TOTAL(e.status = 'in_flight'), AVG(e.seconds)"
-        " FROM turns t CROSS JOIN effects e ON e.turn = t.id WHERE t.began >= ? AND e.kind = 'RunTool'"
-        " GROUP BY 1 ORDER BY 2 DESC, 1",
+        " FROM turns t CROSS JOIN effects e ON e.turn = t.id WHERE t.began >= ?"
+        " AND e.kind = 'RunTool' AND e.origin = '' GROUP BY 1 ORDER BY 2 DESC, 1",
         (since,),
     )
     return [
         ToolUse(name, calls, int(failed), int(unknown), int(flying), seconds)
         for name, calls, failed, unknown, flying, seconds in rows
     ]
+
+
+def _sources(c: sqlite3.Connection, since: float) -> list[SourceUse]:
+    """Platforms, as others call it. Turns that reported no tokens count too."""
+    turns = c.execute(
+        "SELECT s.source, COUNT(DISTINCT s.id), COUNT(*) FROM turns t JOIN sessions s ON s.id = t.session WHERE t.began >= ?"
+        " GROUP BY 1 ORDER BY 3 DESC, 1",
+        (since,),
+    ).fetchall()
+    spent = c.execute(
+        f"SELECT s.source, {SUMS} FROM turns t JOIN sessions s ON s.id = t.session JOIN usage u ON u.turn = t.id"  # noqa: S608
+        " WHERE t.began >= ? GROUP BY 1",
+        (since,),
+    )
+    tokens = {source: Spent.of(sums) for source, *sums in spent}
+    return [SourceUse(source, sessions, count, tokens.get(source, NOTHING)) for source, sessions, count in turns]
 
 
 def _sessions(c: sqlite3.Connection, since: float) -> list[SessionUse]:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from fsm_agent.codec import dumps
+from fsm_agent.store.recording import Origin
 
 FORMAT = 1
 
@@ -89,6 +90,7 @@ class SessionLine(Line):
     guard: Json
     usage: Json
     extra: Json
+    exit: Text = ""
 
 
 class TranscriptLine(Line):
@@ -125,6 +127,7 @@ class TurnLine(Line):
     undone: Seconds | None
     result: Json | None
     final: dict[str, Json] | None
+    answers: Json | None = None
 
 
 class MessageLine(Line):
@@ -180,6 +183,7 @@ class EffectLine(Line):
     reply: Json | None
     at: Seconds
     seconds: Seconds | None
+    origin: Origin = ""
 
     @classmethod
     def columns(cls) -> list[str]:

@@ -7,6 +7,7 @@ import sqlite3
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from fsm_agent.errors import ConfigError
 from fsm_agent.store.read import TurnInfo, Turns
 from fsm_agent.store.spent import NOTHING, SUMS, Spent
 from fsm_agent.store.store import Store
@@ -15,14 +16,16 @@ from fsm_agent.store.store import Store
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
     """One session. ``kind``: root, compression (it goes on another one, ``parent``), fork, or child (of a delegating turn);
-    ``successor`` is what it went on as. Times in seconds since the epoch. ``turns`` counts all, also undone ones; ``last`` is the
-    newest. ``unfinished``: the last turn was left in the middle; ``running``: who runs it (pid, host, since)."""
+    ``successor`` is what it went on as, ``source`` what began it, such as cli, chat or python. Times in seconds since the epoch.
+    ``turns`` counts all, also undone ones; ``last`` is the newest. ``unfinished``: the last turn was left in the middle;
+    ``running``: who runs it (pid, host, since)."""
 
     id: str
     title: str
     kind: str
     parent: str | None
     successor: str | None
+    source: str
     model: str
     created: float
     touched: float
@@ -36,18 +39,23 @@ class SessionInfo:
         last = self.last
         return {
             "id": self.id, "title": self.title, "kind": self.kind, "parent": self.parent, "successor": self.successor,
-            "model": self.model, "created": self.created, "touched": self.touched, "turns": self.turns,
+            "source": self.source, "model": self.model, "created": self.created, "touched": self.touched, "turns": self.turns,
             "last_turn": last and last.id, "last_exit": last and last.exit, "last_outcome": last and last.outcome,
             "asked": last and last.asked, "unfinished": self.unfinished, "running": self.running, **_prefixed(self.spent),
         }  # fmt: skip
 
 
-def sessions(store: Store, limit: int = 20, everything: bool = False) -> list[SessionInfo]:
+def sessions(store: Store, limit: int = 20, everything: bool = False, source: str | None = None) -> list[SessionInfo]:
     """The sessions that were used last, newest first; ``everything`` includes those of sub-agents, and those that went on as
-    another one by compaction."""
-    where = "" if everything else "WHERE kind != 'child' AND successor IS NULL"
+    another one by compaction; ``source``: only those that it began. Raises ``ConfigError`` for one that began none."""
+    where = "" if everything or source == "child" else "AND kind != 'child' AND successor IS NULL"
     with store.database.reading() as c:
-        rows = c.execute(f"{_SELECT} {where} ORDER BY touched DESC, rowid DESC LIMIT ?", (limit,)).fetchall()
+        there = [name for (name,) in c.execute("SELECT DISTINCT source FROM sessions WHERE source != '' ORDER BY source")]
+        if source is not None and source not in there:
+            raise ConfigError("no session was begun so", source, ", ".join(there) or "nothing yet: there are no sessions")
+        rows = c.execute(
+            f"{_SELECT} WHERE COALESCE(? = source, 1) {where} ORDER BY touched DESC, rowid DESC LIMIT ?", (source, limit)
+        ).fetchall()
     return _infos(store, rows)
 
 
@@ -64,7 +72,7 @@ def spent_by(store: Store, turn_id: str) -> Spent:
         return Spent.of(c.execute(f"SELECT {SUMS} FROM usage u WHERE u.turn = ?", (turn_id,)).fetchone())  # noqa: S608
 
 
-_SELECT = "SELECT id, title, kind, parent, successor, model, created, touched FROM sessions"
+_SELECT = "SELECT id, title, kind, parent, successor, source, model, created, touched FROM sessions"
 
 
 def _infos(store: Store, rows: list[tuple[Any, ...]]) -> list[SessionInfo]:

@@ -1,8 +1,9 @@
 """The journal of one running turn: one transaction a move, and an intent that is safe before anything unsafe begins.
 
-What a turn writes is gathered and goes out together, in order: with each move, and before a tool runs or a person is asked.
-Replies are written without waiting for them, because every later write stands behind them. Every write first compares the turn's
-(seq, epoch) with what is stored: a turn that another process took over finds other figures, and stops.
+What a turn writes is gathered and goes out together, in order: with each move, before a tool runs or a person is asked, and
+after a reply when the turn next waits for something. Replies are not waited for, because every later write stands behind them.
+Every move first compares the turn's (seq, epoch) with what is stored: a turn that another process took over finds other figures,
+and stops.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any
 
 from fsm_agent.codec import dumps
@@ -23,7 +25,7 @@ from fsm_agent.providers.prices import total_cost
 from fsm_agent.requests import AskApproval, CallModel, RunTool, ToolOutcome
 from fsm_agent.sessions import Session
 from fsm_agent.store.database import Database, Job
-from fsm_agent.store.recording import IN_DOUBT, Recording
+from fsm_agent.store.recording import IN_DOUBT, Origin, Recording
 from fsm_agent.store.rows import Kept, named, reply_json, request_json, write_notes
 
 ACTS = (CallModel, RunTool, AskApproval)
@@ -53,7 +55,7 @@ class TurnLog:
         self._recording = recording or Recording()
         self._jobs: list[Job] = []
         self._epoch = 1
-        self._sent: Future[Any] | None = None
+        self._sent: list[tuple[Future[Any], list[Job]]] = []
         self._begun: set[tuple[int, int, int]] = set()
 
     def opened(self) -> dict[str, Any]:
@@ -71,20 +73,17 @@ class TurnLog:
     async def asked(self, exchange: Exchange) -> Sequence[Any]:
         requests = exchange.requests
         known = [self._known(exchange, place, request) for place, request in enumerate(requests)]
-        for place, request in enumerate(requests):
-            if known[place] is not UNKNOWN:
-                continue
-            if isinstance(request, ACTS):
-                self._jobs.append(self._intent(exchange, place, request))
-        asked = [type(request) for request, reply in zip(requests, known, strict=True) if reply is UNKNOWN]
-        if RunTool in asked or AskApproval in asked:
+        acts = [place for place, request in enumerate(requests) if known[place] is UNKNOWN and isinstance(request, ACTS)]
+        if not acts:
+            return known
+        self._jobs += [self._intent(exchange, place, requests[place]) for place in acts]
+        if all(isinstance(requests[place], CallModel) for place in acts):
+            self._send_soon()
+        else:
             await self._commit()
-        elif CallModel in asked:
-            self._send()
         if self.problem:
-            known = [
-                self._refused(request) if reply is UNKNOWN else reply for request, reply in zip(requests, known, strict=True)
-            ]
+            for place in acts:
+                known[place] = self._refused(requests[place])
         return known
 
     def _known(self, exchange: Exchange, place: int, request: Any) -> Any:
@@ -100,7 +99,9 @@ class TurnLog:
             self._tell(
                 f"nobody knows whether {name} ({call_id}) took effect: the process ended while it ran; it is not run again"
             )
-            self._jobs.append(self._outcome(exchange, place, request, reply, 0.0))
+            self._note_effect(self._outcome(exchange, place, request, reply, 0.0))
+        if (origin := self._recording.origins.get((exchange.ordinal, place))) is not None:
+            self._note_effect(self._outcome(exchange, place, request, reply, 0.0, origin))
         return reply
 
     def _refused(self, request: Any) -> Any:
@@ -111,11 +112,11 @@ class TurnLog:
     async def got(self, exchange: Exchange, place: int, reply: Any, seconds: float) -> None:
         request = exchange.requests[place]
         self._note_rows()
-        self._jobs.append(self._outcome(exchange, place, request, reply, seconds))
+        self._note_effect(self._outcome(exchange, place, request, reply, seconds))
         if isinstance(request, CallModel):
             self._jobs += self._spent(request, reply)
         if isinstance(request, ACTS):
-            self._send()
+            self._send_soon()
 
     async def moved(self, step: Step) -> None:
         self._note_session()
@@ -175,57 +176,65 @@ class TurnLog:
     def _note_session(self) -> None:
         """Rows, and what else is kept of a session: prompts, meter, guard, usage."""
         self._note_rows()
-        kept = Kept.of(self.session)
-        if kept == self._kept:
+        if self._kept.still(self.session):
             return
-        before, self._kept, session_id = self._kept.columns(), kept, self.session.id
-        changed = {name: value for name, value in kept.columns().items() if value != before[name]}
+        before, self._kept, session_id = self._kept, Kept.of(self.session), self.session.id
+        changed = self._kept.columns(before)
         names, values = ", ".join(f"{name} = ?" for name in changed), (*changed.values(), session_id)
-        if changed:
-            self._jobs.append(lambda c: c.execute(f"UPDATE sessions SET {names} WHERE id = ?", values))  # noqa: S608 - ours
+        self._jobs.append(lambda c: c.execute(f"UPDATE sessions SET {names} WHERE id = ?", values))  # noqa: S608 - ours
+
+    def _note_effect(self, values: tuple[Any, ...]) -> None:
+        """What was done in a row is written by one statement."""
+        last = self._jobs[-1] if self._jobs else None
+        if not isinstance(last, Effects):
+            self._jobs.append(last := Effects())
+        last.rows.append(values)
 
     # Writing
 
-    def _send(self) -> Future[Any] | None:
+    def _send_soon(self) -> None:
+        """Hand over what was gathered before anything else happens in this loop, together with what the turn does until it waits
+        for something: most replies lead to a move at once."""
+        asyncio.get_running_loop().call_soon(self._send)
+
+    def _send(self) -> None:
         """Hand over what was gathered, without waiting."""
-        if self.problem or not self._jobs:
-            return None
-        jobs, self._jobs = self._jobs, []
-        self._sent = self._database.submit(lambda c: _all(c, jobs))
-        self._sent.jobs = jobs  # type: ignore[attr-defined]
-        return self._sent
+        if self._jobs and not self.problem:
+            jobs, self._jobs = self._jobs, []
+            self._sent.append((self._database.submit(lambda c: _all(c, jobs)), jobs))
 
     async def _commit(self, last: bool = False) -> None:
-        before, problem = self._sent, self.problem
+        """Hand over what was gathered, and wait until that and everything before it is safe."""
+        problem = self.problem
         if last:
             self.problem = ""
-        sent = self._send()
+        self._send()
+        if not self._sent:
+            return
+        await self._database.landed(self._sent[-1][0])  # jobs are done in the order given
+        sent, self._sent = self._sent, []
         try:
-            for future in (before, sent):
-                if future is not None:
-                    await asyncio.shield(asyncio.wrap_future(future))
-            self._sent = None
+            for future, _ in sent:
+                future.result()
         except StoreError as error:
-            lost = [job for future in (before, sent) if future is not None and _failed(future) for job in future.jobs]  # type: ignore[attr-defined]
+            lost = [job for future, jobs in sent if future.exception() is not None for job in jobs]
             self._jobs = [*lost, *self._jobs]
-            self._sent = None
             if not problem:
                 self._tell(f"{error}; the turn goes on, but is not stored")
             self.problem = str(error)
 
     def _intent(self, exchange: Exchange, place: int, request: Any) -> Job:
-        values = (*self._effect(exchange, place, request), "in_flight", request_json(self.session, request), self._now())
-        return lambda c: c.execute(
-            "INSERT OR REPLACE INTO effects (turn, seq, ordinal, place, state, kind, name, class, key, status, request, at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            values,
-        )
+        asked = request_json(self.session, request)
+        return Effects([(*self._effect(exchange, place, request), "in_flight", asked, None, self._now(), None, "")])
 
-    def _outcome(self, exchange: Exchange, place: int, request: Any, reply: Any, seconds: float) -> Job:
-        effect, at = self._effect(exchange, place, request), self._now() - seconds
+    def _outcome(
+        self, exchange: Exchange, place: int, request: Any, reply: Any, seconds: float, origin: Origin = ""
+    ) -> tuple[Any, ...]:
+        """The row of a request that was answered; by whom, when it was not carried out."""
         unknown = isinstance(reply, ToolOutcome) and reply.status in ("unknown", "timeout")
-        values = (*effect, "unknown" if unknown else "done", request_json(self.session, request), reply_json(reply), at, seconds)
-        return lambda c: c.execute("INSERT OR REPLACE INTO effects VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+        status, asked, at = "unknown" if unknown else "done", request_json(self.session, request), self._now() - seconds
+        took = None if origin else seconds
+        return (*self._effect(exchange, place, request), status, asked, reply_json(reply), at, took, origin)
 
     def _effect(self, exchange: Exchange, place: int, request: Any) -> tuple[Any, ...]:
         where = (self._turn.turn_id, exchange.seq, exchange.ordinal, place, exchange.state)
@@ -283,20 +292,27 @@ class TurnLog:
             )
             _refuse_unless(done.rowcount == 1, turn_id)
             c.execute(
-                "UPDATE sessions SET holder = NULL, owner = NULL, turns = turns + 1, touched = ?, model = ? WHERE id = ?",
-                (at, model, session_id),
+                "UPDATE sessions SET holder = NULL, owner = NULL, turns = turns + 1, touched = ?, model = ?, exit = ?"
+                " WHERE id = ?",
+                (at, model, said["turn_exit_reason"], session_id),
             )
 
         return end
 
 
+@dataclass(slots=True)
+class Effects:
+    """The job that writes requests and replies, in order: what comes later replaces what it is the end of."""
+
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def __call__(self, connection: sqlite3.Connection) -> None:
+        connection.executemany("INSERT OR REPLACE INTO effects VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", self.rows)
+
+
 def _all(connection: sqlite3.Connection, jobs: Sequence[Job]) -> None:
     for job in jobs:
         job(connection)
-
-
-def _failed(future: Future[Any]) -> bool:
-    return future.done() and future.exception() is not None
 
 
 def _refuse_unless(mine: bool, turn_id: str) -> None:

@@ -47,27 +47,30 @@ def position_of(store: Store, turn_id: str, seq: int | None = None) -> Position:
     info, snapshot = turns.info(turn_id), turns.snapshot(turn_id, seq)
     at = snapshot["seq"]
     last = turns.steps(turn_id, at, at) if at else []
-    session, version, length, _ = snapshot["history"]
+    session, version, length, newest = snapshot["history"]
     with store.database.reading() as c:
-        settings = json.loads(c.execute("SELECT settings FROM turns WHERE id = ?", (turn_id,)).fetchone()[0])
-        rows = [(number, message_of(body)) for number, body in transcript(c, session, version, length)]
+        settings, answers = map(json.loads, c.execute(_KEPT, (turn_id,)).fetchone())
+        # before its first move a turn has loaded no row yet, and goes on with all that its session had when it began
+        stored = transcript(c, session, version, length if at else None)
+        rows = [(number, message_of(body)) for number, body in stored if at or number <= newest]
         by_number = dict(rows)
         own: list[tuple[int | None, Message]] = []
         for one in snapshot["rows"]:
             if isinstance(one, dict):
                 own.append((None, Message.from_dict(one)))
             else:
-                found = by_number.get(one) or message_of(
+                kept = by_number.get(one) or message_of(
                     c.execute("SELECT body FROM messages WHERE session = ? AND number = ?", (session, one)).fetchone()[0]
                 )
-                own.append((one, found))
+                own.append((one, kept))
     effects = turns.effects(turn_id, at)
-    recording = Recording.of(
-        (e.ordinal, e.place, e.kind, e.status, dumps(e.request), None if e.reply is None else dumps(e.reply)) for e in effects
-    )
+    recording = Recording.of(effects, answers if at == info.forked_at else None)
     flying = sum(e.kind == "CallModel" and e.reply is None for e in effects)
     row = last[0].row if last else None
     return Position(info, snapshot, settings, row, list(rows), own, recording, flying)
+
+
+_KEPT = "SELECT settings, COALESCE(answers, 'null') FROM turns WHERE id = ?"
 
 
 async def take_over(store: Store, position: Position, session: Session) -> Begun:
@@ -89,7 +92,7 @@ def forked(store: Store, position: Position, session: Session, turn_id: str, dig
     """Make ``session`` and ``position`` those of a new turn that begins here; the job writes both. The rows are copied, so that
     both turns go on by themselves."""
     snapshot, at = position.snapshot, store.now()
-    session.kind, session.parent = "fork", position.turn.session
+    session.kind, session.source, session.parent = "fork", "fork", position.turn.session
     parent = store.session(position.turn.session)
     with store.database.reading() as c:
         session.title = free_title(c, parent.title or parent.id, session.id)
@@ -108,10 +111,10 @@ def forked(store: Store, position: Position, session: Session, turn_id: str, dig
         (session.id, number, 0 if number <= kept else -1, turn_id, at, row.role, dumps(row.to_dict()), int(number <= kept))
         for row, number in numbers.items()
     ]
-    info = position.turn
+    info, answers = position.turn, position.recording.answers()
     turn = (
         turn_id, session.id, info.id, snapshot["seq"], info.asked, snapshot["state"], snapshot["seq"], store.owners.me, digest,
-        dumps(position.settings), dumps(snapshot), at, at,
+        dumps(position.settings), dumps(snapshot), at, at, None if answers is None else dumps(answers),
     )  # fmt: skip
 
     def write(c: Any) -> None:
@@ -122,8 +125,8 @@ def forked(store: Store, position: Position, session: Session, turn_id: str, dig
             values,
         )
         c.execute(
-            "INSERT INTO turns (id, session, parent, forked_at, asked, state, seq, owner, digest, settings, start, began, moved)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO turns (id, session, parent, forked_at, asked, state, seq, owner, digest, settings, start, began, moved,"
+            " answers) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             turn,
         )
 

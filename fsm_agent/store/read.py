@@ -37,7 +37,8 @@ class TurnInfo:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One request of a state, as the journal has it. ``reply`` is ``None`` while it is in flight; ``seconds`` it took."""
+    """One request of a state, as the journal has it. ``reply`` is ``None`` while it is in flight; ``seconds`` it took. ``origin``
+    is empty for what the world answered, ``by hand`` for what a person did, ``taken over`` from the turn that was forked."""
 
     seq: int
     ordinal: int
@@ -50,6 +51,7 @@ class Effect:
     reply: dict[str, Any] | None
     at: float
     seconds: float | None
+    origin: str = ""
 
 
 _INFO = "id, session, asked, state, seq, began, moved, ended, exit, outcome, parent, forked_at, owner, epoch, digest"
@@ -99,7 +101,7 @@ class Turns:
         with self._database.reading() as c:
             owner = _owner_of(c, turn_id, seq)
             rows = c.execute(
-                "SELECT seq, ordinal, place, state, kind, name, status, request, reply, at, seconds FROM effects"
+                "SELECT seq, ordinal, place, state, kind, name, status, request, reply, at, seconds, origin FROM effects"
                 " WHERE turn = ? AND seq = ? ORDER BY ordinal, place",
                 (owner, seq),
             ).fetchall()
@@ -168,9 +170,9 @@ def _owner_of(c: sqlite3.Connection, turn_id: str, seq: int) -> str:
 
 
 def _effect(row: tuple[Any, ...]) -> Effect:
-    seq, ordinal, place, state, kind, name, status, request, reply, at, seconds = row
+    seq, ordinal, place, state, kind, name, status, request, reply, at, seconds, origin = row
     answer = json.loads(reply) if reply else None
-    return Effect(seq, ordinal, place, state, kind, name, status, json.loads(request), answer, at, seconds)
+    return Effect(seq, ordinal, place, state, kind, name, status, json.loads(request), answer, at, seconds, origin)
 
 
 def _step(row: tuple[Any, ...]) -> Step:

@@ -7,9 +7,9 @@ record; what touches this process (keys, connections, rows of the session) is do
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from fsm_agent.codec import dumps
 from fsm_agent.journal import UNKNOWN
@@ -25,9 +25,12 @@ from fsm_agent.requests import (
     ToolOutcome,
     Wait,
 )
+from fsm_agent.store.read import Effect
 from fsm_agent.store.rows import REPLY, REQUEST
 
 REPLAYED = (AskApproval, CallModel, CheckSignals, Prefetch, Preserve, RunTool, Tell, Wait)
+Origin = Literal["", "by hand", "taken over"]
+"""Who gave a reply: the world, a person at a fork, or the turn that was forked."""
 IN_DOUBT = (
     "Unknown outcome: the process ended while this ran, and nobody can say whether it took effect. It was not run again. "
     "Find out what happened before repeating it."
@@ -36,49 +39,89 @@ IN_DOUBT = (
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One request as the journal has it. ``reply`` is ``None`` while it was in flight."""
+    """One request as the journal has it. ``reply`` is ``None`` while it was in flight. ``foreign``: it is in the journal of the
+    turn that this one was forked from."""
 
     kind: str
     request: dict[str, Any]
     status: str
     reply: Any = None
+    foreign: bool = False
 
 
 @dataclass(slots=True)
 class Recording:
-    """Replies by (ordinal, place) of one visit; ``answers`` are given by a person: tool results by call id, or a reply of the
-    model. ``doubts`` collects the calls whose effect nobody knows."""
+    """Replies by (ordinal, place) of one visit; ``results`` by call id and ``reply_of_model`` are given by a person. ``doubts``
+    collects the calls whose effect nobody knows, ``origins`` who gave the replies that the journal of this turn does not have."""
 
     entries: dict[tuple[int, int], Recorded] = field(default_factory=dict)
     results: dict[str, str] = field(default_factory=dict)
     reply_of_model: Reply | None = None
     doubts: list[tuple[str, str]] = field(default_factory=list)
+    origins: dict[tuple[int, int], Origin] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, rows: Iterable[tuple[int, int, str, str, str, str | None]]) -> Recording:
-        """From rows (ordinal, place, kind, status, request, reply)."""
+    def of(cls, effects: Iterable[Effect], answers: Mapping[str, Any] | None = None) -> Recording:
+        """What the journal has of a visit; ``answers`` is what ``answers()`` gave for the turn of a fork."""
         made = cls()
-        for ordinal, place, kind, status, request, reply in rows:
-            asked = json.loads(request)
-            known = kind in _REPLAYED_NAMES and reply is not None
-            made.entries[ordinal, place] = Recorded(kind, asked, status, REPLY.decode(json.loads(reply or "")) if known else None)
+        if answers is not None:
+            made.results = dict(answers["results"])
+            made.reply_of_model = REPLY.decode(answers["reply"]) if answers["reply"] else None
+            for ordinal, place, kind, status, request, reply in answers["entries"]:
+                made.entries[ordinal, place] = Recorded(kind, request, status, REPLY.decode(reply), foreign=True)
+        for e in effects:
+            known = e.kind in _REPLAYED_NAMES and e.reply is not None
+            made.entries[e.ordinal, e.place] = Recorded(e.kind, e.request, e.status, REPLY.decode(e.reply) if known else None)
         return made
+
+    def taken_over(self) -> Recording:
+        """For a fork: results of tools, which it takes over; the model is asked again."""
+        kept = {
+            place: replace(entry, foreign=True)
+            for place, entry in self.entries.items()
+            if entry.kind == "RunTool" and entry.reply is not None
+        }
+        return Recording(kept)
+
+    def answers(self) -> dict[str, Any] | None:
+        """What a fork begins with, as JSON values, so that it is still there when the process ends before the visit does; or
+        ``None``."""
+        entries = [
+            [*where, one.kind, one.status, one.request, json.loads(dumps(REPLY.encode(one.reply)))]
+            for where, one in self.entries.items()
+        ]
+        if not (entries or self.results or self.reply_of_model):
+            return None
+        reply = None if self.reply_of_model is None else json.loads(dumps(REPLY.encode(self.reply_of_model)))
+        return {"results": self.results, "reply": reply, "entries": entries}
 
     def reply(self, ordinal: int, place: int, request: Any) -> Any:
         """The reply that is known for this request, or ``UNKNOWN``."""
+        entry = self.entries.get((ordinal, place))
+        if entry is not None and not (isinstance(request, REPLAYED) and self._same(entry, request)):
+            entry = None
+        if entry is None or entry.foreign or entry.reply is None:
+            by_hand = self._by_hand(request)
+            if by_hand is not UNKNOWN:
+                self.origins[ordinal, place] = "by hand"
+                return by_hand
+        if entry is None:
+            return UNKNOWN
+        if entry.reply is not None:
+            if entry.foreign:
+                self.origins[ordinal, place] = "taken over"
+            return entry.reply
+        if isinstance(request, RunTool) and request.effect == "unsafe":
+            self.doubts.append((request.name, request.call_id))
+            return ToolOutcome(request.call_id, "unknown", IN_DOUBT)
+        return UNKNOWN
+
+    def _by_hand(self, request: Any) -> Any:
         if isinstance(request, RunTool) and request.call_id in self.results:
             return ToolOutcome(request.call_id, "ok", self.results[request.call_id])
         if isinstance(request, CallModel) and self.reply_of_model is not None:
             reply, self.reply_of_model = self.reply_of_model, None
             return reply
-        entry = self.entries.get((ordinal, place))
-        if entry is None or not isinstance(request, REPLAYED) or not self._same(entry, request):
-            return UNKNOWN
-        if entry.reply is not None:
-            return entry.reply
-        if isinstance(request, RunTool) and request.effect == "unsafe":
-            self.doubts.append((request.name, request.call_id))
-            return ToolOutcome(request.call_id, "unknown", IN_DOUBT)
         return UNKNOWN
 
     def _same(self, entry: Recorded, request: Any) -> bool:

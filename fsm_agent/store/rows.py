@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,8 @@ from fsm_agent.messages import Message, Usage
 from fsm_agent.prompt import StoredPrompt
 from fsm_agent.requests import (
     AskApproval,
+    CheckSignals,
+    Done,
     Opened,
     Persist,
     Preserve,
@@ -31,6 +34,7 @@ from fsm_agent.texts import clean
 
 PROMPTS = codec_of(dict[str, StoredPrompt])
 METER, GUARD, USAGE = codec_of(ContextMeter), codec_of(CompactionGuard), codec_of(Usage)
+_COLUMNS = {"prompts": PROMPTS, "meter": METER, "guard": GUARD, "usage": USAGE}
 REQUEST, REPLY = codec_of(Request), codec_of(Reply)
 WORDS = 200
 """Characters of a user's message that name a turn in lists."""
@@ -50,14 +54,19 @@ class Kept:
     def of(cls, session: Session) -> Kept:
         return cls(dict(session.prompts), replace(session.meter), replace(session.guard), session.usage, session.title)
 
-    def columns(self) -> dict[str, str]:
-        return {
-            "prompts": dumps(PROMPTS.encode(self.prompts)),
-            "meter": dumps(METER.encode(self.meter)),
-            "guard": dumps(GUARD.encode(self.guard)),
-            "usage": dumps(USAGE.encode(self.usage)),
-            "title": self.title,
+    def still(self, session: Session) -> bool:
+        """Is all of it as it was?"""
+        now = (session.meter, session.guard, session.usage, session.title, session.prompts)
+        return now == (self.meter, self.guard, self.usage, self.title, self.prompts)
+
+    def columns(self, before: Kept | None = None) -> dict[str, str]:
+        """The columns of the sessions table; only those that are others than ``before``."""
+        changed = {
+            name: getattr(self, name)
+            for name in ("prompts", "meter", "guard", "usage", "title")
+            if before is None or getattr(self, name) != getattr(before, name)
         }
+        return {name: value if name == "title" else dumps(_COLUMNS[name].encode(value)) for name, value in changed.items()}
 
 
 def write_notes(connection: sqlite3.Connection, session: Session, notes: Sequence[Note], turn_id: str | None, at: float) -> None:
@@ -89,8 +98,8 @@ def _write_note(connection: sqlite3.Connection, session: Session, note: Note, tu
 
 def insert_session(connection: sqlite3.Connection, session: Session, at: float) -> None:
     columns = {
-        **Kept.of(session).columns(), "id": session.id, "kind": session.kind, "parent": session.parent, "created": at,
-        "touched": at,
+        **Kept.of(session).columns(), "id": session.id, "kind": session.kind, "parent": session.parent, "source": session.source,
+        "created": at, "touched": at,
     }  # fmt: skip
     names = ", ".join(columns)
     connection.execute(
@@ -135,10 +144,18 @@ def request_json(session: Session, request: Any) -> str:
         case Spill(call_id, text):
             return dumps({"is": kind, "call_id": call_id, "chars": len(text)})
         case Tell(channel, _) if channel not in ("status", "event"):
-            return dumps({"is": kind, "channel": channel})
+            return _small_json(Tell(channel))
+        case CheckSignals():
+            return _small_json(request)
         case SyncMemory():
             return dumps({"is": kind})
     return dumps(REQUEST.encode(request))
+
+
+@functools.lru_cache(maxsize=64)
+def _small_json(value: CheckSignals | Tell | Done) -> str:
+    """Of the few values that come back a dozen times in every round, written once."""
+    return dumps((REPLY if isinstance(value, Done) else REQUEST).encode(value))
 
 
 def reply_json(reply: Any) -> str:
@@ -146,6 +163,8 @@ def reply_json(reply: Any) -> str:
     if isinstance(reply, Opened):
         kept = {"rows": len(reply.session_rows), "tools": len(reply.tools), "workdir": reply.workdir, "notices": reply.notices}
         return dumps({"is": "Opened", **kept})
+    if reply == Done():
+        return _small_json(reply)
     return dumps(REPLY.encode(reply))
 
 

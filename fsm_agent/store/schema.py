@@ -13,6 +13,8 @@ outbox        what other systems are still to be told of
 controls      what people ask of a turn that another process runs
 marks         how far something that reads along has come (the full-text index)
 grants        what people approved for good
+session_grants  what they approved for as long as a session goes on, in one working directory
+delegations   tasks that a turn gave to children without waiting for them, and the turn and move at which their end was told
 
 A version is a list of statements that lead from the version before. Only ever add one.
 """
@@ -166,5 +168,33 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             scope TEXT NOT NULL,
             at REAL NOT NULL
         ) WITHOUT ROWID""",
+    ),
+    (
+        """CREATE TABLE session_grants (
+            session TEXT NOT NULL REFERENCES sessions(id),
+            pattern TEXT NOT NULL,
+            verdict TEXT NOT NULL CHECK (verdict IN ('allow', 'deny')),
+            workdir TEXT NOT NULL,
+            at REAL NOT NULL,
+            PRIMARY KEY (session, pattern)
+        ) WITHOUT ROWID""",
+        """CREATE TABLE delegations (
+            child TEXT PRIMARY KEY,
+            session TEXT NOT NULL REFERENCES sessions(id),
+            turn TEXT NOT NULL REFERENCES turns(id),
+            task TEXT NOT NULL,
+            goal TEXT NOT NULL,
+            context TEXT NOT NULL,
+            at REAL NOT NULL,
+            told TEXT,
+            told_seq INTEGER
+        ) WITHOUT ROWID""",
+        "CREATE INDEX delegations_by_session ON delegations(session)",
+        "ALTER TABLE effects ADD COLUMN origin TEXT NOT NULL DEFAULT '' CHECK (origin IN ('', 'by hand', 'taken over'))",
+        "ALTER TABLE turns ADD COLUMN answers TEXT",
+        "ALTER TABLE sessions ADD COLUMN exit TEXT NOT NULL DEFAULT ''",
+        """UPDATE sessions SET exit = COALESCE((SELECT t.exit FROM turns t WHERE t.session = sessions.id AND t.ended IS NOT NULL
+            ORDER BY t.began DESC LIMIT 1), '')""",
+        "UPDATE sessions SET source = kind WHERE source = '' AND kind IN ('fork', 'child')",
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sqlite3
 import threading
@@ -17,11 +18,11 @@ from typing import Any
 from fsm_agent.codec import dumps
 from fsm_agent.errors import JournalError, SessionBusy
 from fsm_agent.messages import Message
-from fsm_agent.sessions import Session
+from fsm_agent.sessions import Note, Session
+from fsm_agent.store.abandoned import close_out, give_up, open_turns
 from fsm_agent.store.database import Database, Durability, Job
 from fsm_agent.store.owners import Owners
 from fsm_agent.store.read import TurnInfo
-from fsm_agent.store.recording import IN_DOUBT
 from fsm_agent.store.rows import (
     GUARD,
     METER,
@@ -37,11 +38,8 @@ from fsm_agent.store.rows import (
 from fsm_agent.wire import WireCopy
 
 FILE = "sessions.db"
-ABANDONED = "abandoned"
-"""How a turn ended whose process died, when the session went on without it."""
 DEPTH = 32
 """Sessions that continue each other, at most (SESS-07)."""
-NOT_STARTED = "not run: the process ended before it started"
 Opened = Callable[[Path, Durability], Database]
 
 
@@ -71,7 +69,8 @@ class Store:
         self.home, self.now = home, now
         self._opened, self._durability = opened, durability
         self.owners = Owners(home)
-        self._sessions: dict[str, Session] = {}
+        self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
+        self._unsaved: dict[str, Session] = {}
         self._lock = threading.Lock()
 
     @cached_property
@@ -82,7 +81,8 @@ class Store:
     # Sessions
 
     def session(self, session_id: str) -> Session:
-        """The live copy; a new one when the database does not know it. One that another process wrote to is read again."""
+        """The live copy, which lives as long as somebody holds it (an agent holds its own); a new one when the database does not
+        know it. One that another process wrote to is read again."""
         with self._lock:
             session = self._sessions.get(session_id)
             if session is None:
@@ -117,7 +117,7 @@ class Store:
         """Read the session as the database has it; the live copy stays the same object."""
         with self.database.reading() as c:
             row = c.execute(
-                "SELECT version, revision, turns, prompts, meter, guard, usage, title, kind, parent, end_reason"
+                "SELECT version, revision, turns, prompts, meter, guard, usage, title, kind, parent, end_reason, source"
                 " FROM sessions WHERE id = ?",
                 (session.id,),
             ).fetchone()
@@ -130,7 +130,7 @@ class Store:
         _copy(METER.decode(json.loads(row[4])), session.meter)
         _copy(GUARD.decode(json.loads(row[5])), session.guard)
         session.usage = USAGE.decode(json.loads(row[6]))
-        session.title, session.kind, session.parent, session.end_reason = row[7:]
+        session.title, session.kind, session.parent, session.end_reason, session.source = row[7:]
         session.numbers = {message_of(body): number for number, body in rows}
         session.rows = list(session.numbers)
         session.next_number = (last or 0) + 1
@@ -146,20 +146,25 @@ class Store:
 
     # Turns
 
-    async def begin(self, session: Session, turn: Any, start: Callable[[], dict[str, Any]], digest: str) -> Begun:
-        """Write a new turn and hold its session for it. ``start`` gives its snapshot for the session as it is then."""
+    async def begin(
+        self, session: Session, turn: Any, start: Callable[[], dict[str, Any]], digest: str, parent: str | None = None
+    ) -> Begun:
+        """Write a new turn and hold its session for it. ``start`` gives its snapshot for the session as it is then; ``parent`` is
+        the turn that delegated it."""
         abandoned = await self._clear(session)
         while True:
             try:
-                return await self._begin(session, turn, start(), digest, abandoned)
+                return await self._begin(session, turn, start(), digest, parent, abandoned)
             except _StaleError:
                 self.refresh(session)
 
-    async def _begin(self, session: Session, turn: Any, start: dict[str, Any], digest: str, abandoned: str | None) -> Begun:
+    async def _begin(
+        self, session: Session, turn: Any, start: dict[str, Any], digest: str, parent: str | None, abandoned: str | None
+    ) -> Begun:
         unsaved, at = list(session.unsaved), self.now()
         given = start.pop("supplied_history", None)
         values = (
-            turn.turn_id, session.id, asked_words(turn.user_content), turn.state, turn.seq, self.owners.me, digest,
+            turn.turn_id, session.id, parent, asked_words(turn.user_content), turn.state, turn.seq, self.owners.me, digest,
             dumps(turn.settings.model_dump(mode="json")), dumps(start), at, at,
         )  # fmt: skip
 
@@ -169,8 +174,8 @@ class Store:
             if self._hold(c, session, turn.turn_id, at) != session.revision:
                 raise _StaleError
             c.execute(
-                "INSERT INTO turns (id, session, asked, state, seq, owner, digest, settings, start, began, moved)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO turns (id, session, parent, asked, state, seq, owner, digest, settings, start, began, moved)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 values,
             )
             if given is not None:
@@ -182,36 +187,46 @@ class Store:
             session.unsaved = []
             raise _StaleError from error
         session.unsaved = []
+        self._unsaved.pop(session.id, None)
         session.revision, session.owner = session.revision + 1, self.owners.me
         return Begun(1, abandoned)
 
+    def keep(self, session: Session) -> None:
+        """Hold a session with writes that the database did not take, until its next turn has saved them."""
+        if session.unsaved:
+            self._unsaved[session.id] = session
+
     async def _clear(self, session: Session) -> str | None:
         """Give up the turns of the session that nobody runs any more, and close what they left open in its transcript."""
-        if session.unsaved:
-            return None
-        open_turns = "SELECT id, owner FROM turns WHERE session = ? AND ended IS NULL ORDER BY began"
-        with self.database.reading() as c:
-            if not c.execute(open_turns, (session.id,)).fetchall():
+        while not session.unsaved:
+            with self.database.reading() as c:
+                found = open_turns(c, session.id)
+            if not found:
                 return None
+            await self.written(lambda c: None)  # rows that a cancelled turn of this process handed over, and nobody waited for
+            self.refresh(session)
+            with self.database.reading() as c:
+                for turn_id, _ in found:
+                    close_out(c, session, turn_id)
+            notes, session.unwritten = session.unwritten, []
+            with contextlib.suppress(_StaleError):
+                await self.written(self._giving_up(session, found, notes, self.now()))
+                session.revision += 1
+                return found[-1][0]
+        return None
 
-        def give_up(c: sqlite3.Connection) -> list[str]:
-            found = c.execute(open_turns, (session.id,)).fetchall()
+    def _giving_up(self, session: Session, found: list[tuple[str, str | None]], notes: list[Note], at: float) -> Job:
+        def write(c: sqlite3.Connection) -> None:
             for turn_id, owner in found:
                 self._refuse_if_alive(session.id, turn_id, owner)
-            c.execute(
-                "UPDATE turns SET ended = ?, exit = ?, outcome = 'failed', epoch = epoch + 1, owner = NULL"
-                " WHERE session = ? AND ended IS NULL",
-                (self.now(), ABANDONED, session.id),
-            )
+            revision = c.execute("SELECT revision FROM sessions WHERE id = ?", (session.id,)).fetchone()[0]
+            if open_turns(c, session.id) != found or revision != session.revision:
+                raise _StaleError
+            give_up(c, [turn_id for turn_id, _ in found], at)
+            write_notes(c, session, notes, None, at)
             c.execute("UPDATE sessions SET holder = NULL, owner = NULL, revision = revision + 1 WHERE id = ?", (session.id,))
-            return [turn_id for turn_id, _ in found]
 
-        given_up = await self.written(give_up)
-        self.refresh(session)
-        for turn_id in given_up:
-            self._close_out(session, turn_id)
-        await self.save(session)
-        return given_up[-1] if given_up else None
+        return write
 
     def _hold(self, c: sqlite3.Connection, session: Session, turn_id: str, at: float) -> int:
         """Make ``turn_id`` the holder, if nobody alive is. The revision before."""
@@ -300,39 +315,10 @@ class Store:
 
         await self.written(write)
 
-    def _close_out(self, session: Session, turn_id: str) -> None:
-        """Give every call that was left without a result the one that is known of it, so that the transcript stays valid."""
-        open_calls = _unanswered(session.rows)
-        if not open_calls:
-            return
-        with self.database.reading() as c:
-            effects = c.execute(
-                "SELECT request, status, class, reply FROM effects WHERE turn = ? AND kind = 'RunTool'", (turn_id,)
-            ).fetchall()
-        known = {json.loads(request)["call_id"]: (status, kind, reply) for request, status, kind, reply in effects}
-        for call in open_calls:
-            status, kind, reply = known.get(call.id, ("", "", None))
-            text = NOT_STARTED if not status or kind == "pure" else IN_DOUBT
-            text = json.loads(reply)["text"] if reply else text
-            session.append([Message("tool", text, tool_call_id=call.id, name=call.name)])
-
     def close(self) -> None:
         """Only for a store that nobody uses any more."""
         if "database" in self.__dict__:
             self.database.close()
-
-
-def _unanswered(rows: list[Message]) -> list[Any]:
-    """Calls of the last assistant row that have no result yet."""
-    answered = set()
-    for row in reversed(rows):
-        if row.role == "tool":
-            answered.add(row.tool_call_id)
-        elif row.role == "assistant":
-            return [call for call in row.tool_calls if call.id not in answered]
-        elif row.role == "user":
-            return []
-    return []
 
 
 def _copy(source: Any, target: Any) -> None:

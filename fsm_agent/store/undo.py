@@ -13,9 +13,10 @@ from fsm_agent.context import ContextMeter
 from fsm_agent.errors import ConfigError
 from fsm_agent.messages import Message
 from fsm_agent.sessions import Session
+from fsm_agent.store.abandoned import give_up
 from fsm_agent.store.read import TurnInfo, Turns
 from fsm_agent.store.rows import METER, Kept, message_of, transcript, write_notes
-from fsm_agent.store.store import ABANDONED, DEPTH, Store
+from fsm_agent.store.store import DEPTH, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +66,7 @@ async def _take_back(store: Store, session: Session, count: int) -> Undone:
         write_notes(c, session, notes, None, at)
         c.executemany("UPDATE messages SET active = 1 WHERE session = ? AND number = ?", [(session.id, one) for one in numbers])
         c.executemany("UPDATE turns SET undone = ? WHERE id = ?", [(at, turn_id) for turn_id in ids])
-        c.executemany(
-            "UPDATE turns SET ended = ?, exit = ?, outcome = 'failed', epoch = epoch + 1, owner = NULL"
-            " WHERE id = ? AND ended IS NULL",
-            [(at, ABANDONED, turn_id) for turn_id in ids],
-        )
+        give_up(c, ids, at)
         c.execute(
             "UPDATE sessions SET meter = ?, touched = ? WHERE id = ?", (Kept.of(session).columns()["meter"], at, session.id)
         )
@@ -88,7 +85,7 @@ def _last_turns(store: Store, session: Session, count: int) -> list[TurnInfo]:
             (session.id, DEPTH),
         ).fetchall()
     if not rows:
-        raise ConfigError("nothing to undo: the session has no turns", session.id)
+        raise ConfigError("nothing to undo: the session has no turn that was not taken back", session.id)
     if not 0 < count <= len(rows):
         raise ConfigError("so many turns cannot be undone", count, f"1 to {len(rows)}")
     turns = Turns(store.database)
@@ -98,8 +95,8 @@ def _last_turns(store: Store, session: Session, count: int) -> list[TurnInfo]:
 def _before(c: sqlite3.Connection, turn_id: str, session: Session) -> tuple[list[Message], ContextMeter]:
     """The transcript and its size before a turn was asked; for a forked turn, before the one that it was forked from."""
     while True:
-        start, parent = c.execute("SELECT start, parent FROM turns WHERE id = ?", (turn_id,)).fetchone()
-        if parent is None:
+        start, parent, forked_at = c.execute("SELECT start, parent, forked_at FROM turns WHERE id = ?", (turn_id,)).fetchone()
+        if parent is None or forked_at is None:
             break
         turn_id = parent
     snapshot = json.loads(start)

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fsm_agent.texts import clean
+
 MAX_INDEXED = 100_000
 """Characters of one message that are looked at."""
 SHORTEST_PREFIX = 3
@@ -60,7 +62,7 @@ def composed(text: str) -> str:
 
 
 def plain_text(row: Mapping[str, Any]) -> str:
-    """What a stored message says: its text, and what tools were asked to do."""
+    """What a stored message says: its text, and what tools were asked to do; nothing that a database or a screen cannot take."""
     content = row.get("content")
     if isinstance(content, list):
         content = "\n".join(
@@ -70,7 +72,7 @@ def plain_text(row: Mapping[str, Any]) -> str:
     for call in row.get("tool_calls") or ():
         function = call.get("function", {})
         texts.append(f"{function.get('name', '')} {' '.join(_strings(_arguments(function.get('arguments', ''))))}")
-    return "\n".join(texts)
+    return clean("\n".join(texts))
 
 
 def _arguments(text: str) -> Any:

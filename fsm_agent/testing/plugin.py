@@ -11,6 +11,7 @@ Nothing of the engine is imported before it is needed.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -54,7 +55,7 @@ class Rows:
 
         named = config.getoption("fsm_coverage_table") or config.getini("fsm_coverage_table") or TURN
         self._config = config
-        self._coverage: RowCoverage = RowCoverage(_table(str(named)))
+        self._coverage: RowCoverage = RowCoverage(_table(str(named), config.rootpath))
         self._files = {option: config.getoption(option) for option in OPTIONS}
         self._problems: list[str] = []
         self._coverage.start()
@@ -111,9 +112,12 @@ def drawn(coverage: RowCoverage) -> str:
     return written(picture, "svg", roomy(layout, plain, picture) if layout else None)
 
 
-def _table(named: str) -> Table:
-    """The table of that name. A wrong name is wrong use of the command line: one line, and the run does not begin."""
+def _table(named: str, root: Path | None = None) -> Table:
+    """The table of that name, looked for in the project's folder too. A wrong name is wrong use of the command line: one line,
+    and the run does not begin."""
     module, _, attribute = named.partition(":")
+    if root is not None and str(root) not in sys.path:
+        sys.path.append(str(root))
     try:
         table = getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+import types
+import weakref
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, overload
 
@@ -19,6 +21,10 @@ Handler = Callable[..., Any]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """What the chat-completions and messages APIs accept as a function's name."""
+
+_MADE: weakref.WeakKeyDictionary[types.FunctionType, dict[Hashable, tuple[ToolSpec, Signature]]] = weakref.WeakKeyDictionary()
+"""What was read of a function, by the options: built-in tools are the same methods of other objects for every agent, and reading
+one costs about a millisecond."""
 
 
 @dataclass(frozen=True)
@@ -116,25 +122,53 @@ def _tool_of(
         raise ConfigError("@tool was put on something that is not a function", handler, "a function or a bound method")
     name = name if name is not None else handler.__name__
     _check_options(name, concurrency, effect, timeout, max_result_chars, approval)
+    paths = (path_arguments,) if isinstance(path_arguments, str) else tuple(map(str, path_arguments))
+    options = (name, concurrency, paths, effect, timeout, max_result_chars, approval)
+    spec, signature = _known(handler, options) or _read(handler, *options)
+    return Tool(spec, handler, inspect.iscoroutinefunction(handler), signature, external)
+
+
+def _known(handler: Handler, options: tuple[Any, ...]) -> tuple[ToolSpec, Signature] | None:
+    """``_read``, once for each function and way of using it; ``None`` for what may say something else the next time."""
+    function = getattr(handler, "__func__", handler)
+    if not isinstance(function, types.FunctionType) or vars(function):  # a signature or a function put over it
+        return None
+    made = _MADE.setdefault(function, {})
+    key = (*options, function.__doc__, handler is function)
+    if key not in made:
+        made[key] = _read(handler, *options)
+    return made[key]
+
+
+def _read(
+    handler: Handler,
+    name: str,
+    concurrency: Any,
+    paths: tuple[str, ...],
+    effect: Any,
+    timeout: float | None,
+    max_result_chars: int | None,
+    approval: Any,
+) -> tuple[ToolSpec, Signature]:
+    """What a model is told of the function, and how its calls are checked; the options were checked before."""
     _check_kind(handler, name)
     names = [parameter.name for parameter in _safe_parameters(handler)]
     description, descriptions = described(inspect.getdoc(handler), names)
     signature = signature_of(handler, name, descriptions)
-    paths = (path_arguments,) if isinstance(path_arguments, str) else tuple(path_arguments)
     for path in paths:
         _one_of(f"path_arguments of tool {name!r}", path, [known for known in names if known != KEY])
     spec = ToolSpec(
         name=name,
         description=description,
         parameters=signature.schema(),
-        concurrency=concurrency,  # type: ignore[arg-type]  # checked above
-        effect=effect,  # type: ignore[arg-type]
+        concurrency=concurrency,
+        effect=effect,
         path_arguments=paths,
         timeout=timeout,
         max_result_chars=max_result_chars,
-        approval=approval,  # type: ignore[arg-type]
+        approval=approval,
     )
-    return Tool(spec, handler, inspect.iscoroutinefunction(handler), signature, external)
+    return spec, signature
 
 
 def _safe_parameters(handler: Handler) -> Sequence[inspect.Parameter]:

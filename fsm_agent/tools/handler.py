@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.tools.decorator import Tool
+from fsm_agent.tools.workers import WORKERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ Ending = Returned | Raised
 
 
 def start(tool: Tool, arguments: Mapping[str, Any], context: Context) -> asyncio.Future[Ending]:
-    """Run the handler in ``context``: a task of this loop for an asynchronous one, else a thread of its own.
+    """Run the handler in ``context``: a task of this loop for an asynchronous one, else a thread.
 
     The future never holds an exception. It is cancelled when the handler let a cancellation through. Raises
     ``RuntimeError`` when the machine can start no more threads.
@@ -43,12 +44,12 @@ def start(tool: Tool, arguments: Mapping[str, Any], context: Context) -> asyncio
             ending.set_result(value)
 
     def work() -> None:
+        threading.current_thread().name = f"tool-{tool.spec.name}"
         value = context.run(_finished, tool.handler, arguments)
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(deliver, value)
 
-    # A daemon, because a wedged tool must not keep the process from exiting.
-    threading.Thread(target=work, name=f"tool-{tool.spec.name}", daemon=True).start()
+    WORKERS.run(work)
     return ending
 
 

@@ -69,6 +69,11 @@ class ToolRunner:
         return tuple(tool.spec for tool in (*self._tools.values(), *late))
 
     @property
+    def late_names(self) -> frozenset[str]:
+        """Of the tools that come and go."""
+        return frozenset(tool.spec.name for tool in self._more.tools()) if self._more is not None else frozenset()
+
+    @property
     def lasting_names(self) -> tuple[str, ...]:
         """Names that are the same for every turn: a prompt that is made from them is too."""
         return (*self._tools, *(self._more.labels if self._more is not None else ()))

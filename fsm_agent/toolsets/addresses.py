@@ -35,9 +35,11 @@ _NEVER_PUBLIC = tuple(
     )
 )
 """The registries of special addresses of IANA, written out: what the standard library says of them differs by version."""
+_GIVEN_OUT = ipaddress.IPv6Network("2000::/3")
+"""All that is given out of IPv6; what is not means nothing, or something that nobody has heard of yet."""
 _CARRIES_V4 = tuple(
     (ipaddress.IPv6Network(network), shift)
-    for network, shift in (("::ffff:0:0/96", 0), ("::/96", 0), ("64:ff9b::/96", 0), ("2002::/16", 80))
+    for network, shift in (("::ffff:0:0/96", 0), ("::ffff:0:0:0/96", 0), ("::/96", 0), ("64:ff9b::/96", 0), ("2002::/16", 80))
 )
 """Networks whose addresses stand for IPv4 ones, and how many bits from the right those begin."""
 
@@ -50,6 +52,7 @@ def is_public(address: Address) -> bool:
         for network, shift in _CARRIES_V4:
             if address in network:
                 return is_public(ipaddress.IPv4Address(int(address) >> shift & 0xFFFFFFFF))
+        return address in _GIVEN_OUT
     return True
 
 

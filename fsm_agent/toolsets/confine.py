@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ def resolve(root: Path, path: str) -> Path:
 
     Links are followed first, so neither ``..`` nor a link leads outside; a path in other letters than the directory's counts
     as outside, also where the file system does not tell them apart. It keeps a model from straying; it is no sandbox against
-    other programs that change links meanwhile. Raises ``ToolFailure``.
+    other programs that change links meanwhile; for reading, ``still_inside`` looks again. Raises ``ToolFailure``.
     """
     if "\0" in path or path.startswith("~"):
         raise ToolFailure(f"{path!r} is not a usable path: write it relative to the working directory.")
@@ -43,6 +44,17 @@ def writable(root: Path, path: str, protected: Sequence[Path] = ()) -> Path:
         if real == closed or closed in real.parents:
             raise ToolFailure(f"{path}: belongs to the agent itself and is not written.")
     return real
+
+
+def still_inside(folders: Sequence[Path], descriptor: int, path: str) -> None:
+    """Is the file that was opened in one of ``folders``, also when a link was changed since its path was looked at? Raises
+    ``ToolFailure``. Only where the system tells what was opened (Linux)."""
+    try:
+        real = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+    except OSError:
+        return
+    if not any(folder.resolve() in real.parents for folder in folders):
+        raise ToolFailure(f"{path}: leads outside the working directory since a moment ago. Nothing was read.")
 
 
 @contextmanager

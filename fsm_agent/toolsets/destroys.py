@@ -16,6 +16,7 @@ _SYSTEM = frozenset(
         *("/usr", "/var", "/Users", "/System", "/Library", "/Applications"),
     )
 )
+_FILES = frozenset(("/etc/passwd", "/etc/shadow", "/etc/sudoers", "/etc/fstab"))
 _HOME = frozenset(("~", "$HOME", "${HOME}"))
 _STOPPING = frozenset(("shutdown", "reboot", "halt", "poweroff"))
 _FORMATTING = frozenset(("wipefs", "mkswap", "blkdiscard"))
@@ -25,6 +26,7 @@ _DELETES = "it would delete the system or the home directory"
 _OPENS = "it would change the permissions of the whole system"
 _WRITES = "writing to a disk device destroys what is on it"
 _STOPS = "it would stop the machine"
+_NEEDED = "it would overwrite a file that the system cannot do without"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,10 @@ class Place:
 
     def is_vital(self, word: str) -> bool:
         """Is this path, or all that is in it, something a machine or a person cannot do without?"""
+        if self.directory and (here := re.match(r"\$(?:PWD|\{PWD\})(?=/|$)", word)) is not None:
+            word = self.directory + word[here.end() :]
+        if re.fullmatch(r"~[\w.-]+/*", word):
+            return True  # somebody's home directory
         if not word.startswith(("/", "~", "$")):
             if ".." not in word.split("/") or not self.directory:
                 return False
@@ -107,8 +113,31 @@ def _opens_all(rest: Sequence[str]) -> bool:
 
 
 def _deletes_all(rest: Sequence[str]) -> bool:
+    rest = _without_idle_tests(rest)
     deletes = "-delete" in rest or any(word in ("rm", "shred", "unlink") for word in map(posixpath.basename, rest))
     return deletes and all(word in _FIND_ACTIONS for word in rest if word.startswith("-"))
+
+
+def _without_idle_tests(rest: Sequence[str]) -> list[str]:
+    """The words of ``find`` without tests that nearly everything passes."""
+    kept, words = [], iter(rest)
+    for word in words:
+        if word in ("-type", "-mindepth", "-maxdepth"):
+            next(words, None)
+        elif word in ("-name", "-iname", "-path", "-regex", "-wholename"):
+            if (pattern := next(words, "")).strip("*?.") != "":
+                kept += [word, pattern]
+        else:
+            kept.append(word)
+    return kept
+
+
+def _overwrites(rest: Sequence[str], _: Place) -> bool:
+    return bool(rest) and rest[-1] in _FILES
+
+
+def _kills_all(rest: Sequence[str], _: Place) -> bool:
+    return any(word in ("-u", "-U", "--euid", "--uid") for word in rest) and "root" in rest
 
 
 def _names_a_disk(rest: Sequence[str], _: Place) -> bool:
@@ -124,7 +153,13 @@ _CHECKS: dict[str, tuple[Callable[[Sequence[str], Place], bool], str]] = {
     "chown": (lambda rest, place: _has_switch(rest, "R", "recursive") and place.hits(rest), _OPENS),
     "dd": (lambda rest, _: any(word.startswith("of=") and is_disk(word[3:]) for word in rest), _WRITES),
     "tee": (_names_a_disk, _WRITES),
-    "cp": (lambda rest, _: is_disk(rest[-1]) if rest else False, _WRITES),
+    "cp": (lambda rest, place: (bool(rest) and is_disk(rest[-1])) or _overwrites(rest, place), _WRITES),
+    "truncate": (_overwrites, _NEEDED),
+    "ln": (_overwrites, _NEEDED),
+    "install": (_overwrites, _NEEDED),
+    "tar": (lambda rest, place: "--remove-files" in rest and place.hits(rest), _DELETES),
+    "pkill": (_kills_all, "it would kill the processes of the system"),
+    "killall": (_kills_all, "it would kill the processes of the system"),
     "shred": (_names_a_disk, _WRITES),
     "kill": (lambda rest, _: "-1" in rest[1:], "it would kill every process"),
     "killall5": (lambda *_: True, "it would kill every process"),

@@ -37,6 +37,7 @@ def undisguised(text: str, environ: Mapping[str, str]) -> str:
     ``$(echo …)`` by its words. A variable that is nowhere set is empty, as it is for the shell."""
     text = _ANSI_C.sub(lambda match: shlex.quote(_escaped(match[1])), text)
     text = re.sub(r"\$\{IFS[^}]*\}|\$IFS\b", " ", text)
+    text = re.sub(r"\$\(\s*pwd\s*\)|`\s*pwd\s*`", "$PWD", text)
     text = _with_output(_NOTHING.sub("", text))
     values = _values(text)
     unset = None if _SOURCED.search(text) else ""

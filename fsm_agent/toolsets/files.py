@@ -9,7 +9,7 @@ from typing import Annotated, TextIO
 from pydantic import Field
 
 from fsm_agent.tools import Tool, ToolFailure, cancelled, tool
-from fsm_agent.toolsets.confine import plain_errors, resolve
+from fsm_agent.toolsets.confine import plain_errors, resolve, still_inside
 from fsm_agent.toolsets.seen import Seen
 
 MAX_ENTRIES = 1_000
@@ -91,6 +91,7 @@ class Files:
             if is_binary(real):
                 raise ToolFailure(f"{path}: a binary file of {real.stat().st_size:,} bytes, not text.")
             with real.open(encoding="utf-8-sig", errors="replace") as file:
+                still_inside([self.root, *([] if self.results is None else [self.results])], file.fileno(), path)
                 self.seen.note(real, os.fstat(file.fileno()))
                 return _page(file, path, start_line, end_line)
 

@@ -7,11 +7,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from fsm_agent.events import CURRENT
 from fsm_agent.memory.entries import Operation, Refused
 from fsm_agent.memory.files import Held, MemoryFile, Notes
 from fsm_agent.tools import Tool, ToolFailure, tool
 
 Target = Literal["memory", "user"]
+MOST_FAILURES = 3
+"""Refused changes of one turn after which no more are tried: making room is not worth a whole turn (AGT-03)."""
+LEAVE = "Leave them as they are now, and go on with what you were asked."
 
 
 class NoteKeeper:
@@ -19,6 +23,11 @@ class NoteKeeper:
 
     def __init__(self, notes: Notes) -> None:
         self.files: dict[Target, MemoryFile] = {"memory": notes.memory, "user": notes.user}
+        self._failed = "", 0
+
+    def _failures(self, turn: str) -> int:
+        """How often a change was refused in this turn."""
+        return self._failed[1] if self._failed[0] == turn else 0
 
     def memory(
         self,
@@ -41,13 +50,16 @@ class NoteKeeper:
             old_text: A part of the old note that no other note has; for replace and remove.
             operations: Several changes at once, instead of action, content and old_text.
         """
-        file = self.files[target]
+        file, turn = self.files[target], CURRENT.get()
         asked = list(operations or ())
         if action != "read":
             asked.append(Operation(action=action, content=content, old_text=old_text))
+        if asked and self._failures(turn) >= MOST_FAILURES:
+            raise ToolFailure(f"{MOST_FAILURES} changes of the notes were refused in this turn. {LEAVE}")
         try:
             held = file.change(asked) if asked else file.read()
         except Refused as error:
+            self._failed = turn, self._failures(turn) + 1
             raise ToolFailure(f"{error}\n{_now(file)}".strip()) from None
         except OSError as error:
             raise ToolFailure(f"{file.path.name}: {error.strerror or error}. Nothing was changed.") from None

@@ -14,8 +14,8 @@ _SEQUENCE = re.compile(
     r"|\x1b[ -/]*[0-~]"
 )
 _STRUCK = re.compile("[^\n\x08]\x08")
-_OTHER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""C0 but tab and newline, C1, and marks that change the direction of text."""
+_OTHER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2060-\u206f\ufff9-\ufffb\U000e0000-\U000e007f]")
+"""C0 but tab and newline, C1, marks that change the direction of text, and letters that nobody sees but a model reads."""
 
 
 class Output:

@@ -37,10 +37,17 @@ _SOMEWHERE_BEFORE_A_COMMAND = frozenset(
     (
         *("chroot", "flock", "strace", "ltrace", "watch", "parallel", "systemd-run", "unshare", "nsenter", "script"),
         *("runuser", "setpriv", "chrt", "taskset", "fakeroot", "proot", "trap", "alias", "torsocks", "unbuffer"),
+        *("ssh", "mosh", "tmux", "screen", "pkexec", "bwrap", "firejail", "gdb", "lldb", "expect", "rlwrap", "hyperfine", "entr"),
+        *("vi", "vim", "nvim", "ex", "less", "more", "man", "xterm", "npx", "function"),
     )
 )
 """What these run comes after words of their own, or in one word."""
-_SHELLS = frozenset(("sh", "bash", "zsh", "dash", "ksh", "fish", "ash", "su"))
+_IN_ONE_WORD = frozenset((*_SOMEWHERE_BEFORE_A_COMMAND, "git", "tar", "zip", "rsync", "scp", "export", "declare", "local"))
+"""What these run may stand in one word, by itself or behind ``=``, ``!`` or a word of theirs."""
+_SHELLS = frozenset(("sh", "bash", "zsh", "dash", "ksh", "fish", "ash", "su", "at", "batch"))
+_GIT_RUNS = re.compile(r"(?:-c|--exec|-x)\s|\S* (?:[\w-]+\.[\w.-]+|--(?:upload-pack|receive-pack|exec))=")
+"""Words of git that hold a command: settings, and what runs between commits or on the other side."""
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=(.*)", re.DOTALL)
 _INTERPRETERS = re.compile(r"(?:python|perl|ruby|node|php|lua|g?awk|mawk|osascript|pwsh)[\d.]*")
 _RUNS = re.compile(r"system|exec|popen|spawn|subprocess|check_|call\(|run\(|rmtree|qx|`")
 _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"|`([^`]*)`")
@@ -61,7 +68,7 @@ class _Reader:
             return UNREADABLE
         text = re.sub(r"\\\n", " ", command)
         text = undisguised(text, self.environ).replace("`", " ;$( ")
-        text = _PROCESS_INPUT.sub(r" \2 | sh", text)
+        text = re.sub(r"[<>]\(", " ;( ", _PROCESS_INPUT.sub(r" \2 | sh", text))
         if _FORK_BOMB.search(re.sub(r"\s+", "", text)):
             return "a fork bomb stops the machine"
         place = Place(self.environ.get("HOME", ""), self.directory)
@@ -80,6 +87,11 @@ class _Reader:
             if ">" in word and not word.strip("<>&|") and (found := _written_to(target, appended=">>" in word)):
                 return found
             if "$(" in word and (found := self.reason(word.replace("$(", " ; "), depth + 1)):
+                return found
+        for word in words:  # variables that a program runs: PAGER, GIT_SSH_COMMAND, PROMPT_COMMAND
+            if (given := _ASSIGNMENT.fullmatch(word)) is None:
+                break
+            if " " in given[1] and word is not words[-1] and (found := self.reason(given[1], depth + 1)):
                 return found
         for count, start in enumerate(_starts(words)):
             if count > MAX_NESTING:
@@ -105,8 +117,11 @@ class _Reader:
             yield " ".join(word.removeprefix("-S").removeprefix("--split-string").lstrip("=") for word in rest)
         elif name == "xargs" and (given := piped(before)):
             yield " ".join([*rest[_xargs_options(rest) :], given.replace("\n", " ")])
-        elif name in _SOMEWHERE_BEFORE_A_COMMAND:
-            yield from (word.partition("=")[2] if name == "alias" else word for word in rest if " " in word)
+        elif name in _IN_ONE_WORD:
+            for before, word in zip(["", *rest], rest, strict=False):
+                if " " in word and (name != "git" or _GIT_RUNS.match(f"{before} {word}")):
+                    yield from dict.fromkeys((word.lstrip("!+: "), word.rpartition("=")[2].lstrip("!: ")))
+                    yield re.sub(r"^\W*(?:shell|system|exec|silent|!)\W*", "", word)
         elif _INTERPRETERS.fullmatch(name):
             code = " ".join(rest)
             if _RUNS.search(code):

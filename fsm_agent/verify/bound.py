@@ -44,15 +44,15 @@ class Bound:
 def bounds(without_caps: Ranking, with_caps: Ranking, watch: tuple[str, ...] = ()) -> tuple[Bound, ...]:
     """The bounds of a table whose turns end.
 
-    Without caps: on the visits of each state of ``watch`` and on moves. With caps: on the same, and on all of ``watch``
-    together. An empty ``watch`` stands for the states that a cap counts, or all states if there is no cap.
+    On the visits of each state of ``watch``, of all of them together, and on moves. An empty ``watch`` stands for the states that
+    a cap counts, or all states if there is no cap; they are taken together only where a cap counts them together.
     """
     table = without_caps.graph.table
-    watch = watch or watched(table)
-    found = _bounds(without_caps, [*((state,) for state in watch), ()])
+    states = watch or watched(table)
+    each, together = [(state,) for state in states], [states] if len(states) > 1 else []
+    found = _bounds(without_caps, [*each, *(together if watch else []), ()])
     if any(counter.cap for counter in table.counters):
-        together = [watch] if len(watch) > 1 else []
-        found += _bounds(with_caps, [*((state,) for state in watch), *together, ()])
+        found += _bounds(with_caps, [*each, *together, ()])
     return tuple(found)
 
 

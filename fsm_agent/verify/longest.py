@@ -13,12 +13,10 @@ from operator import itemgetter
 
 from fsm_agent.table import Row, Table
 from fsm_agent.verify.graph import unfold
-from fsm_agent.verify.successors import Pair, compile_moves
+from fsm_agent.verify.successors import Pair, compile_moves, largest_limits
 from fsm_agent.verify.truth import line_truths
 from fsm_agent.verify.worth import Worth
 
-UNCOUNTED = 10**9
-"""The limit of a cap that is taken away."""
 MOST_AHEAD = 300
 """Pairs looked at for one step; the turn's largest needs 160."""
 MOST_STEPS = 50_000
@@ -38,8 +36,7 @@ def long_run(
     A run with ``enough`` visits is not improved any more. A run that comes to a dead end is taken up again before it, a few
     times; the longest one is given. It has 50,000 visits at most.
     """
-    limits = dict(limits) | {counter.name: UNCOUNTED for counter in table.counters if counter.cap and not caps}
-    walk = _Walk(table, limits, states)
+    walk = _Walk(table, limits, states, caps=caps)
     return tuple(table.rows[number] for number in walk.run(enough))
 
 
@@ -64,20 +61,21 @@ class _Step:
 class _Walk:
     """The search for one run. Rows are numbers of ``table.rows``, counters are places in a pair."""
 
-    def __init__(self, table: Table, limits: Mapping[str, int], states: tuple[str, ...]) -> None:
+    def __init__(self, table: Table, limits: Mapping[str, int], states: tuple[str, ...], *, caps: bool) -> None:
         self.table, self.states = table, states
         self.worth = Worth(unfold(table, line_truths(table), caps=False), limits, frozenset(states) or None)
-        self.start, self.moves = compile_moves(table, limits)
+        self.start, self.moves = compile_moves(table, limits, caps=caps)
         self.final = table.states.index(table.final)
         place = {counter.name: number for number, counter in enumerate(table.counters, 1)}
         reset = {counter for row in table.rows for counter in row.resets}
-        capped = [c.name for c in table.counters if c.cap and limits[c.name] < UNCOUNTED]
+        capped = [c.name for c in table.counters if c.cap and caps]
         of, largest = self.worth.of, self.worth.largest
         self.budgets = [(place[c], largest[c], value) for c, value in of.items() if value]
         self.set_flags = [(place[flag], value) for flag, value in self.worth.of_flag.items()]
-        self.caps = [(place[c], limits[c]) for c in capped if c not in reset]
+        most = largest_limits(table, limits)
+        self.caps = [(place[c], most[c]) for c in capped if c not in reset]
         self.kept = [0, *(place[c] for c in (*self.worth.of_flag, *capped)), *(at for at, _, _ in self.budgets)]
-        self.lasting = {place[c]: limits.get(c, largest.get(c, 0)) for c in place if c not in reset}
+        self.lasting = {place[c]: most[c] for c in place if c not in reset}
         self.counted = [self.worth.counts(state) for state in table.states]
         self.visits = [self.counted[table.states.index(row.dest)] for row in table.rows]
         self.pays = [any(of.get(counter) for counter in row.spends) for row in table.rows]

@@ -101,7 +101,8 @@ class Printer:
             number = gcd(*quotient.terms.values())
             inner = self._sum(Polynomial({m: n // number for m, n in quotient.terms.items()}))
             outer = f"({total})" if len(factors) > 1 else total
-            pieces.append((2, f"{number}·{outer}·({inner})" if number > 1 else f"{outer}·({inner})"))
+            inner = f"({inner})" if _is_sum(inner) else inner
+            pieces.append((2, f"{number}·{outer}·{inner}" if number > 1 else f"{outer}·{inner}"))
             taken = {tuple(sorted((*m, v))): n for m, n in quotient.terms.items() for v in factors}
             polynomial = Polynomial({m: n - taken.get(m, 0) for m, n in polynomial.terms.items() if n > taken.get(m, 0)})
         pieces += [(len(m) if m else -1, self._product(m, n)) for m, n in polynomial.terms.items()]
@@ -116,6 +117,16 @@ class Printer:
             return variable[0]
         named = [name for name, meaning in self.maxima.items() if meaning == variable]
         return named[0] if named else f"max({', '.join(variable)})"
+
+
+def _is_sum(text: str) -> bool:
+    """A "+" stands outside all brackets."""
+    depth = 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        if letter == "+" and not depth:
+            return True
+    return False
 
 
 def _without(monomial: Monomial, variable: Variable) -> Monomial:

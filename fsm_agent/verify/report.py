@@ -24,15 +24,17 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One bound: its formula, its value for the limits asked about (None without limits), and what is known from below: the
-    number that a ``constructed`` run has under these limits, the ``exact`` one when they are small enough to be searched, and
-    in how many of the small scopes the search ``reached`` the formula."""
+    """One bound: its formula, the ``value`` that no run exceeds under the limits asked about (None without limits) and what the
+    formula says for them, and what is known from below: the number that a ``constructed`` run has under these limits, the
+    ``exact`` one when they are small enough to be searched, and in how many of the small scopes the search ``reached`` the
+    formula."""
 
     quantity: str
     caps: bool
     formula: str
     legend: tuple[str, ...]
     value: int | None
+    by_formula: int | None
     constructed: int | None
     exact: int | None
     reached: int
@@ -45,13 +47,19 @@ class Figure:
 
     @property
     def basis(self) -> str:
-        """Why it is of its kind."""
-        if self.value is None:
+        """Why it is of its kind, and where it comes from when the formula says more."""
+        if self.value is None or self.by_formula is None:
             return "for every configuration"
+        said = [self._reached()]
+        if self.value < self.by_formula:
+            how = "exact search" if self.exact is not None else "the flow of runs"
+            said.append(f"from {how}, the formula gives {self.by_formula:,}")
+        return "; ".join(said)
+
+    def _reached(self) -> str:
         if self.kind == "exact":
-            return "reached by a constructed run" if self.constructed == self.value else "found by exact search"
-        known = [number for number in (self.exact, self.constructed) if number is not None]
-        return f"no run is known that has more than {max(known):,}" if known else "no run was looked for"
+            return "found by exact search" if self.exact is not None else "reached by a constructed run"
+        return "no run was looked for" if self.constructed is None else f"no run is known that has more than {self.constructed:,}"
 
 
 @dataclass(frozen=True, slots=True)

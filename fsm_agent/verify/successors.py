@@ -58,12 +58,14 @@ def compile_table(table: Table, limits: Mapping[str, int], *, caps: bool = False
 Moves = Callable[[Pair], list[tuple[int, Pair]]]
 
 
-def compile_moves(table: Table, limits: Mapping[str, int]) -> tuple[Pair, Moves]:
+def compile_moves(table: Table, limits: Mapping[str, int], *, caps: bool = True) -> tuple[Pair, Moves]:
     """The first pair of a turn, and a function that gives for a pair the rows that are open in it: their numbers in
     ``table.rows`` and the pairs they lead to. As ``compile_table``, but rows are kept apart, final ones are included and
-    caps are counted."""
+    caps have a place in the pair; with ``caps=False`` their guards are open."""
     counters = tuple(counter.name for counter in table.counters)
     writer = _Writer(table, counters, dict(limits) | {counter.name: 1 for counter in table.counters if counter.flag})
+    writer.tested = frozenset(counter.name for counter in table.counters if caps or not counter.cap)
+    writer.largest |= {counter.name: 1 for counter in table.counters if counter.flag}  # a location tells all flags apart
     lines = ["def moves(pair):", f"    s{''.join(f', {writer.name(counter)}' for counter in counters)}, = pair", "    out = []"]
     for number, state in enumerate(table.states):
         lines.append(f"    {'el' if number else ''}if s == {number}:")
@@ -73,6 +75,16 @@ def compile_moves(table: Table, limits: Mapping[str, int]) -> tuple[Pair, Moves]
         lines.append("        pass")
     moves: Moves = _run(table, [*lines, "    return out"])["moves"]
     return (0,) * (1 + len(counters)), moves
+
+
+def largest_limits(table: Table, limits: Mapping[str, int]) -> dict[str, int]:
+    """The largest limit that each counter is compared with; 0 for one that is not. A flag's limit is 1."""
+    numbers = dict(limits) | {counter.name: 1 for counter in table.counters if counter.flag}
+    largest = {counter.name: 0 for counter in table.counters}
+    for row in table.rows:
+        for atom in row.guard.atoms():
+            largest[atom.counter] = max(largest[atom.counter], numbers[atom.limit])
+    return largest
 
 
 def _run(table: Table, lines: list[str]) -> dict[str, Any]:
@@ -86,11 +98,9 @@ class _Writer:
 
     def __init__(self, table: Table, counters: tuple[str, ...], limits: Mapping[str, int]) -> None:
         self.table, self.counters, self.limits = table, counters, limits
-        self.largest = dict.fromkeys(counters, 0)
-        for row in table.rows:
-            for atom in row.guard.atoms():
-                if atom.counter in self.largest:
-                    self.largest[atom.counter] = max(self.largest[atom.counter], limits[atom.limit])
+        self.tested = frozenset(counters)
+        every = largest_limits(table, limits)
+        self.largest = {counter: every[counter] for counter in counters}
 
     def name(self, counter: str) -> str:
         return f"c{self.counters.index(counter)}"
@@ -98,7 +108,7 @@ class _Writer:
     def test(self, guard: Guard) -> str:
         match guard:
             case Below(counter=counter, limit=limit):
-                return f"{self.name(counter)} < {self.limits[limit]}" if counter in self.counters else "True"
+                return f"{self.name(counter)} < {self.limits[limit]}" if counter in self.tested else "True"
             case Spent(atom=atom):
                 return f"not {self.test(atom)}"
             case AllOf(parts=parts):

@@ -35,7 +35,7 @@ def verify_table(
     if small:
         scopes, missed = small_scopes(table)
         checks += (_alive(table, scopes, missed), _sound(found, scopes))
-    known = all_known(table, found, limits if small else None)
+    known = all_known(table, proof, found, limits, runs=small)
     figures = tuple(_figure(bound, limits, below, scopes) for bound, below in zip(found, known, strict=True))
     return _report(table, proof, checks, figures, worst(table, found, known, limits, scopes), limits)
 
@@ -99,16 +99,17 @@ def _sound(found: tuple[Bound, ...], scopes: tuple[Scope, ...]) -> Check:
     return Check("no bound is below the exact search", f"{len(scopes)} small scopes", f"{pairs:,} pairs", tuple(findings))
 
 
-def _figure(bound: Bound, limits: Mapping[str, int] | None, known: Known, scopes: tuple[Scope, ...]) -> Figure:
+def _figure(bound: Bound, limits: Mapping[str, int] | None, known: Known | None, scopes: tuple[Scope, ...]) -> Figure:
     compared = [(bound.value(scope.limits), exact) for scope, exact in _exact(bound, scopes)]
     return Figure(
         quantity=bound.name,
         caps=bound.caps,
         formula=bound.text,
         legend=tuple(bound.legend),
-        value=None if limits is None else bound.value(limits),
-        constructed=known.constructed,
-        exact=known.exact,
+        value=known.most if known else None,
+        by_formula=None if limits is None else bound.value(limits),
+        constructed=known.constructed if known else None,
+        exact=known.exact if known else None,
         reached=sum(value == exact for value, exact in compared),
         scopes=len(compared),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from fsm_agent.invariants import BRIDGE, awaited, sendable
+from fsm_agent.invariants import BRIDGE, sendable
 from fsm_agent.messages import Message
 from fsm_agent.wire.form import Pieces, View, WireRow, dump, image_excess
 from fsm_agent.wire.modes import aging_of, format_of
@@ -31,9 +31,11 @@ class WireCopy:
 
     def _reset(self, view: View) -> None:
         self._view, self._format, self._aging = view, format_of(view.mode), aging_of(view.mode)
+        self._prompt = ("", b"")
         self._closed = bytearray()
         self._recent: deque[tuple[int, WireRow]] = deque(maxlen=RECENT)
         self._run: list[Message] = []
+        self._called: set[str] = set()  # ids of the calls in the run: results of others are dropped
         self._ids: set[str] = set()
         self._read = 0
         self._last: Message | None = None
@@ -43,17 +45,22 @@ class WireCopy:
     def messages(self, system: str, history: Sequence[Message], scaffold: Sequence[Message], view: View) -> Pieces:
         """The bytes of the message list, brackets included, in pieces that are valid until the history grows."""
         self._catch_up(history, view)
-        prompt = self._format.system_row(system, view) if system else None
         tail = self._tail(scaffold)
         self.image_bytes = self._closed_excess + sum(map(image_excess, tail))
         closed, tail = self._split(tail)
-        rows: list[bytes | bytearray] = [dump(prompt)] if prompt is not None else []
-        rows += [closed] if closed else []
+        rows: list[bytes | bytearray] = [row for row in (self._prompt_row(system), closed) if row]
         rows += map(dump, tail)
         pieces: list[bytes | bytearray] = [b"["]
         for row in rows:
             pieces += (row, b",")
         return [*pieces[: max(1, len(pieces) - 1)], b"]"]
+
+    def _prompt_row(self, system: str) -> bytes:
+        """The prompt as a row, written once; nothing where it is no row or there is none."""
+        if self._prompt[0] != system:
+            row = self._format.system_row(system, self._view) if system else None
+            self._prompt = (system, b"" if row is None else dump(row))
+        return self._prompt[1]
 
     def _catch_up(self, history: Sequence[Message], view: View) -> None:
         same = self._read <= len(history) and (not self._read or history[self._read - 1] is self._last)
@@ -65,14 +72,15 @@ class WireCopy:
             self._read, self._last = len(history), history[-1]
 
     def _add(self, message: Message) -> None:
-        if not sendable(message) or (message.role == "tool" and not awaited(self._run, message)):
+        if not sendable(message) or (message.role == "tool" and message.tool_call_id not in self._called):
             return
         self._run = self._run or self._bridge(message)
         if self._format.opens_run(self._run, message):
             self._close()
-            self._run = [message]
+            self._run, self._called = [message], set()
         else:
             self._run.append(message)
+        self._called.update(call.id for call in message.tool_calls)
 
     def _bridge(self, first: Message) -> list[Message]:
         """A conversation begins with the user; one that was cut so that it does not is given a beginning."""

@@ -94,7 +94,10 @@ def cache_mark(ttl: CacheTtl) -> dict[str, str]:
 
 def dump(value: Any) -> bytes:
     """Compact JSON as UTF-8."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return _COMPACT.encode(value).encode("utf-8", "replace")
+
+
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 def joined(head: dict[str, Any], named: Sequence[tuple[str, bytes | Pieces | None]], tail: dict[str, Any]) -> bytes:

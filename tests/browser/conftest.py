@@ -24,6 +24,11 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
+LARGER = """new MutationObserver((_, watch) => {
+    if (!document.documentElement) return;
+    document.documentElement.style.fontSize = "TEXTpx";
+    watch.disconnect();
+}).observe(document, { childList: true });"""
 PHASES = ("paused", "running", "waiting", "ended", "idle")
 
 
@@ -45,18 +50,25 @@ class Browser:
         self._closing.callback(server.stop)
         return server
 
-    def open(self, url: str, width: int = 1280, height: int = 800, dark: bool = False) -> Any:
+    def open(
+        self, url: str, width: int = 1280, height: int = 800, dark: bool = False, *, text: int = 16, still: bool = False
+    ) -> Any:
+        """``text``: pixels of the reader's usual text; ``still``: a reader who wants nothing to move."""
         context = self._chromium.new_context(
-            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce" if still else "no-preference",
         )
         self._closing.callback(context.close)
         page = context.new_page()
+        if text != 16:
+            page.add_init_script(LARGER.replace("TEXT", str(text)))
         page.set_default_timeout(10_000)
         page.on("console", lambda message: self.errors.append(message.text) if message.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("request", lambda request: self._look(request.url, url))
         page.goto(url)
-        page.wait_for_selector("#state-CallLLM")
+        page.wait_for_selector("#map [id^=state-]")
         page.wait_for_selector(", ".join(f".chip.engine.{phase}" for phase in PHASES))
         return page
 

@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from examples.review_loop.debugged import review
+from fsm_agent.debug import Workshop
 from fsm_agent.debug.web.serve import Server
 from fsm_agent.store import store_for
 from fsm_agent.testing import repeat
@@ -34,6 +36,7 @@ def main() -> None:
         approval(opened(browser, servers[1].url, dark=True))
         long = long_turn(home, 60)
         lengthened(store_for(home, "normal"), long, 20_000)
+        own_table(browser)
         page = opened(browser, servers[0].url.replace(turn, long), dark=True)
         page.locator(".lane-canvas").click(position={"x": 300, "y": 20})
         shot(page, "debugger-20000-moves")
@@ -46,7 +49,7 @@ def main() -> None:
 def opened(browser: Any, url: str, dark: bool = False) -> Any:
     page = browser.new_context(viewport=SIZE, color_scheme="dark" if dark else "light").new_page()
     page.goto(url)
-    page.locator("#state-CallLLM").wait_for()
+    page.locator("#map [id^=state-]").first.wait_for()
     page.wait_for_timeout(600)
     return page
 
@@ -78,6 +81,25 @@ def tour(page: Any) -> None:
     page.get_by_role("button", name="Compare with …").click()
     page.get_by_role("dialog").get_by_role("button", name=re.compile("failed")).click()
     shot(page, "debugger-compare")
+
+
+def own_table(browser: Any) -> None:
+    """A review of the example, held back before the writer is asked to revise."""
+    workshop = Workshop.of_table(store_for(Path(tempfile.mkdtemp()), "normal"), review)
+    debugger = workshop.start("Say what a finite-state machine is.")
+    server = Server(workshop, first=debugger.id)
+    server.start()
+    page = opened(browser, server.url)
+    for _ in range(2):
+        page.keyboard.press("n")
+        page.wait_for_timeout(300)
+    debugger.order("hold", {"kinds": ["request"]})
+    page.keyboard.press("c")
+    page.get_by_role("alertdialog").wait_for()
+    shot(page, "debugger-own-table")
+    page.context.close()
+    server.stop()
+    workshop.close()
 
 
 def approval(page: Any) -> None:

@@ -1,24 +1,62 @@
 """Runs one case after the other, each in processes of its own, and prints what came of it as JSON lines.
 
-Started as a program of its own, before any thread: every process is a fork of this one, so that hundreds of them cost no import.
+Started as a program of its own, and warmed up by one whole turn whose threads have ended: every process is a fork of this one,
+so that thousands of them cost no import. Files, connections and threads are of the fork alone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import json
 import os
+import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from fsm_agent.store import Store
+from fsm_agent.testing import ScriptedModel, repeat, text
+from fsm_agent.tools.workers import WORKERS
 from tests.crash.mutants import MUTANTS
 from tests.crash.scene import HISTORY, SESSION, Crash, GroupingDatabase, agent_of, world
 
 Result = dict[str, Any]
+Point = tuple[str, int]
+MEMORY = Path("/dev/shm")
+"""Files that are never flushed to a disk: a process that is killed leaves the same in them, and need not wait."""
+
+
+def warm_up() -> None:
+    """Run the turn once in this process, and wait until nothing of it is left that a fork could trip over."""
+    with folder() as home:
+        agent = agent_of(home, Crash())
+        asyncio.run(agent.arun("please", conversation_history=HISTORY))
+        agent._store.close()
+        del agent
+    while threading.active_count() > 1:
+        WORKERS.rest()
+        time.sleep(0.01)
+    gc.collect()
+    gc.freeze()  # forks share these pages
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[Path]:
+    """An empty directory; in memory where there is such a file system."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as made:
+        yield Path(made)
+
+
+@contextlib.contextmanager
+def copied(home: Path) -> Iterator[Path]:
+    with folder() as place:
+        yield Path(shutil.copytree(home, place / "home"))
 
 
 def in_process(work: Callable[[], Result]) -> tuple[int, Result]:
@@ -51,15 +89,14 @@ def first(home: Path, crash: Crash, durability: str, **options: Any) -> Result:
 
 def again(home: Path, crash: Crash, durability: str, **options: Any) -> Result:
     """Go on after a crash: resume what is unfinished; begin anew when nothing had begun; look up what had ended."""
-    agent = agent_of(home, crash, durability, **options)
     heard: list[str] = []
-    agent._world.callbacks.emit = lambda channel, *values: heard.append(str(values[0])) if channel == "status" else None  # type: ignore[method-assign]
+    agent = agent_of(home, crash, durability, heard=heard, **options)
     turns = agent.journal.recent(session=SESSION)
     if not turns:
         result = agent.run_conversation("please", conversation_history=HISTORY)
     elif turns[0].ended is not None:
         said = agent.journal.result(turns[0].id) or {}
-        rows = [row.to_dict() for row in agent._store.session(SESSION).rows]
+        rows = [row.to_dict() for row in Store(home).session(SESSION).rows]
         return {
             "final": said["final_response"],
             "exit": said["turn_exit_reason"],
@@ -72,8 +109,26 @@ def again(home: Path, crash: Crash, durability: str, **options: Any) -> Result:
     return {**told(agent, result), "heard": heard, "counts": dict(crash.counts)}
 
 
+def anew(home: Path, crash: Crash, durability: str, **options: Any) -> Result:
+    """Say something else after a crash, instead of going on with what it left."""
+    heard: list[str] = []
+    agent = agent_of(home, crash, durability, heard=heard, port=ScriptedModel(repeat(text("all done"))), **options)
+    result = agent.run_conversation("and now?")
+    return {
+        **told(agent, result),
+        "heard": heard,
+        "counts": dict(crash.counts),
+        "left": len(agent.journal.recent(unfinished=True)),
+    }
+
+
 def told(agent: Any, result: Any) -> Result:
-    fresh = [row.to_dict() for row in agent._store.session(result.session_id).rows]
+    """What the turn says came of it, and what somebody else reads in the file."""
+    other = Store(agent.home)
+    fresh = [row.to_dict() for row in other.session(result.session_id).rows]
+    with other.database.reading() as c:
+        tokens = c.execute("SELECT TOTAL(input + output) FROM usage WHERE turn = ?", (result.turn_id,)).fetchone()[0]
+    other.close()
     states = [visit.state for visit in result.states]
     return {
         "final": result.final_response,
@@ -83,80 +138,123 @@ def told(agent: Any, result: Any) -> Result:
         "states": states,
         "problems": result.cleanup_errors,
         "turn": result.turn_id,
+        "tokens": [result.usage_turn.total, int(tokens)],
     }
 
 
-def case(
-    durability: str, point: tuple[str, int] | None, then: tuple[str, int] | None, options: dict[str, Any] | None = None
-) -> Result:
-    """Crash at ``point``, perhaps again at ``then`` while going on, and go on to the end."""
-    with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder)
-        ends = [in_process(lambda: first(home, Crash(point), durability, **(options or {})))]
-        for crash in [Crash(then)] * (then is not None) + [Crash()] * (point is not None):
-            ends.append(in_process(lambda crash=crash: again(home, crash, durability, **(options or {}))))  # type: ignore[misc]
-        return {"point": point, "then": then, "signals": [end[0] for end in ends], **ends[-1][1], "world": world(home)}
-
-
-def points(counts: dict[str, int]) -> list[tuple[str, int]]:
+def points(counts: dict[str, int]) -> list[Point]:
     """Every point of a run in which these things happened so often."""
     return [(what, number) for what in ("before", "after", "model", "tool") for number in range(1, counts.get(what, 0) + 1)]
 
 
-def matrix(durability: str, second: int, every: int = 1) -> None:
-    """Every point of the turn (or one in ``every``); for each ``second`` one of them, every point of the recovery too."""
-    base = case(durability, None, None)
+def case(durability: str, point: Point, home: Path, **options: Any) -> Result:
+    """The turn in ``home``, killed at ``point``, and its recovery in a copy: ``home`` is left as the kill left it."""
+    signal, _ = in_process(lambda: first(home, Crash(point), durability, **options))
+    return {"point": point, **recovery(durability, home, None, [signal], **options)}
+
+
+def recovery(
+    durability: str, killed: Path, then: Point | None, signals: list[int], go_on: Callable[..., Result] = again, **options: Any
+) -> Result:
+    """Go on in a copy of what a kill left; perhaps killed again on the way at ``then``, and gone on with once more."""
+    with copied(killed) as home:
+        if then is not None:
+            signals = [*signals, in_process(lambda: go_on(home, Crash(then), durability, **options))[0]]
+        signal, found = in_process(lambda: go_on(home, Crash(), durability, **options))
+        return {"then": then, "signals": [*signals, signal], **found, "world": world(home)}
+
+
+def undisturbed(durability: str) -> Result:
+    with folder() as home:
+        signal, found = in_process(lambda: first(home, Crash(), durability))
+        return {"signals": [signal], **found, "world": world(home)}
+
+
+def matrix(durability: str, recoveries: bool, every: int = 1) -> None:
+    """Every point of the turn (or one in ``every``), and, if so wanted, every point of the recovery from each."""
+    base = undisturbed(durability)
     say({"base": base})
-    for index, point in enumerate(points(base["counts"])[::every]):
-        found = case(durability, point, None)
-        say(found)
-        if second and index % second == 0:
-            for then in points(found.get("counts", {})):
-                say(case(durability, point, then))
+    for point in points(base["counts"])[::every]:
+        with tempfile.TemporaryDirectory() as place:
+            found = case(durability, point, home := Path(place))
+            say(found)
+            for then in points(found.get("counts", {})) if recoveries else ():
+                say({"point": point, **recovery(durability, home, then, found["signals"][:1])})
+
+
+def given_up() -> None:
+    """Every point of the turn; then another turn in its session, itself killed at every point up to its first few commits."""
+    base = undisturbed("full")
+    say({"base": base})
+    for point in points(base["counts"]):
+        with folder() as home:
+            signal, _ = in_process(lambda home=home, point=point: first(home, Crash(point), "full"))  # type: ignore[misc]
+            for then in (None, *points({"before": FEW, "after": FEW})):
+                say({"point": point, **recovery("full", home, then, [signal], go_on=anew)})
 
 
 def mutant(name: str) -> None:
     """The same matrix with an engine that has one fault; recovery is the mutant's too."""
     kind, database = MUTANTS[name]
     options = {"kind": kind, "database": database}
-    base = case("full", None, None)
+    base = undisturbed("full")
     say({"base": base})
     for point in points(base["counts"]):
-        say(case("full", point, None, options))
+        with folder() as home:
+            say(case("full", point, home, **options))
 
 
-def forks() -> None:
-    """A fork of a finished turn, killed at every point and resumed."""
+FEW = 4
+"""Commits in which a turn comes into a session that another one was left in."""
+EDITS: dict[str, dict[str, Any]] = {
+    "run again": {"rerun_tools": True},
+    "taken over": {},
+    "by hand": {"results": {"c1": "put by hand", "c2": "marked by hand"}},
+}
 
-    def prepare(home: Path) -> Result:
-        return first(home, Crash(), "full")
 
-    def go(home: Path, turn: str, crash: Crash) -> Result:
-        agent = agent_of(home, crash)
-        forked = agent.fork(turn, 3, {"rerun_tools": True})
-        return {**told(agent, forked.run()), "counts": dict(crash.counts)}
+def forks(name: str) -> None:
+    """A fork of a finished turn, killed at every point, and again at every point of its recovery."""
+    edit = EDITS[name]
+    with folder() as whole:
+        _, made = in_process(lambda: first(whole, Crash(), "full"))
+        turn = made["turn"]
+        with copied(whole) as home:
+            _, base = in_process(lambda: fork(home, turn, edit, Crash()))
+            say({"base": {**made, "forked": base}})
+        for point in points(base["counts"]):
+            with copied(whole) as killed:
+                ended, _ = in_process(lambda killed=killed, point=point: fork(killed, turn, edit, Crash(point)))  # type: ignore[misc]
+                found = fork_recovery(killed, turn, edit, None, ended)
+                say({"point": point, **found})
+                for then in points(found.get("counts", {})):
+                    say({"point": point, **fork_recovery(killed, turn, edit, then, ended)})
 
-    def go_on(home: Path, turn: str) -> Result:
-        agent = agent_of(home, Crash())
-        old, made = agent.journal.messages(turn), [info for info in agent.journal.recent() if info.parent == turn]
-        if made and made[0].ended is not None:
-            said = agent.journal.result(made[0].id) or {}
-            return {"final": said["final_response"], "messages": agent.journal.messages(made[0].id), "old": old}
-        done = agent.resume(made[0].id) if made else agent.fork(turn, 3, {"rerun_tools": True})
-        return {**told(agent, done.run()), "old": old}
 
-    with tempfile.TemporaryDirectory() as folder:
-        _, made = in_process(lambda: prepare(Path(folder)))
-        _, base = in_process(lambda: go(Path(folder), made["turn"], Crash()))
-        counts = base["counts"]
-        say({"base": {**made, "forked": base}})
-    for point in points(counts):
-        with tempfile.TemporaryDirectory() as folder:
-            home = Path(folder)
-            _, made = in_process(lambda home=home: prepare(home))  # type: ignore[misc]
-            ended = in_process(lambda home=home, made=made, point=point: go(home, made["turn"], Crash(point)))  # type: ignore[misc]
-            _, found = in_process(lambda home=home, made=made: go_on(home, made["turn"]))  # type: ignore[misc]
-            say({"point": point, "signals": [ended[0]], **found, "world": world(home)})
+def fork(home: Path, turn: str, edit: dict[str, Any], crash: Crash) -> Result:
+    agent = agent_of(home, crash)
+    forked = agent.fork(turn, 3, edit)
+    return {**told(agent, forked.run()), "counts": dict(crash.counts)}
+
+
+def fork_again(home: Path, turn: str, edit: dict[str, Any], crash: Crash) -> Result:
+    """Go on with the fork of ``turn`` after a crash, or make it when there is none."""
+    agent = agent_of(home, crash)
+    old, made = agent.journal.messages(turn), [info for info in agent.journal.recent() if info.parent == turn]
+    if made and made[0].ended is not None:
+        said = agent.journal.result(made[0].id) or {}
+        return {"final": said["final_response"], "messages": agent.journal.messages(made[0].id), "old": old}
+    done = agent.resume(made[0].id) if made else agent.fork(turn, 3, edit)
+    return {**told(agent, done.run()), "old": old, "counts": dict(crash.counts)}
+
+
+def fork_recovery(killed: Path, turn: str, edit: dict[str, Any], then: Point | None, ended: int) -> Result:
+    with copied(killed) as home:
+        signals = [ended]
+        if then is not None:
+            signals.append(in_process(lambda: fork_again(home, turn, edit, Crash(then)))[0])
+        signal, found = in_process(lambda: fork_again(home, turn, edit, Crash()))
+        return {"then": then, "signals": [*signals, signal], **found, "world": world(home)}
 
 
 def many(count: int, shares: list[float]) -> None:
@@ -186,11 +284,10 @@ def many(count: int, shares: list[float]) -> None:
                 found.append((agent.journal.result(turns[0].id) or {})["final_response"])
         return {"found": found}
 
-    with tempfile.TemporaryDirectory() as folder:
-        _, whole = in_process(lambda: start(Path(folder), Crash()))
+    with folder() as home:
+        _, whole = in_process(lambda: start(home, Crash()))
     for commit in [max(1, int(share * whole["counts"]["before"])) for share in shares]:
-        with tempfile.TemporaryDirectory() as folder:
-            home = Path(folder)
+        with folder() as home:
             ended, begun = in_process(lambda home=home, commit=commit: start(home, Crash(("before", commit))))  # type: ignore[misc]
             _, after = in_process(lambda home=home: go_on(home))  # type: ignore[misc]
             say({"commit": commit, "signal": ended, **begun, **after, "world": world(home)})
@@ -201,12 +298,17 @@ def say(found: Result) -> None:
 
 
 if __name__ == "__main__":
+    warm_up()
     match sys.argv[1:]:
-        case ["matrix", durability, second, every]:
-            matrix(durability, int(second), int(every))
+        case ["matrix", durability, "once", every]:
+            matrix(durability, recoveries=False, every=int(every))
+        case ["matrix", durability, "twice", every]:
+            matrix(durability, recoveries=True, every=int(every))
+        case ["given up"]:
+            given_up()
         case ["mutant", name]:
             mutant(name)
-        case ["forks"]:
-            forks()
+        case ["forks", name]:
+            forks(name)
         case ["many", count, *shares]:
             many(int(count), [float(share) for share in shares])

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fsm_agent import Agent, tool
+from fsm_agent import Agent, Settings, tool
 from fsm_agent.store import Database, Store
 from fsm_agent.testing import FakeClock, ScriptedModel, blank, call, overflow, repeat, text, tools
 
@@ -70,31 +70,43 @@ def world(home: Path) -> list[list[str]]:
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def tools_of(home: Path, crash: Crash) -> list[Any]:
+class Place:
+    """Where the tools act, and what may end them in the middle of it; one a process, so that tools are made only once."""
+
+    home = Path()
+    crash = Crash()
+
+
+def tools_of(here: Place) -> list[Any]:
     @tool(effect="unsafe")
     def put(key: str) -> str:
         """Do what cannot be undone."""
-        note(home, "begin", "put", key)
-        crash("tool")
-        note(home, "end", "put", key)
+        note(here.home, "begin", "put", key)
+        here.crash("tool")
+        note(here.home, "end", "put", key)
         return f"put {key}"
 
     @tool(effect="idempotent")
     def mark(key: str, idempotency_key: str = "") -> str:
         """Do what may be done twice under one key."""
-        note(home, "begin", "mark", idempotency_key)
-        crash("tool")
-        note(home, "end", "mark", idempotency_key)
+        note(here.home, "begin", "mark", idempotency_key)
+        here.crash("tool")
+        note(here.home, "end", "mark", idempotency_key)
         return f"marked {key}"
 
     @tool(effect="pure")
     def look(key: str) -> str:
         """Look at something."""
-        note(home, "begin", "look", key)
-        crash("tool")
+        note(here.home, "begin", "look", key)
+        here.crash("tool")
         return f"saw {key}"
 
     return [put, mark, look]
+
+
+HERE = Place()
+TOOLS = tools_of(HERE)
+SETTINGS = Settings.of({"prompt": {"context_files": False}, "poll": {"control": 0.005}, "store": {"index": False}})
 
 
 def model(crash: Crash) -> ScriptedModel:
@@ -120,17 +132,21 @@ def agent_of(
     kind: Callable[..., Agent] = Agent,
     database: type[CrashingDatabase] = CrashingDatabase,
     store: Store | None = None,
+    heard: list[str] | None = None,
+    port: ScriptedModel | None = None,
 ) -> Agent:
-    CrashingDatabase.crash = crash
+    CrashingDatabase.crash = HERE.crash = crash
+    HERE.home = home
     return kind(
-        model(crash),
-        tools=tools_of(home, crash),
+        port or model(crash),
+        tools=TOOLS,
         toolsets=[],
         system_prompt="You are a test.",
         home=home,
         session_id=session,
         context_window=100_000,
         clock=FakeClock(),
-        settings={"prompt": {"context_files": False}, "poll": {"control": 0.005}, "store": {"index": False}},
+        settings=SETTINGS,
+        callbacks={} if heard is None else {"status": lambda line: heard.append(line)},
         store=store or Store(home, durability, database),
     )

@@ -7,6 +7,7 @@ const assert = require("assert");
 const at = JSON.parse(given);
 
 const client = new DebugClient(python, server, "fsm-agent", { env: process.env }, false);
+client.defaultTimeout = 60_000; // a machine that does other things too is slow, not wrong
 const dispatch = client.dispatch.bind(client);
 client.dispatch = (raw) => {
   process.stdout.write(raw.replace(/\n/g, " ") + "\n");

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+import pytest
+
 from fsm_agent import tool
 from fsm_agent.testing import call, json_reply, reasoning, text, tools
 from tests.harness import echo, play
@@ -155,3 +157,13 @@ def test_reasoning_beside_tools_does_not_become_text() -> None:
     assert played.result.messages[1]["reasoning"] == "hm"
     assert "reasoning" not in played.server.bodies[1]["messages"][2]
     assert reasoning("x").text == ""
+
+
+@pytest.mark.parametrize("before", range(6))
+def test_half_a_character_of_a_model_can_be_printed(before: int) -> None:
+    """Models write surrogates as JSON escapes: a pair may arrive in two pieces, and a half may stay alone."""
+    said = "x" * before + " \ud83d\ude00 or \ud83d half \ud83d"
+    played = play([text(said)])
+    assert played.result.final_response == "x" * before + " \U0001f600 or \ufffd half \ufffd"
+    assert "".join(piece for piece in played.heard.of("stream_delta") if piece) == played.result.final_response
+    assert played.result.messages[-1]["content"] == played.result.final_response

@@ -131,7 +131,7 @@ def told(played: Played) -> dict[str, Any]:
         "result": json.loads(_without_wording(json.dumps(result))),
         "shown": "".join(delta or "|" for delta in heard.of("stream_delta")),
         "thoughts": "".join(heard.of("reasoning")),
-        "tools": [values[1:] for values in heard.of("tool_complete")],
+        "tools": sorted((values[1:] for values in heard.of("tool_complete")), key=repr),  # those of one reply end in any order
         "named": heard.of("tool_gen"),
         "interim": heard.of("interim_assistant"),
         "waits": played.waits,

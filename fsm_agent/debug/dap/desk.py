@@ -12,17 +12,15 @@ from fsm_agent.debug.dap.edits import settable
 from fsm_agent.debug.dap.frames import Frames
 from fsm_agent.debug.dap.lanes import Hear, Lane, Lanes, Stop, stop_of
 from fsm_agent.debug.dap.options import Options
-from fsm_agent.debug.dap.points import Points
+from fsm_agent.debug.dap.points import Points, shown
 from fsm_agent.debug.dap.post import Post
 from fsm_agent.debug.dap.scopes import Scopes
-from fsm_agent.debug.dap.tablemap import state_sources, table_map
+from fsm_agent.debug.dap.tablemap import state_sources, table_map_of
 from fsm_agent.debug.dap.values import References
 from fsm_agent.debug.dap.words import Words
 from fsm_agent.debug.workshop import Workshop
 from fsm_agent.errors import ConfigError
-from fsm_agent.root import MACHINE, STATES
 
-TABLE_MODULE = "states.table"
 ENDS = {"completed": 0, "failed": 1, "partial": 3, "interrupted": 130}
 """Exit code of a turn by its outcome, as of the command ``run``."""
 
@@ -49,13 +47,25 @@ class Desk:
     _later: list[Callable[[], None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        table, states = MACHINE.table, state_sources(STATES)
-        map = table_map(table, TABLE_MODULE)
-        self.lanes, self.points = Lanes(self.hear), Points(table, map, states)
-        self.frames = Frames(table, map, states)
+        self.lanes = Lanes(self.hear)
         self.references = References(settable, self.post.secrets)
+        self.of(self.workshop)
+
+    def of(self, workshop: Workshop) -> None:
+        """Work on the turns of ``workshop`` from now on; before any is open. Breakpoints that are set are looked up again when
+        its table is another."""
+        before = getattr(self, "points", None)
+        self.workshop = workshop
+        table, states = workshop.subject.table, state_sources(workshop.subject.states)
+        if before is not None and before.table is table:
+            return
+        map = table_map_of(table)
+        self.points = Points(table, map, states)
+        self.frames = Frames(table, map, states)
         self.scopes = Scopes(table, self.references)
         self.words = Words(self.scopes)
+        for point in self.points.again(before) if before is not None else ():
+            self.post.event("breakpoint", {"reason": "changed", "breakpoint": shown(point, self.client, map)})
 
     def later(self, work: Callable[[], None]) -> None:
         self._later.append(work)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fsm_agent.debug.core import COUNTER_NAMES, Debugger
+from fsm_agent.debug.core import Debugger
 from fsm_agent.debug.dap.scopes import label
 from fsm_agent.debug.dap.values import Key, Place, Rows
 from fsm_agent.errors import ConfigError
@@ -37,7 +37,7 @@ def edit_of(debugger: Debugger, place: Place, said: str) -> tuple[dict[str, Any]
         raise ConfigError("this value cannot be changed", ".".join(map(str, place.path)), "counters, facts, messages, replies")
     match place.scope:
         case "Counters":
-            return _counter(str(place.path[0]), said)
+            return _counter(debugger, str(place.path[0]), said)
         case "Facts":
             field, *way = place.path
             snapshot = debugger.record.snapshot(place.at)
@@ -51,8 +51,8 @@ def edit_of(debugger: Debugger, place: Place, said: str) -> tuple[dict[str, Any]
     return _reply(debugger, place, said)
 
 
-def _counter(name: str, said: str) -> tuple[dict[str, Any], int]:
-    if name not in COUNTER_NAMES or not said.strip().isdecimal():
+def _counter(debugger: Debugger, name: str, said: str) -> tuple[dict[str, Any], int]:
+    if name not in debugger.subject.counters or not said.strip().isdecimal():
         raise ConfigError(f"counter {name} cannot be set so", said, "a whole number from 0")
     return {"counters": {name: int(said)}}, int(said)
 

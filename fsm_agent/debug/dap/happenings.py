@@ -41,7 +41,7 @@ class Happenings:
             case "running":
                 self._runs(lane)
             case "waiting":
-                self._waits(lane)
+                self._waits(lane, event)
             case "log":
                 move = next(iter(lane.debugger.record.steps(event.data["seq"], event.data["seq"])), None)
                 where = self._desk.frames.where(move.row, self._desk.client) if move is not None else {}
@@ -95,18 +95,19 @@ class Happenings:
             self._desk.stopped(lane, stop_of(lane, self._desk.points))
 
     def _runs(self, lane: Lane) -> None:
-        """Somebody else let it go on."""
-        if lane.stop is not None and not lane.looking_back and lane.debugger.status.phase == "running":
+        """It went on, by somebody else or by an answer. What has happened since is told by the events that follow: the turn may
+        have ended by now."""
+        if lane.stop is not None and not lane.looking_back:
             self._desk.running(lane)
             self._desk.post.event("continued", {"threadId": lane.id, "allThreadsContinued": False})
 
-    def _waits(self, lane: Lane) -> None:
-        held = lane.debugger.status.held
+    def _waits(self, lane: Lane, event: Event) -> None:
+        held = event.data["held"]
         fresh = [one for one in held if one["id"] not in lane.asked]
         lane.asked = frozenset(one["id"] for one in held)
         if not held:
             self._runs(lane)
-        elif fresh:
+        elif fresh and any(one["id"] == fresh[0]["id"] for one in lane.debugger.status.held):
             self._asks(lane, fresh[0])
 
     def _asks(self, lane: Lane, held: dict[str, Any]) -> None:

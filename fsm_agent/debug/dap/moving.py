@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from fsm_agent.debug.control import MODEL_STATE
 from fsm_agent.debug.dap.arguments import Arguments, text
 from fsm_agent.debug.dap.desk import Desk, looked
 from fsm_agent.debug.dap.edits import edit_of
@@ -149,8 +148,10 @@ def _forward(desk: Desk, lane: Lane, order: str) -> None:
             else:
                 hits = tuple(point.id for point in desk.points.of(hit.breakpoint.id for hit in found[1]))
         case "over":
-            path = lane.debugger.record.path()
-            look.to(next((at for at in range(look.at + 1, len(path)) if path[at] == MODEL_STATE), len(path) - 1))
+            path, over = lane.debugger.record.path(), lane.debugger.subject.over
+            there = range(look.at + 1, len(path))
+            found_at = (at for at in there if (path[at] == over if over is not None else path[at] != path[look.at]))
+            look.to(next(found_at, len(path) - 1))
         case _:
             look.forward()
     desk.stopped(lane, looked(lane, desk.points, hits))

@@ -12,11 +12,13 @@ from fsm_agent.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``task``: the message of a new turn; ``turn``: one that there is (or the beginning of its id). The others are the ``run``
+    """``task``: the message of a new turn; ``turn``: one that there is (or the beginning of its id). ``table``: turns of a table
+    of the user's own, ``module:name`` as on the command line. The others are the ``run``
     command's, ``settings`` nested as in ``Settings``, ``env`` set for this process. ``stop_on_entry``: stand still at once;
     ``stop_at_end``: and when the turn has ended; ``trace``: tell every move; ``resume``: go on with an unfinished turn."""
 
     attach: bool = False
+    table: str | None = None
     task: str | None = None
     turn: str | None = None
     model: str | None = None
@@ -44,14 +46,14 @@ class Options:
             raise ConfigError("only one turn can be debugged first", None, "one of task and turn")
         if attach and options.task is not None:
             raise ConfigError("attaching starts no turn", "task", "a launch configuration, or turn")
-        if options.task is not None and not options.task.strip():
+        if options.task is not None and options.table is None and not options.task.strip():
             raise ConfigError("task is empty", options.task, "the message that the turn begins with")
         return options
 
     @property
     def own_workshop(self) -> bool:
         """Do they ask for another agent or home than the server was started with?"""
-        named = (self.model, self.base_url, self.home, self.session, self.cwd, self.max_iterations)
+        named = (self.table, self.model, self.base_url, self.home, self.session, self.cwd, self.max_iterations)
         return any(one is not None for one in named) or bool(self.settings or self.env)
 
 
@@ -59,7 +61,8 @@ Opener = Callable[[Options], Workshop]
 """Makes the workshop that a configuration asks for. Raises ``ConfigError``."""
 
 NAMES: Mapping[str, tuple[str, type]] = {
-    "task": ("task", str), "turn": ("turn", str), "model": ("model", str), "baseUrl": ("base_url", str), "home": ("home", str),
+    "table": ("table", str), "task": ("task", str), "turn": ("turn", str), "model": ("model", str), "baseUrl": ("base_url", str),
+    "home": ("home", str),
     "session": ("session", str), "cwd": ("cwd", str), "maxIterations": ("max_iterations", int), "settings": ("settings", dict),
     "env": ("env", dict), "stopOnEntry": ("stop_on_entry", bool), "stopAtEnd": ("stop_at_end", bool), "trace": ("trace", bool),
     "resume": ("resume", bool), "noDebug": ("no_debug", bool),

@@ -7,7 +7,7 @@ several rows (then for each row one, and hits are counted for each).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -66,9 +66,20 @@ class Points:
     _all: dict[str, list[Point]] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _ids: dict[tuple[str, ...], int] = field(default_factory=dict)
+    _wanted: dict[str, Callable[[Points], list[Point]]] = field(default_factory=dict)
+
+    def again(self, before: Points) -> list[Point]:
+        """The breakpoints that were set before, looked up in this table; they keep their numbers."""
+        for key, wanted in before._wanted.items():
+            made = [replace(new, id=old.id) for new, old in zip(wanted(self), before._all[key], strict=True)]
+            self._all[key] = made
+        self._numbers = before._numbers
+        return [point for points in self._all.values() for point in points if point.kind != "exception"]
 
     def set_source(self, path: str, wanted: Iterable[Arguments], client: Client) -> list[Point]:
         """The breakpoints of one file, in place of those before."""
+        wanted = list(wanted)
+        self._wanted[path] = lambda other: other.set_source(path, wanted, client)
         self._all.pop(path, None)
         points: list[Point] = []
         for one in wanted:
@@ -81,6 +92,8 @@ class Points:
 
     def set_functions(self, wanted: Iterable[Arguments]) -> list[Point]:
         """Breakpoints on the names of states, rows, events, arrows and exits, in place of those before."""
+        wanted = list(wanted)
+        self._wanted[FUNCTIONS] = lambda other: other.set_functions(wanted)
         self._all.pop(FUNCTIONS, None)
         points: list[Point] = []
         for one in wanted:
@@ -95,6 +108,8 @@ class Points:
 
     def set_filters(self, wanted: Iterable[tuple[str, Arguments]]) -> list[Point]:
         """What counts as an exception, as (name of a filter, options). Raises ``ConfigError`` for a name that there is not."""
+        wanted = list(wanted)
+        self._wanted[FILTERS] = lambda other: other.set_filters(wanted)
         self._all.pop(FILTERS, None)
         points: list[Point] = []
         known = {one.name: one for one in EXCEPTIONS}

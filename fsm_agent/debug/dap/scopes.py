@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fsm_agent.debug.core import COUNTER_NAMES, Debugger
+from fsm_agent.debug.core import Debugger
 from fsm_agent.debug.dap.lanes import Lane
 from fsm_agent.debug.dap.values import Later, Place, References, Rows, ScopeName, Typed
 from fsm_agent.debug.wire import composed
 from fsm_agent.store import Store
 from fsm_agent.table import Table
 
-ELSEWHERE = frozenset({"history", "rows", "block", *COUNTER_NAMES})
-"""Parts of a snapshot that have a scope of their own."""
+ELSEWHERE = frozenset({"history", "rows", "block"})
+"""Parts of a snapshot that have a scope of their own, besides counters."""
 
 
 class Scopes:
@@ -27,12 +27,14 @@ class Scopes:
         debugger = lane.debugger
         snapshot = debugger.record.snapshot(at)
         values: dict[ScopeName, Any] = {
-            "Counters": counters(snapshot),
-            "Facts": {name: value for name, value in snapshot.items() if name not in ELSEWHERE},
+            "Counters": counters(snapshot, debugger.subject.counters),
+            "Facts": facts(debugger, at),
             "Messages": Rows(debugger.record, at),
             "Request": Later(lambda: asked(debugger, store, at)),
             "Guards": self.guards(debugger, at),
         }
+        if not debugger.subject.talks:
+            del values["Messages"]
         return [self._scope(name, value, Place(lane.id, at, name)) for name, value in values.items()]
 
     def _scope(self, name: ScopeName, value: Any, place: Place) -> dict[str, Any]:
@@ -61,10 +63,16 @@ class Scopes:
         return found | {"row": step.row, **about, "changes": changes} | ({"exit": step.exit} if step.exit else {})
 
 
-def counters(snapshot: Mapping[str, Any]) -> dict[str, Any]:
+def facts(debugger: Debugger, at: int) -> dict[str, Any]:
+    """The stored turn without what has a scope of its own."""
+    names = ELSEWHERE.union(debugger.subject.counters)
+    return {name: value for name, value in debugger.record.snapshot(at).items() if name not in names}
+
+
+def counters(snapshot: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """With the limit of each as its type."""
     limits = snapshot.get("limits", {})
-    values = {name: snapshot.get(name, snapshot.get("block", {}).get(name, 0)) for name in COUNTER_NAMES}
+    values = {name: snapshot.get(name, snapshot.get("block", {}).get(name, 0)) for name in names}
     return {name: Typed(value, f"number, limit {limits[name]}") if name in limits else value for name, value in values.items()}
 
 
@@ -77,7 +85,7 @@ def asked(debugger: Debugger, store: Store, at: int) -> dict[str, Any]:
         found[label(entry)] = shown
     if at == status.seq and status.held:
         found["waits for a person"] = [dict(one) for one in status.held]
-    if debugger.record.path()[at] == "CallLLM":
+    if debugger.subject.talks and debugger.record.path()[at] == debugger.subject.over:
         found["on the wire"] = Later(lambda: composed(store, debugger.id, at))
     return found
 

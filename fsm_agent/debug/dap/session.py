@@ -191,18 +191,21 @@ class Session:
         self._desk.options = options
         lane = self._desk.open(debugger)  # first, so that breakpoints are there when the editor hears that it has begun
         self._desk.post.reply(request)
-        started = options.task is not None or options.resume
+        started = options.task is not None or options.table is not None or options.resume
         self._go(lane, options, started or not options.attach)
 
     def _debugger(self, options: Options) -> Debugger:
         first = self._first if (options.task, options.turn, options.home) == (None, None, None) else None
         if options.own_workshop and first is None:
-            self._own = self._desk.workshop = self._opener(options)
+            if self._own is None:
+                self._own = self._opener(options)
+            self._desk.of(self._own)
         elif options.own_workshop:
             self._desk.post.output(f"turn {first} runs with what the server was started with, not with the configuration's")
         workshop = self._desk.workshop
-        if options.task is not None:
-            return workshop.start(options.task)
+        fresh = options.table is not None and not options.attach and options.turn is None
+        if options.task is not None or fresh:
+            return workshop.start(options.task or "")
         named = workshop.find(options.turn) if options.turn is not None else None
         turn = named or first or (workshop.newest() if options.attach else None)
         if turn is None:

@@ -7,6 +7,7 @@ import ast
 import importlib.util
 import inspect
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,13 @@ class TableMap:
     def near(self, line: int) -> int | None:
         """The nearest line on which something begins."""
         return min((spot.line for spot in self.spots), key=lambda one: (abs(one - line), one), default=None)
+
+
+def table_map_of(table: Table) -> TableMap:
+    """The map of a table, wherever it is written: in the module, of those that have it, which says most about its rows."""
+    having = [name for name, module in list(sys.modules.items()) if any(one is table for one in list(vars(module).values()))]
+    maps = [table_map(table, name) for name in having]
+    return max(maps, key=lambda one: len(one.spots), default=TableMap(Path(), (), {}))
 
 
 def table_map(table: Table, module: str) -> TableMap:

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from fsm_agent.conditions import condition
-from fsm_agent.debug.core import COUNTER_NAMES
 from fsm_agent.debug.dap.lanes import Lane
-from fsm_agent.debug.dap.scopes import ELSEWHERE, Scopes, asked
+from fsm_agent.debug.dap.scopes import Scopes, asked, facts
 from fsm_agent.debug.dap.values import NAMES, Key, Later, Place, Rows, ScopeName, Typed, is_list
 from fsm_agent.errors import ConfigError
 from fsm_agent.store import Store
@@ -32,15 +31,14 @@ class Words:
         path = path_of(said)
         if path is not None:
             return self._value(lane, store, at, path, said)
-        counters = lane.debugger.record.counters(at, COUNTER_NAMES)
+        counters = lane.debugger.record.counters(at, lane.debugger.subject.counters)
         return Place(lane.id, at, "Guards", (said,)), condition(said, counters)(counters)
 
     def names(self, lane: Lane, store: Store, at: int, before: str) -> list[str]:
         """What may come after ``before``, which ends in the middle of a name."""
         whole, _, _ = before.rpartition(".")
         if not whole:
-            facts = [name for name in lane.debugger.record.snapshot(at) if name not in ELSEWHERE]
-            return [*COUNTER_NAMES, *facts, *SCOPES]
+            return [*lane.debugger.subject.counters, *facts(lane.debugger, at), *SCOPES]
         path = path_of(whole)
         if path is None:
             return []
@@ -48,16 +46,16 @@ class Words:
         return [key for key in value if key.isidentifier()] if isinstance(value, Mapping) else []
 
     def _value(self, lane: Lane, store: Store, at: int, path: tuple[Key, ...], said: str) -> tuple[Place, Any]:
-        first = str(path[0])
-        if first in COUNTER_NAMES:
+        first, names = str(path[0]), lane.debugger.subject.counters
+        if first in names:
             place = Place(lane.id, at, "Counters")
-            return self._walk(place, lane.debugger.record.counters(at, COUNTER_NAMES), path, said)
+            return self._walk(place, lane.debugger.record.counters(at, names), path, said)
         if first in SCOPES:
             place = Place(lane.id, at, SCOPES[first])
             return self._walk(place, self._scope(lane, store, at, place.scope), path[1:], said)
-        snapshot = {name: value for name, value in lane.debugger.record.snapshot(at).items() if name not in ELSEWHERE}
+        snapshot = facts(lane.debugger, at)
         if first not in snapshot:
-            raise ConfigError("no such name", first, f"counters ({', '.join(COUNTER_NAMES)}), facts, messages, visit, guards")
+            raise ConfigError("no such name", first, f"counters ({', '.join(names)}), facts, messages, visit, guards")
         return self._walk(Place(lane.id, at, "Facts"), snapshot, path, said)
 
     def _scope(self, lane: Lane, store: Store, at: int, name: ScopeName) -> Any:

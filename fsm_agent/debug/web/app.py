@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cache
+from functools import cached_property
 from typing import Any, get_args
 
 from starlette.applications import Starlette
@@ -17,7 +17,8 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from fsm_agent.debug.breakpoints import Kind, outcome_of, targets_of
-from fsm_agent.debug.core import COUNTER_NAMES
+from fsm_agent.debug.hiding import environment_keys
+from fsm_agent.debug.subject import OURS
 from fsm_agent.debug.web.assets import assets
 from fsm_agent.debug.web.guard import Guard
 from fsm_agent.debug.web.map import bare, map_of
@@ -26,7 +27,7 @@ from fsm_agent.debug.web.stream import events
 from fsm_agent.debug.wire import composed
 from fsm_agent.debug.workshop import Workshop
 from fsm_agent.errors import ConfigError, FsmAgentError
-from fsm_agent.root import MACHINE
+from fsm_agent.table import Table
 
 Body = Mapping[str, Any]
 WINDOW = 400
@@ -37,13 +38,6 @@ def app_of(workshop: Workshop, port: int, token: str, first: str | None = None, 
     """``first`` is the turn that the page opens with; ``secrets`` never leave for the page, nor do keys of the environment."""
     page = Page(workshop, first, (*secrets, *environment_keys(os.environ)))
     return Starlette(routes=page.routes(), middleware=[Middleware(Guard, port=port, token=token)])
-
-
-def environment_keys(environment: Mapping[str, str]) -> list[str]:
-    """Values of variables that hold keys."""
-    return [
-        value for name, value in environment.items() if value and name.endswith(("_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD"))
-    ]
 
 
 class Page:
@@ -89,20 +83,29 @@ class Page:
     # What there is
 
     def hello(self, request: Request) -> Any:
-        table = MACHINE.table
+        subject, table = self._workshop.subject, self._workshop.subject.table
         return {
             "first": self._first or self._workshop.newest(),
             "canRun": self._workshop.can_run,
             "states": list(table.states),
             "final": table.final,
-            "counters": COUNTER_NAMES,
+            "counters": subject.counters,
+            "talks": subject.talks,
+            "over": subject.over,
+            "holds": subject.holds,
+            "name": table.name,
             "rows": {
                 row.id: {"rung": row.rung, "guard": row.guard.label, "why": row.why, "exit": row.exit} for row in table.rows
             },
-            **_pictures(),
+            **self._pictures,
             "outcomes": {row.exit: outcome_of(row.exit) for row in table.rows if row.exit},
             "targets": {kind: targets_of(table, kind) for kind in get_args(Kind)},
         }
+
+    @cached_property
+    def _pictures(self) -> dict[str, str]:
+        """Drawn once."""
+        return _pictures(self._workshop.subject.table)
 
     def turns(self, request: Request) -> Any:
         limit = min(_number(request, "limit", 50), 500)
@@ -128,7 +131,8 @@ class Page:
         count = len(record.path()) - 1
         first, last = _number(request, "first", 0), min(_number(request, "last", count), count)
         buckets = max(1, min(_number(request, "buckets", 1000), 4000))
-        return {"first": first, "last": last, "count": count, "masks": record.lanes(first, last, buckets, MACHINE.table.states)}
+        masks = record.lanes(first, last, buckets, self._workshop.subject.table.states)
+        return {"first": first, "last": last, "count": count, "masks": masks}
 
     def at(self, request: Request) -> Any:
         """Everything about one position but messages and wire."""
@@ -142,10 +146,10 @@ class Page:
             "visit": record.visit(at - 1) if at else [],
             "now": debugger.visit(at),
             "changed": [] if at == 0 else record.changed(at),
-            "counters": record.counters(at, COUNTER_NAMES),
+            "counters": record.counters(at, debugger.subject.counters),
             "limits": snapshot.get("limits", {}),
             "snapshot": snapshot,
-            "messages": snapshot["history"][2],
+            "messages": record.message_count(at),
             "messagesBefore": record.message_count(at - 1) if at else 0,
         }
 
@@ -158,6 +162,8 @@ class Page:
 
     def wire(self, request: Request) -> Any:
         record = self._record(request)
+        if not self._workshop.subject.talks:
+            return {"body": None, "why": "the turns of this table ask no model"}
         return composed(self._workshop.store, record.turn_id, request.path_params["at"])
 
     def find(self, request: Request) -> Any:
@@ -250,15 +256,14 @@ class Page:
             return answer({"error": str(error)}, self._secrets)
 
 
-@cache
-def _pictures() -> dict[str, str]:
-    """The map and the whole table, drawn once."""
+def _pictures(table: Table) -> dict[str, str]:
+    """The map and the whole table."""
     from importlib import import_module
 
     from fsm_agent.diagram import render
 
-    table = MACHINE.table
-    return {"map": map_of(table), "table": bare(render(table, "svg", layout=import_module("states.layout").LAYOUT))}
+    layout = import_module("states.layout").LAYOUT if table is OURS.table else None
+    return {"map": map_of(table), "table": bare(render(table, "svg", layout=layout))}
 
 
 def _number(request: Request, name: str, default: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from fsm_agent.debug.web.landscape import landscape
 from fsm_agent.diagram.layers import automatic
 from fsm_agent.diagram.layout import Layout
 from fsm_agent.diagram.model import Arrow, Box, Diagram, diagram_of
@@ -15,6 +16,8 @@ from fsm_agent.diagram.svg import as_svg
 from fsm_agent.table import Table
 
 QUIET = "quiet"
+ROOM = (870, 410)
+"""Of the map on a page of 1,280 by 800."""
 NO_VISIT = "999 visits · 9.9 ms"
 """As wide as what a page writes there."""
 LAYOUT: Layout = {
@@ -48,9 +51,9 @@ LAYOUT: Layout = {
             "start": ("right", 330), "via": [(918, 330), (918, 56)], "end": ("right", 56), "label": (820, 56),
         },
         ("CallLLM", "Finalize"): {"start": ("bottom", 500), "end": ("top", 500), "label": (500, 336)},
-        ("ClassifyError", "Finalize"): {"start": ("bottom", 156), "via": [(156, 398)], "end": ("left", 398), "label": (270, 398)},
-        ("Compress", "Finalize"): {"start": ("left", 176), "via": [(24, 176), (24, 412)], "end": ("left", 412), "label": (270, 414)},
-        ("Prepare", "Finalize"): {"start": ("left", 69), "via": [(10, 69), (10, 426)], "end": ("left", 426), "label": (270, 428)},
+        ("ClassifyError", "Finalize"): {"start": ("bottom", 156), "via": [(156, 398)], "end": ("left", 398), "label": (250, 398)},
+        ("Compress", "Finalize"): {"start": ("left", 176), "via": [(24, 176), (24, 412)], "end": ("left", 412), "label": (340, 412)},
+        ("Prepare", "Finalize"): {"start": ("left", 69), "via": [(10, 69), (10, 426)], "end": ("left", 426), "label": (120, 426)},
         ("BuildMessages", "Finalize"): {"start": ("bottom", 616), "via": [(616, 392)], "end": ("right", 392), "label": (616, 150)},
         ("ExecuteTools", "Finalize"): {"start": ("left", 172), "via": [(648, 172), (648, 408)], "end": ("right", 408), "label": (660, 350)},
         ("EmptyRecovery", "Finalize"): {"start": ("bottom", 804), "via": [(804, 424)], "end": ("right", 424), "label": (804, 396)},
@@ -67,14 +70,24 @@ def map_of(table: Table) -> str:
     boxes = tuple(Box(box.state, (), NO_VISIT, box.final) for box in whole.boxes)
     arrows = tuple(_arrow(table, source, dest) for source, dest in _pairs(table))
     small = Diagram(table, boxes, arrows)
-    layout = LAYOUT if set(LAYOUT["boxes"]) == set(table.states) else automatic(small)
-    svg = bare(as_svg(small, layout))
+    layout = LAYOUT if set(LAYOUT["boxes"]) == set(table.states) else _largest(landscape(small), automatic(small))
+    svg = _cropped(bare(as_svg(small, layout)), layout)
     for arrow in arrows:
         if all(table.row(row).event in table.is_macro for row in arrow.rows):
             svg = svg.replace(
                 f'id="arrow-{arrow.source}-{arrow.dest}" class="', f'id="arrow-{arrow.source}-{arrow.dest}" class="{QUIET} '
             )
     return svg
+
+
+def _largest(*layouts: Layout) -> Layout:
+    """The one whose text is larger in the room that the page has."""
+    return max(layouts, key=lambda one: min(ROOM[0] / one["size"][0], ROOM[1] / one["size"][1]))
+
+
+def _cropped(svg: str, layout: Layout) -> str:
+    """To what the layout takes: the panels that are left out had made it larger."""
+    return re.sub(r'viewBox="[^"]*"', f'viewBox="0 0 {layout["size"][0]:g} {layout["size"][1]:g}"', svg, count=1)
 
 
 def bare(svg: str) -> str:
@@ -92,7 +105,7 @@ def _arrow(table: Table, source: str, dest: str) -> Arrow:
     rows = [row for row in table.rows if (row.source, row.dest) == (source, dest)]
     chosen = [row for row in rows if row.event not in table.is_macro]
     out = dest == table.final
-    return Arrow(source, dest, (_label(table, [row.id for row in chosen]),), tuple(row.id for row in rows), way_out=out)
+    return Arrow(source, dest, (_label(table, [row.id for row in chosen or rows]),), tuple(row.id for row in rows), way_out=out)
 
 
 def _label(table: Table, rows: list[str]) -> str:
@@ -105,8 +118,6 @@ def _label(table: Table, rows: list[str]) -> str:
             name = row.event.replace("_", " ") if row.rung.startswith("→") else row.rung
         if name not in names:
             names.append(name)
-    if not names:
-        return ""
     if len(names) > 1 and table.row(rows[0]).exit is not None:
         return f"{len(names)} exits"
     return names[0] if len(names) == 1 else f"{names[0]} +{len(names) - 1}"

@@ -10,6 +10,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.table import Table
 from fsm_agent.verify import Bound, Report, bounds, examine, verify_table
 from fsm_agent.verify.polynomial import Polynomial
+from fsm_agent.verify.scopes import limit_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +73,13 @@ def proofs(old: Version, new: Version, limits: Mapping[str, int] | None = None) 
 
 
 def _limits(version: Version, changes: Mapping[str, int]) -> Mapping[str, int] | None:
-    """Every limit that the table reads, or ``None`` when one is not known."""
-    needed = {atom.limit for row in version.table.rows for atom in row.guard.atoms()}
+    """Every limit that the table reads, or ``None`` when none is known. Raises ``ConfigError`` when only some are."""
+    needed = limit_names(version.table)
     values = {**(version.limits or {}), **changes}
-    return values if needed <= set(values) else None
+    missing = sorted(set(needed) - set(values))
+    if missing and changes:
+        raise ConfigError("limits are missing", ", ".join(missing), "a --set for each of them, or for none")
+    return None if missing else values
 
 
 def _bounds(old: Table, new: Table, before: Report, after: Report) -> list[BoundChange]:

@@ -15,7 +15,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -28,6 +28,8 @@ OWN = "states.table:TURN"
 WORKTREE = (".", "WORKTREE")
 SECONDS = 30.0
 ALLOWED = "a git revision, . for the working tree, a file with a table (path.py, path.py:NAME, path.json), or module:table"
+SHORT = 10
+"""Letters of a whole commit id that a reader is shown."""
 _MODULE = re.compile(r"[A-Za-z_][\w.]*:\w+")
 _PASSED = ("PATH", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR", "LANG", "LC_ALL")
 """Of the environment, what a Python needs to start; no key or token."""
@@ -80,7 +82,8 @@ def _of_revision(spec: str, target: str | None, here: Path, seconds: float) -> V
         if inside:
             return _loaded(spec, [str(root)], str(root / inside), None, seconds)
         roots = [*(_roots(root / prefix) if prefix and (root / prefix).is_dir() else ()), *_roots(root)]
-        return _loaded(spec, roots, target or OWN, target, seconds)
+        version = _loaded(spec, roots, target or OWN, target, seconds)
+    return replace(version, name=spec[:SHORT]) if spec == commit else version
 
 
 def _roots(folder: Path) -> list[str]:

@@ -26,7 +26,7 @@ def united(old: Diagram, new: Diagram, difference: Difference, proofs: ProofChan
     arrows = tuple(_arrows(old, new, own))
     title = f"{names[0]} → {names[1]}"
     caption = (title, tuple(("", line) for line in _caption(difference, proofs)))
-    return Diagram(new.table, tuple(boxes), arrows, caption, LEGEND)
+    return Diagram(new.table, tuple(boxes), arrows, caption, LEGEND, judged=True)
 
 
 def _box(state: str, new: Diagram, difference: Difference) -> Box:

@@ -2,8 +2,8 @@
 import { ahead, get, listen, post, turnPath } from "./api.js";
 import { Compare } from "./compare.js";
 import { Diagram, Table } from "./diagram.js";
-import { Ask, Fork, Help, Kept, Waiting } from "./dialogs.js";
-import { Inspector, TABS } from "./inspector.js";
+import { Ask, Fork, Help, Kept, overWords, Waiting } from "./dialogs.js";
+import { Inspector, tabsOf } from "./inspector.js";
 import { Lanes } from "./lanes.js";
 import { Moves } from "./pages.js";
 import { MoveList } from "./moves.js";
@@ -35,6 +35,7 @@ function App({ hello }) {
   const [theme, setTheme] = useState(() => document.documentElement.dataset.theme);
   const searching = useRef(null);
   const greeted = useRef(false);
+  const told = useRef({ status: 0, breakpoints: 0 }); // how often: an answer that was on its way meanwhile is older
   const moves = useMemo(() => new Moves(turn, () => setVersion((n) => n + 1)), [turn]);
   current.moves = moves;
 
@@ -45,11 +46,12 @@ function App({ hello }) {
   };
   const failed = (error) => setProblem(error.message);
   const load = async () => {
+    const before = { ...told.current };
     const said = await get(turnPath(turn));
     setInfo(said);
-    setStatus(said.status);
-    setCount(said.count);
-    setBreakpoints(said.breakpoints);
+    if (before.status === told.current.status) setStatus(said.status);
+    setCount((known) => Math.max(known, said.count));
+    if (before.breakpoints === told.current.breakpoints) setBreakpoints(said.breakpoints);
     setVisits(visitsOf(said.arrows, hello.states[0]));
     setVersion((n) => n + 1);
     setAgain((n) => n + 1);
@@ -60,6 +62,7 @@ function App({ hello }) {
     if (!turn) return;
     history.replaceState(null, "", `/?turn=${encodeURIComponent(turn)}`);
     setInfo(null);
+    setCount(0);
     setLook(null);
     setLogs([]);
     setFound([]);
@@ -71,8 +74,12 @@ function App({ hello }) {
 
   const hear = (kind, data, sent) => {
     setLost(false);
-    if (data.status) setStatus(data.status);
+    if (data.status) {
+      told.current.status += 1;
+      setStatus(data.status);
+    }
     if (kind === "moved") {
+      told.current.status += 1;
       moves.add(data);
       setCount(data.seq);
       setStatus((before) => before && { ...before, seq: data.seq, state: data.dest });
@@ -103,6 +110,7 @@ function App({ hello }) {
   };
   const setBreaks = (wanted) =>
     post(turnPath(turn, "/breakpoints"), { all: wanted }).then((said) => {
+      told.current.breakpoints += 1;
       setBreakpoints(said.breakpoints);
       setProblem("");
     }, failed);
@@ -116,7 +124,7 @@ function App({ hello }) {
     setDialog(null);
     setTurn(id);
   };
-  const onFork = (from, edit) => setDialog({ kind: "fork", at: from, edit, state: from === at ? stateAt() : edit?.reply !== undefined ? "CallLLM" : "" });
+  const onFork = (from, edit) => setDialog({ kind: "fork", at: from, edit, state: from === at ? stateAt() : edit?.reply !== undefined ? hello.over : "" });
   const stateAt = () => (at === 0 ? hello.states[0] : moves.at(at)?.dest || "");
   const fork = async (from, edit) => {
     const { turn: made } = await post(turnPath(turn, "/fork"), { at: from, edit });
@@ -141,6 +149,7 @@ function App({ hello }) {
   };
   const resume = () => post(turnPath(turn, "/resume")).then(load, failed);
 
+  const tabs = tabsOf(hello.talks);
   const keys = (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || dialog || compared) return;
     if (event.target.closest("input:not([type=checkbox]), textarea, select")) return;
@@ -150,7 +159,7 @@ function App({ hello }) {
       b: () => lookAt(at - 1), m: () => lookAt(at + 1), ArrowUp: () => lookAt(at - 1), ArrowDown: () => lookAt(at + 1),
       Home: () => lookAt(0), End: () => setLook(null), "[": () => seek(true).catch(failed), "]": () => seek(false).catch(failed),
       f: () => onFork(at, {}), "/": () => searching.current.focus(), "?": () => setDialog({ kind: "help" }),
-    }[event.key] || (TABS[Number(event.key) - 1] && (() => setTab(TABS[Number(event.key) - 1])));
+    }[event.key] || (tabs[Number(event.key) - 1] && (() => setTab(tabs[Number(event.key) - 1])));
     if (!act) return;
     event.preventDefault();
     act();
@@ -169,11 +178,11 @@ function App({ hello }) {
     setTheme(next);
   };
 
-  if (!turn) return html`<${Empty} canRun=${hello.canRun} onNew=${() => setDialog({ kind: "new" })} dialog=${dialog} onClose=${() => setDialog(null)} onOpen=${open} />`;
+  if (!turn) return html`<${Empty} hello=${hello} canRun=${hello.canRun} onNew=${() => setDialog({ kind: "new" })} dialog=${dialog} onClose=${() => setDialog(null)} onOpen=${open} />`;
   const move = at ? moves.at(at) : null;
   const engine = status?.seq ?? count;
   const state = at === count ? status?.state || info?.state : stateAt();
-  const shared = { turn, at, count, states: hello.states, rows: hello.rows, breakpoints, onBreak, onFork, onRun, alive };
+  const shared = { turn, at, count, talks: hello.talks, over: hello.over, states: hello.states, rows: hello.rows, breakpoints, onBreak, onFork, onRun, alive };
   return html`<${Bar} ...${shared} info=${info} status=${status} running=${running} engine=${engine} look=${look} state=${state}
       go=${go} order=${order} onBack=${() => lookAt(at - 1)} onForward=${() => lookAt(at + 1)} onFollow=${() => setLook(null)}
       onSearch=${(text) => search(text).catch(failed)} searching=${searching} theme=${theme} onTheme=${turnTheme} lost=${lost}
@@ -188,14 +197,15 @@ function App({ hello }) {
       </section>
       <${Lanes} turn=${turn} count=${count} at=${at} engine=${engine} states=${hello.states} onLook=${lookAt} theme=${theme} running=${running} />
       <${MoveList} moves=${moves} count=${count} at=${at} engine=${engine} states=${hello.states} rows=${hello.rows} found=${found} onLook=${lookAt} version=${version} />
-      <${Inspector} ...${shared} tab=${tab} onTab=${setTab} again=${at === count ? again : 0} running=${running} targets=${hello.targets} onBreakpoints=${setBreaks} logs=${logs}
-        hold=${status?.hold || []} onHold=${(kinds) => order("hold", { kinds })}>
+      <div class="side"><div class="notices">
         <${Waiting} held=${status?.held || []} onAnswer=${(id, said) => order("answer", { id, said })} onLet=${(id) => order("let", { id })} />
         ${look === null && html`<${Ending} info=${info} onFork=${onFork} count=${count} />`}
-      <//>
+      </div>
+      <${Inspector} ...${shared} tab=${tab} onTab=${setTab} again=${at === count ? again : 0} running=${running} targets=${hello.targets} onBreakpoints=${setBreaks} logs=${logs}
+        holds=${hello.holds} hold=${status?.hold || []} onHold=${(kinds) => order("hold", { kinds })} /></div>
     </main>
     ${compared && html`<${Compare} left=${compared.left} right=${compared.right} states=${hello.states} rows=${hello.rows} onClose=${() => setCompared(null)} onOpen=${open} />`}
-    <${Dialogs} dialog=${dialog} turn=${turn} info=${info} onClose=${() => setDialog(null)} fork=${fork} open=${open} onCompare=${(left, right) => { setDialog(null); setCompared({ left, right }); }} onSteer=${(text) => order("steer", { text }).then(() => setDialog(null))} />`;
+    <${Dialogs} dialog=${dialog} hello=${hello} turn=${turn} info=${info} onClose=${() => setDialog(null)} fork=${fork} open=${open} onCompare=${(left, right) => { setDialog(null); setCompared({ left, right }); }} onSteer=${(text) => order("steer", { text }).then(() => setDialog(null))} />`;
 }
 
 /** How often each state was entered, the seconds spent in it, and the arrows that were taken. */
@@ -232,7 +242,7 @@ function Bar(props) {
       <div class="group" role="group" aria-label="running">
         <${Button} label="step" hint="to the next move (n)" disabled=${!paused} onClick=${() => go("step")}>Step<//>
         <${Button} label="step into" hint="one request (i)" disabled=${!paused} onClick=${() => go("into")}>Into<//>
-        <${Button} label="step over" hint="to the next request to the model (o)" disabled=${!paused} onClick=${() => go("over")}>Over<//>
+        <${Button} label="step over" hint=${`${overWords(props.over)} (o)`} disabled=${!paused} onClick=${() => go("over")}>Over<//>
         ${running ? html`<${Button} label="pause" hint="pause (c)" kind="primary" onClick=${() => order("pause")}>Pause<//>` : html`<${Button} label="continue" hint="on, until a breakpoint or the end (c)" kind="primary" disabled=${!paused} onClick=${() => go("continue")}>Continue<//>`}
         <${Button} label="interrupt" hint="interrupt the turn as its user would (x)" disabled=${!alive} onClick=${() => order("interrupt")}>Interrupt<//>
       </div>
@@ -246,7 +256,9 @@ function Bar(props) {
       <${Button} label=${props.theme === "dark" ? "light colours" : "dark colours"} kind="icon" onClick=${props.onTheme}>◐<//>
       <${Button} label="help" hint="keys (?)" kind="icon" onClick=${() => props.onMenu("help")}>?<//>
     </div>
-    <div class="where" role="status">
+    <h1 class="sr">fsm_agent debugger</h1>
+    <p class="sr" role="status">${spoken(props)}</p>
+    <div class="where">
       <span class=${`chip engine ${status?.phase || ""}`}><span class="sign" aria-hidden="true"></span>engine <b>${phase}</b> ${status && status.phase !== "ended" && html`in <b>${status.state}</b>`} after ${plural(engine, "move")}${status?.where === "elsewhere" && html` <span class="quiet">(another process)</span>`}</span>
       ${status?.text && html`<span class="reason">${status.text}</span>`}
       <span class="gap"></span>
@@ -257,9 +269,39 @@ function Bar(props) {
   </header>`;
 }
 
+/** What a screen reader says when something changed: only while the turn stands still, because twenty moves a second are noise. */
+function spoken({ status, engine, at, look, state }) {
+  if (!status) return "";
+  if (status.phase === "running") return "engine running";
+  const where = status.phase === "ended" ? "" : ` in ${status.state}`;
+  const looking = look === null ? "" : ` You look at ${at}, in ${state}.`;
+  return `engine ${PHASES[status.phase]}${where} after ${plural(engine, "move")}.${status.text ? ` ${status.text}.` : ""}${looking}`;
+}
+
+/** Lists that drop down close when one presses Escape, or somewhere else. */
+function useDropped(box) {
+  useEffect(() => {
+    const away = (event) => {
+      if (box.current?.open && !box.current.contains(event.target)) box.current.open = false;
+    };
+    const leave = (event) => {
+      if (event.key !== "Escape" || !box.current?.open) return;
+      box.current.open = false;
+      box.current.querySelector("summary").focus();
+    };
+    addEventListener("pointerdown", away);
+    addEventListener("keydown", leave);
+    return () => {
+      removeEventListener("pointerdown", away);
+      removeEventListener("keydown", leave);
+    };
+  }, []);
+}
+
 function TurnPicker({ info, onOpen, turn, onMenu, canRun }) {
   const [turns, setTurns] = useState(null);
   const box = useRef(null);
+  useDropped(box);
   const opened = (event) => event.currentTarget.open && get("/api/turns").then((said) => setTurns(said.turns), () => setTurns([]));
   const outcome = info?.outcome || (info?.ended === null ? "unfinished" : "");
   return html`<details class="picker" ref=${box} onToggle=${opened}>
@@ -273,33 +315,38 @@ function TurnPicker({ info, onOpen, turn, onMenu, canRun }) {
 
 const ITEMS = [["compare", "Compare with …"], ["test", "Make a pytest"], ["export", "Export the run"], ["import", "Import a run"], ["steer", "Tell the turn something"]];
 
-function Menu({ onMenu, alive }) {
+/** What only turns with a model can have. */
+const TALKING = new Set(["test", "steer"]);
+
+function Menu({ onMenu, alive, talks }) {
   const box = useRef(null);
-  return html`<details class="menu" ref=${box}><summary aria-label="more">More</summary><div class="drop">${ITEMS.map(([kind, title]) => html`<button type="button" disabled=${kind === "steer" && !alive} onClick=${() => { box.current.open = false; onMenu(kind); }}>${title}</button>`)}</div></details>`;
+  useDropped(box);
+  return html`<details class="menu" ref=${box}><summary aria-label="more">More</summary><div class="drop">${ITEMS.filter(([kind]) => talks || !TALKING.has(kind)).map(([kind, title]) => html`<button type="button" disabled=${kind === "steer" && !alive} onClick=${() => { box.current.open = false; onMenu(kind); }}>${title}</button>`)}</div></details>`;
 }
 
 /** How a turn ended, in plain words, at the top of everything. */
 function Ending({ info, onFork, count }) {
   const result = info?.result;
   if (!result || !info.ended) return null;
-  const bad = info.outcome !== "completed";
-  return html`<section class=${`ending ${info.outcome}`} aria-label="how the turn ended">
-    <h2>${bad ? `${info.outcome[0].toUpperCase()}${info.outcome.slice(1)}: ` : "Completed: "}<span>${words(info.exit)}</span></h2>
+  const outcome = info.outcome || "ended";
+  const bad = !["completed", "ended"].includes(outcome);
+  return html`<section class=${`ending ${outcome}`} aria-label="how the turn ended">
+    <h2>${outcome[0].toUpperCase()}${outcome.slice(1)}: <span>${words(info.exit)}</span></h2>
     ${result.error && !result.final_response?.includes(result.error) && html`<p class="error">${short(result.error, 600)}</p>`}
     ${result.final_response && html`<p class="final">${short(result.final_response, bad ? 400 : 240)}</p>`}
-    <p class="quiet">${plural(result.attempts ?? 0, "request")} · ${(result.total_tokens ?? 0).toLocaleString("en")} tokens · ${result.provider}:${result.model}</p>
+    ${result.model && html`<p class="quiet">${plural(result.attempts ?? 0, "request")} · ${(result.total_tokens ?? 0).toLocaleString("en")} tokens · ${result.provider}:${result.model}</p>`}
     ${bad && html`<p class="quiet">Go back (b) to see how it came to this, and fork before it went wrong.</p>`}
   </section>`;
 }
 
-function Dialogs({ dialog, turn, info, onClose, fork, open, onCompare, onSteer }) {
+function Dialogs({ dialog, hello, turn, info, onClose, fork, open, onCompare, onSteer }) {
   switch (dialog?.kind) {
     case "fork":
-      return html`<${Fork} at=${dialog.at} edit=${dialog.edit} state=${dialog.state} onFork=${fork} onClose=${onClose} />`;
+      return html`<${Fork} at=${dialog.at} edit=${dialog.edit} state=${dialog.state} talks=${hello.talks} over=${hello.over} onFork=${fork} onClose=${onClose} />`;
     case "help":
-      return html`<${Help} lag=${lagWords()} onClose=${onClose} />`;
+      return html`<${Help} lag=${lagWords()} over=${hello.over} onClose=${onClose} />`;
     case "new":
-      return html`<${Ask} title="A new turn" label="message" hint="It is paused before its first request." button="Start" onClose=${onClose} onSend=${async (text) => open((await post("/api/turns", { text })).turn)} />`;
+      return html`<${Ask} title="A new turn" label="message" hint=${hello.talks ? "It is paused before its first request." : `A turn of “${hello.name}”, paused before its first request. The words may be left out, if it needs none.`} button="Start" onClose=${onClose} onSend=${async (text) => open((await post("/api/turns", { text })).turn)} />`;
     case "steer":
       return html`<${Ask} title="Tell the turn something" label="message" hint="The model reads it with the next result of a tool; nothing is stopped." button="Tell it" onClose=${onClose} onSend=${onSteer} />`;
     case "import":
@@ -333,9 +380,9 @@ function Pick({ turn, info, onPick, onClose }) {
     ${turns.length === 0 && html`<p class="quiet">There is no other turn.</p>`}<//>`;
 }
 
-function Empty({ canRun, onNew, dialog, onClose, onOpen }) {
+function Empty({ hello, canRun, onNew, dialog, onClose, onOpen }) {
   return html`<main class="empty"><h1>No turns yet</h1><p class="quiet">Run one with <code>fsm-agent run "…"</code>, and it will be here.</p>
-    ${canRun && html`<${Button} label="new turn" kind="primary" onClick=${onNew}>New turn …<//>`}<${Dialogs} dialog=${dialog} turn="" onClose=${onClose} open=${onOpen} /></main>`;
+    ${canRun && html`<${Button} label="new turn" kind="primary" onClick=${onNew}>New turn …<//>`}<${Dialogs} dialog=${dialog} hello=${hello} turn="" onClose=${onClose} open=${onOpen} /></main>`;
 }
 
 function lagWords() {

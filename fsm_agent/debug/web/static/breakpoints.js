@@ -3,7 +3,9 @@ import { Button, html, useState } from "./ui.js";
 
 const KINDS = ["state", "arrow", "event", "row", "exit"];
 
-export function Breakpoints({ breakpoints, targets, onBreakpoints, onRun, logs, hold, onHold, alive }) {
+const HELD = { model: "each request to the model", tool: "each call of a tool", request: "each request of a state" };
+
+export function Breakpoints({ breakpoints, targets, onBreakpoints, onRun, logs, holds, hold, onHold, alive }) {
   const [kind, setKind] = useState("state");
   const [target, setTarget] = useState("");
   const chosen = targets[kind].includes(target) ? target : targets[kind][0];
@@ -29,13 +31,19 @@ export function Breakpoints({ breakpoints, targets, onBreakpoints, onRun, logs, 
     ${breakpoints.length === 0 && html`<p class="quiet">None.</p>`}
     <h3>Ask me first</h3>
     <p class="quiet">Hold a request back: see exactly what would go out, send it, or answer it by hand.</p>
-    ${["model", "tool"].map((name) => html`<label class="check"><input type="checkbox" disabled=${!alive} checked=${hold.includes(name)} onChange=${(event) => onHold(event.currentTarget.checked ? [...hold, name] : hold.filter((other) => other !== name))} /> before ${name === "model" ? "each request to the model" : "each call of a tool"}</label>`)}
+    ${holds.map((name) => html`<label class="check"><input type="checkbox" disabled=${!alive} checked=${hold.includes(name)} onChange=${(event) => onHold(event.currentTarget.checked ? [...hold, name] : hold.filter((other) => other !== name))} /> before ${HELD[name]}</label>`)}
     <h3>Notes <span class="quiet">of logpoints</span></h3>
     ${logs.length === 0 ? html`<p class="quiet">None yet.</p>` : html`<ol class="logs">${logs.slice(-200).map((one) => html`<li><span class="num quiet">${one.seq}</span> ${one.text}</li>`)}</ol>`}
   </div>`;
 }
 
+/** What is being typed stays, whatever happens to the turn meanwhile; it counts when the field is left. */
 function Part({ label, hint, value, name, onSet }) {
-  return html`<label><span class="quiet">${label}</span><input type="text" aria-label=${name} placeholder=${hint} value=${value} spellcheck=${false}
-    onChange=${(event) => event.currentTarget.value !== value && onSet(event.currentTarget.value)} /></label>`;
+  const [typed, setTyped] = useState(null);
+  const leave = (event) => {
+    if (event.currentTarget.value !== value) onSet(event.currentTarget.value);
+    setTyped(null);
+  };
+  return html`<label><span class="quiet">${label}</span><input type="text" aria-label=${name} placeholder=${hint} value=${typed ?? value} spellcheck=${false}
+    onInput=${(event) => setTyped(event.currentTarget.value)} onChange=${leave} /></label>`;
 }

@@ -3,9 +3,9 @@ import { get, turnPath } from "./api.js";
 import { useFetched } from "./fetched.js";
 import { Moves } from "./pages.js";
 import { rungWords } from "./moves.js";
-import { Button, Exit, html, plural, seconds, short, State, Text, useEffect, useLayoutEffect, useMemo, useRef, useState, words } from "./ui.js";
+import { Button, Exit, html, plural, rem, seconds, short, State, Text, useEffect, useLayoutEffect, useMemo, useRef, useState, words } from "./ui.js";
 
-const ROW = 27;
+const ROW = rem(27);
 
 export function Compare({ left, right, states, rows, onClose, onOpen }) {
   const [found, setFound] = useState(null);
@@ -35,10 +35,15 @@ export function Compare({ left, right, states, rows, onClose, onOpen }) {
   const from = Math.max(0, Math.floor(top / ROW) - 5);
   const shown = found ? Array.from({ length: Math.min(total - from, 50) }, (_, i) => from + i) : [];
   const pair = found ? pairAt(found.stretches, chosen) : null;
-  return html`<section class="compare" aria-label="two runs compared">
+  const whole = useRef(null);
+  useLayoutEffect(() => {
+    whole.current.showModal();
+    box.current.focus();
+  }, []);
+  return html`<dialog class="compare" ref=${whole} aria-label="two runs compared" onClose=${onClose}>
     <header class="compare-head"><h2>Two runs</h2>
       <p role="status">${found && verdict(found)}</p>
-      <${Button} label="close the comparison" onClick=${onClose}>Close<//></header>
+      <${Button} label="close the comparison" onClick=${() => whole.current.close()}>Close<//></header>
     ${problem && html`<p class="problem">${problem}</p>`}
     <div class="compare-names">${[left, right].map((turn, i) => html`<div><b>${i ? "right" : "left"}</b> <code>${turn}</code> <${Button} label=${`open ${i ? "right" : "left"} run`} kind="link" onClick=${() => onOpen(turn)}>open<//></div>`)}</div>
     <div class="compare-box" ref=${box} tabindex="0" role="listbox" aria-label="moves of both runs" onKeyDown=${keys} onScroll=${(event) => setTop(event.currentTarget.scrollTop)}>
@@ -49,7 +54,7 @@ export function Compare({ left, right, states, rows, onClose, onOpen }) {
           <${Side} seq=${a} moves=${sides[0]} states=${states} rows=${rows} /><span class="mark" title=${TITLES[tag]}>${MARKS[tag]}</span><${Side} seq=${b} moves=${sides[1]} states=${states} rows=${rows} /></div>`;
       })}</div></div>
     ${pair && html`<div class="compare-details"><${Details} turn=${left} seq=${pair[1]} side="left" /><${Details} turn=${right} seq=${pair[2]} side="right" /></div>`}
-  </section>`;
+  </dialog>`;
 }
 
 const MARKS = { same: "=", changed: "≠", only_left: "←", only_right: "→" };

@@ -12,11 +12,14 @@ class Drawn {
     for (const group of root.querySelectorAll("[id^='state-']")) this.prepare(group, group.dataset.state, this.states, "state");
     for (const group of root.querySelectorAll("[id^='arrow-']"))
       this.prepare(group, `${group.dataset.source}→${group.dataset.dest}`, this.arrows, "arrow");
+    this.all = [...this.states.values(), ...this.arrows.values()].map((one) => one.group);
+    this.all[0]?.setAttribute("tabindex", "0"); // one stop for the tabulator; the arrow keys go through the rest
     for (const [kind, all] of [["state", this.states], ["arrow", this.arrows]])
       for (const [name, one] of all) {
         const act = (event) => (event.altKey || event.shiftKey ? onRun(kind, name) : onBreak(kind, name));
         one.group.addEventListener("click", act);
         one.group.addEventListener("keydown", (event) => {
+          if (event.key === "ArrowRight" || event.key === "ArrowLeft") return this.go(event, one.group);
           if (event.key !== "Enter" && event.key !== " ") return;
           event.preventDefault();
           event.stopPropagation();
@@ -25,8 +28,17 @@ class Drawn {
       }
   }
 
+  go(event, from) {
+    event.preventDefault();
+    event.stopPropagation();
+    const step = event.key === "ArrowRight" ? 1 : -1;
+    const to = this.all[(this.all.indexOf(from) + step + this.all.length) % this.all.length];
+    for (const one of this.all) one.setAttribute("tabindex", one === to ? "0" : "-1");
+    to.focus();
+  }
+
   prepare(group, name, into, kind) {
-    group.setAttribute("tabindex", "0");
+    group.setAttribute("tabindex", "-1");
     group.setAttribute("role", "button");
     group.setAttribute("aria-pressed", "false");
     group.setAttribute("aria-label", `breakpoint on ${kind} ${name.replace("→", " to ")}`);
@@ -109,7 +121,7 @@ export function Diagram({ svg, onBreak, onRun, ...shown }) {
     drawn.current = new Drawn(place.current, (...a) => acts.current.onBreak(...a), (...a) => acts.current.onRun(...a));
   }, [svg]);
   useLayoutEffect(() => drawn.current.show(shown));
-  return html`<div id="map" class="map" ref=${place} role="group" aria-label="map of the states"></div>`;
+  return html`<div id="map" class="map" ref=${place} role="group" aria-label="map of the states; the left and right keys go through states and arrows"></div>`;
 }
 
 /** The whole table at its own size: the line and the rung that were taken are marked; a click on a line sets a breakpoint on its rows. */

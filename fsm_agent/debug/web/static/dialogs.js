@@ -1,10 +1,11 @@
 // Dialogs: fork with changes, answer by hand, a new turn, texts to keep, help.
-import { Button, html, pretty, useEffect, useRef, useState } from "./ui.js";
+import { Button, html, Parts, pretty, useEffect, useRef, useState, words } from "./ui.js";
 
 export function Dialog({ title, onClose, children, wide }) {
   const box = useRef(null);
   useEffect(() => {
     box.current.showModal();
+    box.current.querySelector("textarea, select, footer button, li button")?.focus();
   }, []);
   return html`<dialog ref=${box} class=${wide ? "wide" : ""} aria-label=${title} onClose=${onClose} onKeyDown=${(event) => event.stopPropagation()}>
     <header><h2>${title}</h2><${Button} label="close" kind="link" onClick=${() => box.current.close()}>✕<//></header>
@@ -13,7 +14,9 @@ export function Dialog({ title, onClose, children, wide }) {
 
 const FORK_HELP = "The turn as it was after so many moves becomes a new turn, in a session of its own. The old one stays as it is, and nothing that ran before runs again.";
 
-export function Fork({ at, edit, state, onFork, onClose }) {
+const OWN_HELP = "The turn as it was after so many moves becomes a new turn, which begins that state anew: what the state asks for is asked again. The old one stays as it is.";
+
+export function Fork({ at, edit, state, talks, over, onFork, onClose }) {
   const [parts, setParts] = useState(() => partsOf(edit, state));
   const [problem, setProblem] = useState("");
   const add = (kind) => setParts([...parts, { kind, key: "", text: "" }]);
@@ -26,10 +29,10 @@ export function Fork({ at, edit, state, onFork, onClose }) {
       setProblem(error.message);
     }
   };
-  const kinds = Object.keys(PARTS).filter((kind) => kind !== "reply" || state === "CallLLM");
+  const kinds = Object.keys(PARTS).filter((kind) => (talks ? kind !== "reply" || state === over : ["counters", "fields"].includes(kind)));
   return html`<${Dialog} title=${`Fork after ${at} ${at === 1 ? "move" : "moves"}`} onClose=${onClose}>
     <form onSubmit=${send}>
-      <p class="quiet">${FORK_HELP}</p>
+      <p class="quiet">${talks ? FORK_HELP : OWN_HELP}</p>
       ${parts.map((part, index) => html`<fieldset><legend>${PARTS[part.kind].title}</legend>
         ${PARTS[part.kind].key && html`<label class="stack"><span class="quiet">${PARTS[part.kind].key}</span><input type="text" aria-label=${PARTS[part.kind].key} value=${part.key} spellcheck=${false} onInput=${(event) => change(index, { key: event.currentTarget.value })} /></label>`}
         ${part.kind !== "rerun_tools" && html`<textarea aria-label=${PARTS[part.kind].title} rows=${PARTS[part.kind].rows || 5} spellcheck=${false} value=${part.text} onInput=${(event) => change(index, { text: event.currentTarget.value })}></textarea>`}
@@ -87,15 +90,17 @@ export function Waiting({ held, onAnswer, onLet }) {
   return held.map((one) => html`<${HeldCard} key=${one.id} one=${one} onAnswer=${onAnswer} onLet=${onLet} />`);
 }
 
+const LET = { model: ["send the request", "Send it"], tool: ["run the tool", "Run it"], request: ["let it be done", "Let it be done"] };
+
 function HeldCard({ one, onAnswer, onLet }) {
   const [byHand, setByHand] = useState(false);
   const [text, setText] = useState("");
   const [problem, setProblem] = useState("");
   const approval = one.kind === "approval";
-  const title = approval ? "May this run?" : one.kind === "model" ? "The model is about to be asked" : "A tool is about to run";
+  const title = { approval: "May this run?", model: "The model is about to be asked", tool: "A tool is about to run", event: `What does ${one.name} report?` }[one.kind] || "A request is about to be made";
   const give = () => {
     try {
-      onAnswer(one.id, one.kind === "model" && text.trim().startsWith("{") ? parsed(text, "the answer") : text);
+      onAnswer(one.id, one.kind !== "tool" && text.trim().startsWith("{") ? parsed(text, "the answer") : text);
     } catch (error) {
       setProblem(error.message);
     }
@@ -104,14 +109,18 @@ function HeldCard({ one, onAnswer, onLet }) {
     <h2>${title}</h2>
     ${one.kind === "model" ? html`<p class="line"><code>${one.name}</code> <span class="quiet">about ${(one.estimate || 0).toLocaleString("en")} tokens</span></p>
       <details class="fold"><summary>the exact body</summary><pre class="text" tabindex="0" aria-label="body of the request">${bodyOf(one.wire)}</pre></details>`
+      : one.kind === "event" ? html`<p class="quiet">Nobody runs this table: you say what each state reports.</p>`
+      : one.kind === "request" ? html`<p class="line"><code>${one.name}</code></p><${Parts} value=${one.request} />`
       : html`<p class="line"><code>${one.name}</code></p><pre class="text" tabindex="0" aria-label="arguments">${pretty(one.arguments)}</pre>`}
-    ${byHand && html`<label class="stack"><span class="quiet">${one.kind === "model" ? 'a text, or {"text", "tool_calls": [{"name", "arguments"}]}' : "the result, as the model reads it"}</span><textarea rows="4" aria-label="answer by hand" value=${text} onInput=${(event) => setText(event.currentTarget.value)} onKeyDown=${(event) => event.stopPropagation()}></textarea></label>`}
+    ${byHand && html`<label class="stack"><span class="quiet">${one.kind === "model" ? 'a text, or {"text", "tool_calls": [{"name", "arguments"}]}' : one.kind === "tool" ? "the result, as the model reads it" : "the reply: its first field as text, or all of them as JSON"}</span><textarea rows="4" aria-label="answer by hand" value=${text} onInput=${(event) => setText(event.currentTarget.value)} onKeyDown=${(event) => event.stopPropagation()}></textarea></label>`}
     ${problem && html`<p class="problem" role="alert">${problem}</p>`}
+    ${approval && one.elsewhere && one.allowable && html`<p class="quiet">Somebody is asked where the turn runs, too; the first answer counts.</p>`}
     <div class="buttons">
-      ${approval && one.elsewhere ? html`<p class="quiet">Asked where the turn runs; it can be allowed only there.</p><${Button} label="deny" kind="danger" onClick=${() => onAnswer(one.id, "deny")}>Deny<//>`
+      ${approval && !one.allowable ? html`<p class="quiet">The rules have not spoken yet. Until then one can only deny.</p><${Button} label="deny" kind="danger" onClick=${() => onAnswer(one.id, "deny")}>Deny<//>`
         : approval ? html`<${Button} label="allow once" kind="primary" onClick=${() => onAnswer(one.id, "once")}>Allow once<//><${Button} label="allow for this session" onClick=${() => onAnswer(one.id, "session")}>Allow for the session<//><${Button} label="deny" kind="danger" onClick=${() => onAnswer(one.id, "deny")}>Deny<//>`
+        : one.kind === "event" ? one.events.map((name, i) => html`<${Button} label=${`report ${words(name)}`} kind=${i ? "" : "primary"} onClick=${() => onAnswer(one.id, name)}>${words(name)}<//>`)
         : byHand ? html`<${Button} label="give this answer" kind="primary" onClick=${give}>Give this answer<//><${Button} label="do not answer by hand" onClick=${() => setByHand(false)}>Back<//>`
-        : html`<${Button} label=${one.kind === "model" ? "send the request" : "run the tool"} kind="primary" onClick=${() => onLet(one.id)}>${one.kind === "model" ? "Send it" : "Run it"}<//><${Button} label="answer by hand" onClick=${() => setByHand(true)}>Answer by hand …<//>`}
+        : html`<${Button} label=${LET[one.kind][0]} kind="primary" onClick=${() => onLet(one.id)}>${LET[one.kind][1]}<//>${one.answerable !== false && html`<${Button} label="answer by hand" onClick=${() => setByHand(true)}>Answer by hand …<//>`}`}
     </div></section>`;
 }
 
@@ -169,15 +178,18 @@ export function Kept({ title, text, name, type, hint, onClose }) {
 }
 
 const KEYS = [
-  ["n", "step: to the next move"], ["i", "into: one request and its reply"], ["o", "over: to the next request to the model"],
+  ["n", "step: to the next move"], ["i", "into: one request and its reply"], ["o", ""],
   ["c", "continue, or pause"], ["b", "back: look at the move before (nothing runs)"], ["m", "look at the move after"],
   ["Home / End", "look at the beginning / follow the engine"], ["[ / ]", "look at the breakpoint before / after"],
   ["f", "fork from where you look"], ["x", "interrupt the turn"], ["/", "search"], ["1 – 5", "tabs of the inspector"], ["?", "this help"],
 ];
 
-export function Help({ lag, onClose }) {
+/** Where *step over* leads. */
+export const overWords = (over) => (over ? "over: to the next request to the model" : "over: out of this state, however often it is repeated");
+
+export function Help({ lag, over, onClose }) {
   return html`<${Dialog} title="Keys" onClose=${onClose}>
-    <table class="keys"><tbody>${KEYS.map(([key, text]) => html`<tr><th scope="row"><kbd>${key}</kbd></th><td>${text}</td></tr>`)}</tbody></table>
+    <table class="keys"><tbody>${KEYS.map(([key, text]) => html`<tr><th scope="row"><kbd>${key}</kbd></th><td>${text || overWords(over)}</td></tr>`)}</tbody></table>
     <p class="quiet">On the map: click a state or an arrow for a breakpoint, Shift-click to run to there. On the lanes: drag to look, wheel to zoom.</p>
     ${lag && html`<p class="quiet">From an event of the engine to this page: ${lag}.</p>`}<//>`;
 }

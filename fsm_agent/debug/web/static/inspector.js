@@ -2,30 +2,32 @@
 import { turnPath } from "./api.js";
 import { Breakpoints } from "./breakpoints.js";
 import { useFetched, WHILE_RUNNING } from "./fetched.js";
-import { Button, Exit, Fold, html, plural, pretty, seconds, short, State, Text, useEffect, useState, words } from "./ui.js";
+import { Button, Exit, Fold, html, Parts, plural, pretty, seconds, short, State, Text, useEffect, useState, words } from "./ui.js";
 
-export const TABS = ["move", "state", "messages", "wire", "breakpoints"];
+const TABS = ["move", "state", "messages", "wire", "breakpoints"];
+export const tabsOf = (talks) => TABS.filter((name) => talks || !["messages", "wire"].includes(name));
 const NAMES = { move: "Move", state: "State", messages: "Messages", wire: "Wire", breakpoints: "Breaks" };
 
 export function Inspector(props) {
   const { turn, at, tab, onTab, again } = props;
+  const tabs = tabsOf(props.talks);
   const position = useFetched(turn && turnPath(turn, `/at/${at}`), again, props.running ? WHILE_RUNNING : 0);
   const shown = position.data;
+  const old = !props.running && Boolean(shown) && shown.at !== at; // of the position before: nothing in it can be clicked
   const choose = (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
     event.stopPropagation();
     event.preventDefault();
-    const next = TABS[(TABS.indexOf(tab) + step + TABS.length) % TABS.length];
+    const next = tabs[(tabs.indexOf(tab) + step + tabs.length) % tabs.length];
     onTab(next);
     event.currentTarget.querySelector(`#tab-${next}`)?.focus();
   };
   return html`<aside class="inspector" aria-label="inspector">
-    ${props.children}
-    <div class="tabs" role="tablist" aria-label="what to inspect" onKeyDown=${choose}>${TABS.map((name) => html`<button type="button" role="tab"
+    <div class="tabs" role="tablist" aria-label="what to inspect" onKeyDown=${choose}>${tabs.map((name) => html`<button type="button" role="tab"
       id=${`tab-${name}`} aria-selected=${tab === name} tabindex=${tab === name ? 0 : -1} aria-controls="panel"
       onClick=${() => onTab(name)}>${NAMES[name]}${badge(name, shown, props)}</button>`)}</div>
-    <div class="panel" id="panel" role="tabpanel" aria-labelledby=${`tab-${tab}`} tabindex="0">
+    <div class="panel" id="panel" role="tabpanel" aria-labelledby=${`tab-${tab}`} aria-busy=${old} tabindex="0">
       ${position.error && html`<p class="problem">${position.error}</p>`}
       ${tab === "breakpoints" ? html`<${Breakpoints} ...${props} />` : shown && html`<${VIEWS[tab]} ...${props} shown=${shown} />`}
     </div>
@@ -93,25 +95,28 @@ const brief = (value) => (typeof value === "string" ? value : JSON.stringify(val
 
 const QUIET = new Set(["Tell", "CheckSignals", "Persist", "CloseTurn", "Transform", "NoteCompaction", "SyncMemory"]);
 
-function Visit({ title, entries, shown, onAnswer, onFork, after }) {
+function Visit({ title, entries, shown, talks, onFork, after }) {
   const loud = entries.filter((one) => !QUIET.has(one.kind));
   const quiet = entries.filter((one) => QUIET.has(one.kind));
   return html`<section><h3>${title}</h3>
     ${entries.length === 0 && html`<p class="quiet">nothing yet</p>`}
-    ${loud.map((one) => html`<${Effect} one=${one} onFork=${onFork} at=${after ? shown.at : shown.at - 1} />`)}
+    ${loud.map((one) => html`<${Effect} one=${one} onFork=${onFork} talks=${talks} at=${after ? shown.at : shown.at - 1} />`)}
     ${quiet.length > 0 && html`<${Fold} title=${html`<span class="quiet">${plural(quiet.length, "small request")}</span>`} extra=${[...new Set(quiet.map((one) => one.kind))].join(", ")}>
-      ${quiet.map((one) => html`<${Effect} one=${one} onFork=${onFork} at=${after ? shown.at : shown.at - 1} />`)}<//>`}
+      ${quiet.map((one) => html`<${Effect} one=${one} onFork=${onFork} talks=${talks} at=${after ? shown.at : shown.at - 1} />`)}<//>`}
   </section>`;
 }
 
-function Effect({ one, onFork, at }) {
+/** What a reply of another table's says, as far as one can know: its first text. */
+const firstText = (reply) => Object.entries(reply || {}).find(([name, value]) => name !== "is" && typeof value === "string" && value)?.[1];
+
+function Effect({ one, onFork, at, talks }) {
   const { kind, name, status, request, reply } = one;
   const bad = reply?.is === "Failure" || ["error", "denied", "unknown", "timeout"].includes(reply?.status) || status === "unknown";
-  const said = { Failure: reply?.message, ModelReply: reply?.text, ToolOutcome: reply?.text, Approval: reply?.granted ? "granted" : `denied: ${reply?.reason || ""}` }[reply?.is];
+  const said = talks ? { Failure: reply?.message, ModelReply: reply?.text, ToolOutcome: reply?.text, Approval: reply?.granted ? "granted" : `denied: ${reply?.reason || ""}` }[reply?.is] : firstText(reply);
   const title = html`<b>${kind}</b> ${name && html`<code>${name}</code>`} ${reply?.is === "Failure" && html`<span class="tag bad">${reply.kind}${reply.status ? ` ${reply.status}` : ""}</span>`}${status === "in_flight" && html`<span class="tag">in flight</span>`}${["by hand", "taken over"].includes(status) && html`<span class="tag">${status}</span>`}`;
   return html`<div class=${`effect${bad ? " bad" : ""}`}>
     <${Fold} title=${title} extra=${seconds(one.seconds)}>
-      <h4>request</h4><${Text} value=${request} label=${`request of ${kind}`} />
+      <h4>request</h4>${talks ? html`<${Text} value=${request} label=${`request of ${kind}`} />` : html`<${Parts} value=${request} />`}
       <h4>reply</h4>${reply === null ? html`<p class="quiet">none yet</p>` : html`<${Text} value=${reply} label=${`reply to ${kind}`} />`}
     <//>
     ${said && html`<p class="said">${short(said, 400)}</p>`}
@@ -125,17 +130,24 @@ const calls = (reply) => reply?.tool_calls?.length > 0 && html`<ul class="calls"
 
 // The turn's state
 
-function StateView({ shown, onFork }) {
+/** Is it what the page says elsewhere already: the counters, their limits, or a place in a transcript that there is none of? */
+function said(name, value, { counters, limits }) {
+  const same = (known) => value && typeof value === "object" && Object.keys(value).length === Object.keys(known).length && Object.entries(value).every(([key, one]) => known[key] === one);
+  return name === "history" || name === "rows" || same(counters) || same(limits);
+}
+
+function StateView(props) {
+  const { shown, onFork } = props;
   const names = Object.keys(shown.counters);
   const changed = new Map((shown.move?.changes || []).map(([name, before, after]) => [name, [before, after]]));
   const weight = (name) => (changed.has(name) ? 2 : shown.counters[name] ? 1 : 0);
-  const rest = Object.entries(shown.snapshot).filter(([name]) => !names.includes(name) && !["limits", "block"].includes(name));
+  const rest = Object.entries(shown.snapshot).filter(([name, value]) => !names.includes(name) && !["limits", "block"].includes(name) && (props.talks || !said(name, value, shown)));
   return html`<div>
-    <h2>TurnState <span class="quiet">after ${plural(shown.at, "move")}</span></h2>
+    <h2>State of the turn <span class="quiet">after ${plural(shown.at, "move")}</span></h2>
     <section><h3>Counters <${Button} label="fork with other counters" kind="link" onClick=${() => onFork(shown.at, { counters: nonzero(shown.counters) })}>edit and fork<//></h3>
       <table class="counters"><tbody>${[...names].sort((a, b) => weight(b) - weight(a)).map((name) => html`<${Counter} name=${name} value=${shown.counters[name]} limit=${shown.limits[name]} changed=${changed.get(name)} />`)}</tbody></table>
     </section>
-    <section><h3>Fields</h3>${rest.map(([name, value]) => html`<${Field} name=${name} value=${value} changed=${shown.changed.some((one) => one.field === name)} />`)}</section>
+    <section><h3>Fields${!props.talks && html` <${Button} label="fork with other fields" kind="link" onClick=${() => onFork(shown.at, { fields: {} })}>edit and fork<//>`}</h3>${rest.map(([name, value]) => html`<${Field} name=${name} value=${value} changed=${shown.changed.some((one) => one.field === name)} />`)}</section>
   </div>`;
 }
 

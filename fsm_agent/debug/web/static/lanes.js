@@ -3,8 +3,9 @@ import { turnPath } from "./api.js";
 import { useFetched, WHILE_RUNNING } from "./fetched.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./ui.js";
 
-const LANE = 10;
-const LEFT = 104;
+const LEFT = 122;
+/** Height of a lane: many share the room, few do not fill it. */
+const laneOf = (states) => Math.max(5, Math.min(15, Math.floor(96 / states.length)));
 
 export function Lanes({ turn, count, at, engine, states, onLook, theme, running }) {
   const canvas = useRef(null);
@@ -14,6 +15,7 @@ export function Lanes({ turn, count, at, engine, states, onLook, theme, running 
   const first = span ? span.first : 0;
   const last = span ? Math.min(span.last, count) : count;
   const wide = Math.max(1, width - LEFT - 12);
+  const lane = laneOf(states);
 
   useEffect(() => setSpan(null), [turn]);
   useLayoutEffect(() => {
@@ -28,9 +30,10 @@ export function Lanes({ turn, count, at, engine, states, onLook, theme, running 
   useLayoutEffect(() => {
     const element = canvas.current;
     const scale = window.devicePixelRatio || 1;
-    const height = states.length * LANE;
+    const height = states.length * lane;
     element.width = Math.max(1, wide * scale);
     element.height = height * scale;
+    element.style.height = `${height}px`;
     const pen = element.getContext("2d");
     pen.scale(scale, scale);
     pen.clearRect(0, 0, wide, height);
@@ -39,14 +42,14 @@ export function Lanes({ turn, count, at, engine, states, onLook, theme, running 
     const colours = states.map((_, i) => style.getPropertyValue(i === states.length - 1 ? "--final" : `--t${i % 7}`));
     const step = wide / data.masks.length;
     const grid = style.getPropertyValue("--line");
-    states.forEach((_, lane) => {
+    states.forEach((_, i) => {
       pen.fillStyle = grid;
-      pen.fillRect(0, lane * LANE + LANE / 2 - 0.5, wide, 1);
+      pen.fillRect(0, i * lane + lane / 2 - 0.5, wide, 1);
     });
-    states.forEach((_, lane) => {
-      pen.fillStyle = colours[lane];
+    states.forEach((_, i) => {
+      pen.fillStyle = colours[i];
       data.masks.forEach((mask, bucket) => {
-        if (mask & (1 << lane)) pen.fillRect(bucket * step, lane * LANE + 1, Math.max(1, step > 6 ? step - 1 : step), LANE - 2);
+        if (Math.floor(mask / 2 ** i) % 2) pen.fillRect(bucket * step, i * lane + 1, Math.max(1, step > 6 ? step - 1 : step), lane - 2);
       });
     });
   }, [data, width, theme, turn]);
@@ -99,7 +102,7 @@ export function Lanes({ turn, count, at, engine, states, onLook, theme, running 
 
   return html`<section class="lanes" ref=${box} aria-label="lanes of the states" onPointerDown=${press}
     onPointerMove=${(event) => event.buttons === 1 && event.currentTarget.hasPointerCapture(event.pointerId) && scrub(event)}>
-    <ul class="lane-names" aria-hidden="true">${states.map((name, i) => html`<li class=${i === states.length - 1 ? "final" : `t${i % 7}`}>${name}</li>`)}</ul>
+    <ul class="lane-names" aria-hidden="true" style=${{ "--lane": `${lane}px`, "--words": `${Math.min(lane, 11)}px` }}>${states.map((name, i) => html`<li class=${i === states.length - 1 ? "final" : `t${i % 7}`} title=${name}><span>${name}</span></li>`)}</ul>
     <canvas ref=${canvas} class="lane-canvas" role="img" aria-label="the state at every position, as columns"></canvas>
     <div class="marker engine" hidden=${!inSight(engine)} style=${{ transform: `translateX(${placeOf(engine)}px)` }} title="where the engine is"></div>
     <div class="marker look" hidden=${!inSight(at)} style=${{ transform: `translateX(${placeOf(at)}px)` }} role="slider" tabindex="0"

@@ -1,7 +1,7 @@
 // The list of moves. Only the rows in sight are in the document, and only the pages around them are fetched.
-import { Exit, html, seconds, State, useEffect, useLayoutEffect, useRef, useState, words } from "./ui.js";
+import { Exit, html, rem, seconds, State, useEffect, useLayoutEffect, useRef, useState, words } from "./ui.js";
 
-export const ROW = 25;
+export const ROW = rem(25);
 const AROUND = 6;
 
 export function MoveList({ moves, count, at, engine, states, rows, found, onLook, version }) {

@@ -18,6 +18,10 @@ export function clock(value) {
   return value ? new Date(value * 1000).toLocaleTimeString([], { hour12: false }) : "";
 }
 
+/** Pixels at the text size of the reader. */
+const scale = parseFloat(getComputedStyle(document.documentElement).fontSize) / 16;
+export const rem = (pixels) => pixels * scale;
+
 export const words = (name) => (name || "").replaceAll("_", " ");
 export const plural = (count, one, many = `${one}s`) => `${count.toLocaleString("en")} ${count === 1 ? one : many}`;
 
@@ -49,6 +53,15 @@ export function Text({ value, label }) {
   const cut = text.length > MOST;
   return html`<pre class="text" tabindex="0" aria-label=${label}>${cut ? text.slice(0, MOST) : text}${cut &&
   html`<span class="quiet">\n… ${(text.length - MOST).toLocaleString("en")} more characters</span>`}</pre>`;
+}
+
+/** An object by its parts: short ones beside their names, long texts with their line breaks. */
+export function Parts({ value }) {
+  return html`<dl class="parts">${Object.entries(value).filter(([name]) => name !== "is").map(([name, part]) => {
+    const text = pretty(part ?? null);
+    const long = text.length > 60 || text.includes("\n");
+    return html`<div class=${long ? "long" : ""}><dt>${name}</dt><dd>${long ? html`<${Text} value=${text} label=${name} />` : html`<code>${text}</code>`}</dd></div>`;
+  })}</dl>`;
 }
 
 /** A part that opens and closes; what is in it is made when it is first opened. */

@@ -1,0 +1,139 @@
+"""A table of the user's own on the page: the map of its states, its turns, its requests; and a table that is played by hand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.review_loop.debugged import review
+from examples.review_loop.table import TABLE
+from fsm_agent.debug import Workshop
+from fsm_agent.debug.own.played import played
+from fsm_agent.store import store_for
+from tests.browser.conftest import Browser
+from tests.browser.test_page import NAMELESS, OVERLAPS, engine, looks_at
+
+pytestmark = pytest.mark.slow
+
+
+def own(home: Path) -> Workshop:
+    return Workshop.of_table(store_for(home, "normal"), review)
+
+
+def test_a_review_is_stepped_looked_at_and_forked(browser: Browser, home: Path) -> None:
+    workshop = own(home)
+    page = browser.open(browser.serve(workshop, workshop.start("Say what a cat is.").id).url)
+    names = [page.locator(f"#state-{name} .name").inner_html() for name in ("Draft", "Criticise", "Revise", "Close")]
+    assert len(names) == 4
+    assert page.locator(".lane-names li").all_inner_texts() == ["Draft", "Criticise", "Revise", "Close"]
+    assert page.get_by_role("tab").all_inner_texts() == ["Move", "State", "Breaks"]
+
+    # run to the first objection, and see what was said
+    page.locator("#arrow-Criticise-Revise .label").click()
+    page.locator("#arrow-Criticise-Revise[aria-pressed=true]").wait_for()
+    page.keyboard.press("c")
+    engine(page, "paused.*Revise.*2 moves")
+    inspector = page.get_by_label("inspector")
+    inspector.get_by_text("REVISE It does not say how the state changes.").wait_for()
+    assert "rounds left" in inspector.inner_text()
+    page.get_by_role("tab", name="State").click()
+    assert page.locator(".counters .changed").inner_text().split() == ["rounds", "0", "1", "/", "3"]
+    inspector.get_by_text("objections", exact=True).wait_for()
+    assert "limits" not in inspector.inner_text(), "said with the counters already"
+
+    # one request, then out of the state, then back
+    page.get_by_role("tab", name="Move").click()
+    page.keyboard.press("i")
+    page.locator(".reason", has_text="Ask done").wait_for()
+    page.keyboard.press("o")
+    engine(page, "paused.*Criticise.*3 moves")
+    page.keyboard.press("b")
+    looks_at(page, "2 of 3.*Revise")
+    page.keyboard.press("End")
+    page.keyboard.press("c")
+    engine(page, "ended")
+    page.get_by_label("how the turn ended").get_by_text("Completed: accepted").wait_for()
+
+    # fork with another counter, and compare
+    page.keyboard.press("b")
+    page.keyboard.press("b")
+    looks_at(page, "2 of 4")
+    page.get_by_role("tab", name="State").click()
+    page.get_by_role("button", name="fork with other counters").click()
+    page.get_by_role("dialog").get_by_role("textbox", name="Counters").fill('{"rounds": 3}')
+    page.get_by_role("dialog").get_by_role("button", name="Fork with these changes").click()
+    engine(page, "paused.*Revise.*2 moves")
+    page.get_by_role("tab", name="Breaks").click()
+    page.get_by_label("before each request of a state").check()
+    page.keyboard.press("c")
+    card = page.get_by_role("alertdialog", name="A request is about to be made")
+    card.get_by_text("A reviewer says").wait_for()
+    card.get_by_role("button", name="answer by hand").click()
+    card.get_by_label("answer by hand", exact=True).last.fill("A machine with states.")
+    card.get_by_role("button", name="give this answer").click()
+    page.get_by_label("how the turn ended").get_by_text("Failed: stalemate").wait_for()
+    page.get_by_label("more", exact=True).click()
+    assert page.get_by_role("button", name="Make a pytest").count() == 0
+    page.get_by_role("button", name="Compare with …").click()
+    page.get_by_role("dialog").get_by_role("button", name=re.compile("completed")).click()
+    page.get_by_text("2 moves in common before the fork · first other answer in move 3 · first other move is 3").wait_for()
+
+
+def test_a_new_turn_an_export_and_its_import(browser: Browser, home: Path, tmp_path: Path) -> None:
+    workshop = own(home)
+    page = browser.open(browser.serve(workshop, workshop.start("").id).url)
+    page.locator(".picker summary").click()
+    page.get_by_role("button", name="new turn").click()
+    page.get_by_role("dialog").get_by_text("A turn of “review”").wait_for()
+    page.get_by_label("message", exact=True).fill("Say what a dog is.")
+    page.get_by_role("dialog").get_by_role("button", name="Start").click()
+    page.locator(".picker .asked", has_text="Say what a dog is.").first.wait_for()
+    page.keyboard.press("c")
+    engine(page, "ended")
+    page.get_by_role("button", name="show the whole table").click()
+    page.locator(".table-view [data-event='accepted'].taken").wait_for()
+    page.get_by_label("more", exact=True).click()
+    page.get_by_role("button", name="Export the run").click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name=re.compile("^save as")).click()
+    download.value.save_as(tmp_path / "run.jsonl")
+    page.get_by_role("button", name="close", exact=True).click()
+    page.get_by_label("more", exact=True).click()
+    page.get_by_role("button", name="Import a run").click()
+    page.get_by_label("exported file").set_input_files(tmp_path / "run.jsonl")
+    page.get_by_role("dialog").get_by_role("button", name="Import").click()
+    page.wait_for_function("() => document.querySelector('.ending')?.textContent.includes('accepted')")
+
+
+def test_a_table_is_played_by_hand(browser: Browser, home: Path) -> None:
+    workshop = Workshop.of_table(store_for(home, "normal"), played(TABLE, {"rounds": 1}))
+    page = browser.open(browser.serve(workshop, workshop.start("").id).url)
+    page.keyboard.press("c")
+    for state, event in (("Draft", "written"), ("Criticise", "objections"), ("Revise", "written"), ("Criticise", "objections")):
+        card = page.get_by_role("alertdialog", name=f"What does {state} report?")
+        card.get_by_role("button", name=f"report {event}", exact=True).click()
+    page.get_by_label("how the turn ended").get_by_text("Ended: rounds spent").wait_for()
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (1024, 768), (768, 1024)])
+def test_its_map_is_readable(browser: Browser, home: Path, size: tuple[int, int]) -> None:
+    """No text on the map is smaller than eight pixels, nothing lies on anything else, and all of it is in sight."""
+    workshop = own(home)
+    page = browser.open(browser.serve(workshop, workshop.start("").id).url, *size)
+    assert page.evaluate(NAMELESS) == []
+    assert page.evaluate(OVERLAPS) == []
+    boxes: list[Any] = page.evaluate(
+        "() => [...document.querySelectorAll('#map .box')].map((one) => one.getBoundingClientRect())"
+        ".map((one) => [one.left, one.top, one.right, one.bottom])"
+    )
+    for number, (left, top, right, bottom) in enumerate(boxes):
+        assert 0 <= left < right <= size[0]
+        others = boxes[number + 1 :]
+        assert not [one for one in others if one[0] < right and left < one[2] and one[1] < bottom and top < one[3]]
+    smallest = page.evaluate(
+        "() => Math.min(...[...document.querySelectorAll('#map .label')].map((one) => one.getBoundingClientRect().height))"
+    )
+    assert smallest >= 8

@@ -1,0 +1,129 @@
+"""What keeps a move cheap: few commits, nothing that walks the history or the text, nothing made for nobody."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from fsm_agent import Agent, tool
+from fsm_agent.callbacks import Callbacks
+from fsm_agent.clock import SystemClock
+from fsm_agent.errors import StoreError
+from fsm_agent.live import LiveReply
+from fsm_agent.store import Database, Store
+from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
+
+
+class OneByOne(Database):
+    """Each job has a commit of its own, so that commits can be counted."""
+
+    group = 1
+
+
+@tool(concurrency="parallel", effect="pure")
+async def echo(words: str) -> str:
+    """Give a text back."""
+    return words
+
+
+def agent(home: Path, rounds: int) -> Agent:
+    return Agent(
+        ScriptedModel([*(tools(call("echo", {"words": str(number)})) for number in range(rounds)), text("done")]),
+        tools=[echo],
+        toolsets=[],
+        system_prompt="Be short.",
+        home=home,
+        store=Store(home, opened=OneByOne),
+        clock=FakeClock(),
+        settings={"max_iterations": rounds + 1, "prompt": {"context_files": False}, "store": {"index": False}},
+    )
+
+
+def test_a_tool_round_is_five_commits(tmp_path: Path) -> None:
+    """Three moves, and the intents to call the model and to run the tool; a reply goes with the move that it leads to."""
+    commits = []
+    for rounds in (2, 5):
+        one = agent(tmp_path / str(rounds), rounds)
+        assert one.chat("go") == "done"
+        commits.append(one._store.database.commits)
+    assert commits[1] - commits[0] == 3 * 5
+
+
+def test_a_move_of_a_long_turn_adds_as_little_to_the_journal_as_one_of_a_short_turn(tmp_path: Path) -> None:
+    """Also the 128 calls that the guardrails remember are written as what changed."""
+    one = agent(tmp_path, 150)
+    turn = one.start("go")
+    turn.run()
+    with one._store.database.reading() as c:
+        sizes = [size for (size,) in c.execute("SELECT length(delta) FROM transitions WHERE turn = ? ORDER BY seq", (turn.id,))]
+    assert max(sizes[-30:-1]) < 1.2 * max(sizes[10:40])
+    assert max(sizes[10:]) < 700
+
+
+def test_a_job_that_fails_alone_leaves_nothing_behind(tmp_path: Path) -> None:
+    database = Database(tmp_path / "x.db")
+    insert = "INSERT INTO marks VALUES (?, ?)"
+    database.write(lambda c: c.execute(insert, ("one", 1)) and None)
+    before = database.commits
+    with pytest.raises(StoreError, match="UNIQUE"):
+        database.write(lambda c: [c.execute(insert, ("half", 1)), c.execute(insert, ("one", 1))])
+    assert database.commits == before
+    database.write(lambda c: c.execute(insert, ("two", 2)) and None)
+    with database.reading() as c:
+        assert c.execute("SELECT name FROM marks ORDER BY name").fetchall() == [("one",), ("two",)]
+    database.close()
+
+
+def test_what_a_disk_refuses_is_tried_on_a_new_connection(tmp_path: Path) -> None:
+    database, seen = Database(tmp_path / "x.db"), []
+
+    def broken(connection: sqlite3.Connection) -> None:
+        seen.append(connection)
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with pytest.raises(StoreError, match="disk I/O error"):
+        database.write(broken)
+    database.write(seen.append)
+    assert seen[0] is not seen[1]
+    database.close()
+
+
+def test_a_chunk_costs_the_same_in_a_long_stream() -> None:
+    """Adding each piece to one long text would copy all of it for each: twenty times the cost at this length."""
+
+    def cost(chunks: int) -> float:
+        live = LiveReply(SystemClock(), Callbacks())
+        live.begin()
+        began = time.process_time()
+        for _ in range(chunks):
+            live.text("word ")
+        spent = time.process_time() - began
+        live.close()
+        assert live.shown == "word " * chunks
+        return spent / chunks
+
+    cost(2_000)
+    assert min(cost(100_000) for _ in range(2)) < 6 * min(cost(2_000) for _ in range(5))
+
+
+def test_what_is_costly_to_tell_is_made_only_for_somebody() -> None:
+    callbacks = Callbacks({"transition": lambda turn: None})
+    assert callbacks.hears("transition")
+    assert not callbacks.hears("tool_progress")
+
+
+def test_the_journal_of_a_turn_holds_every_request_and_reply_as_before(tmp_path: Path) -> None:
+    one = agent(tmp_path, 1)
+    turn = one.start("go")
+    turn.run()
+    with one._store.database.reading() as c:
+        rows = c.execute(
+            "SELECT kind, status, request, reply FROM effects WHERE turn = ? ORDER BY seq, ordinal, place", (turn.id,)
+        )
+        found = [(kind, status, json.loads(request)["is"], json.loads(reply or "null")) for kind, status, request, reply in rows]
+    assert [kind for kind, *_ in found].count("CallModel") == 2
+    assert all(status == "done" and kind == asked and reply is not None for kind, status, asked, reply in found)

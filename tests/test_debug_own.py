@@ -1,0 +1,537 @@
+"""A table of the user's own under the debugger: stepped, looked back at, changed, forked, compared; here and elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import httpx2 as httpx
+import pytest
+
+from examples.review_loop.debugged import review
+from examples.review_loop.table import TABLE as REVIEW
+from fsm_agent.cli.entry import main
+from fsm_agent.debug import Debugger, Status, TableTurn, Workshop
+from fsm_agent.debug.engines import Here
+from fsm_agent.debug.own.played import played
+from fsm_agent.errors import ConfigError
+from fsm_agent.journal import MemoryJournal
+from fsm_agent.machine import Machine
+from fsm_agent.runner import Runner
+from fsm_agent.store import store_for
+from fsm_agent.table import Counter, Row, Rung, Table, end, go, left, lines_of, on
+from tests.dap_editor import editing
+
+ROOT = Path(__file__).parents[1]
+
+# A van that breaks down
+
+AGAIN = Rung("drive again", "Drive", left("tries"), ("tries",))
+PARCEL = Table(
+    name="parcel",
+    states=("Pack", "Drive", "Done"),
+    final="Done",
+    counters=(Counter("tries"),),
+    lines=lines_of(
+        {
+            "Pack": [on("packed", go("Drive"), why="the parcel is closed")],
+            "Drive": [
+                on("arrived", end("delivered", "Done"), why="at the door"),
+                on("broken", AGAIN, end("lost", "Done"), why="the van broke down"),
+                on("stopped", end("stopped", "Done"), why="somebody said so"),
+            ],
+        }
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Weather:
+    sky: str
+    degrees: int = 0
+
+
+@dataclass(frozen=True)
+class LookOut:
+    """How is the weather? What the answer is made of is said here."""
+
+    place: str
+    reply: ClassVar[type] = Weather
+
+
+@dataclass(frozen=True)
+class Honk:
+    """Nobody knows what this is answered with."""
+
+    times: int
+
+
+@dataclass
+class Parcel:
+    turn_id: str
+    what: str
+    state: str = "Pack"
+    seq: int = 0
+    tries: int = 0
+    limits: dict[str, int] = field(default_factory=lambda: {"tries": 2})
+    sky: str = ""
+    came: Row | None = None
+    told: list[str] = field(default_factory=list)
+    secret: Any = field(default=None, metadata={"stored": False})
+
+    def count(self, counter: str) -> int:
+        return int(getattr(self, counter))
+
+    def limit(self, name: str) -> int:
+        return self.limits[name]
+
+    def spend(self, counter: str) -> None:
+        self.tries += 1
+
+    def reset(self, counter: str) -> None:
+        self.tries = 0
+
+    def arrive(self, row: Row) -> None:
+        self.came = row
+
+    def crash(self, error: BaseException) -> None:
+        raise error
+
+    def interrupt(self, message: str | None) -> None:
+        self.told.append(f"stop: {message}")
+
+    def dump(self) -> dict[str, object]:
+        return {"what": self.what}
+
+
+def pack(turn: Parcel) -> Generator[Any, Any, str]:
+    yield Honk(1)
+    return "packed"
+
+
+def drive(turn: Parcel) -> Generator[Any, Any, str]:
+    weather = yield LookOut("hill")
+    turn.sky = weather.sky
+    if turn.told:
+        return "stopped"
+    return "arrived" if weather.sky == "blue" else "broken"
+
+
+def done(turn: Parcel) -> Generator[Any, Any, None]:
+    yield from ()
+
+
+STATES: dict[str, Any] = {"Pack": pack, "Drive": drive, "Done": done}
+MACHINE = Machine(PARCEL)
+NUMBERS = itertools.count(1)
+
+
+class Post:
+    """Makes runners; the sky is grey at first. ``asked`` are the requests that were really performed."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.skies = ["grey", "blue"]
+
+    async def perform(self, request: Any) -> Any:
+        self.asked.append(request)
+        return Weather(self.skies.pop(0) if len(self.skies) > 1 else self.skies[0]) if isinstance(request, LookOut) else None
+
+    def make(self, begin: str | Parcel) -> Runner:
+        turn = begin if isinstance(begin, Parcel) else Parcel(f"parcel-{next(NUMBERS)}", begin or "a book")
+        return Runner(turn, MACHINE, STATES, self.perform, MemoryJournal())
+
+
+class Desk:
+    def __init__(self, home: Path) -> None:
+        self.post, self.store = Post(), store_for(home, "normal")
+        self.workshop = Workshop.of_table(self.store, self.post.make)
+
+    def start(self, text: str = "a vase") -> Debugger:
+        return self.workshop.start(text)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(tmp_path / "parcels")
+    yield made
+    made.workshop.close()
+
+
+def order(debugger: Debugger, name: str, **body: Any) -> Status:
+    async def ordered() -> Status:
+        debugger.order(name, body)
+        return await debugger.settled(10)
+
+    return asyncio.run(ordered())
+
+
+def test_it_is_stepped_stopped_and_looked_at(desk: Desk) -> None:
+    debugger = desk.start()
+    assert (debugger.status.phase, debugger.status.state, desk.post.asked) == ("paused", "Pack", [])
+    assert order(debugger, "into").text == "Honk done"
+    assert desk.post.asked == [Honk(1)]
+    assert order(debugger, "step").state == "Drive"
+    debugger.breakpoint("arrow", "Drive->Drive", condition="tries >= 1")
+    met = order(debugger, "continue")
+    assert (met.reason, met.seq, met.state) == ("breakpoint", 2, "Drive")
+    (move,) = debugger.record.moves(2, 2)
+    assert (move["row"], move["guards"], move["changes"]) == ("Drive.broken/1", [["tries left", True]], [["tries", 0, 1]])
+    (visit,) = debugger.record.visit(1)
+    assert visit["request"] == {"is": "LookOut", "place": "hill"}
+    assert visit["reply"] == {"is": "Weather", "sky": "grey", "degrees": 0}
+    assert debugger.record.counters(2, ["tries"]) == {"tries": 1}
+    facts = debugger.record.snapshot(2)
+    assert (facts["what"], facts["sky"], facts["limits"], facts["came"]) == ("a vase", "grey", {"tries": 2}, "Drive.broken/1")
+    assert "secret" not in facts
+    assert [one["field"] for one in debugger.record.changed(2)] == ["tries", "sky", "came"]
+
+    assert debugger.look.back() == 1
+    assert len(desk.post.asked) == 2, "looking back asks nothing"
+    assert order(debugger, "continue").phase == "ended"
+    assert debugger.record.info.exit == "delivered"
+
+
+def test_step_over_leaves_the_state_however_often_it_is_repeated(desk: Desk) -> None:
+    debugger = desk.start()
+    assert order(debugger, "over").state == "Drive"
+    assert order(debugger, "over").state == "Done"
+    assert [step.row for step in debugger.record.steps()] == ["Pack.packed", "Drive.broken/1", "Drive.arrived"]
+
+
+def test_a_fork_goes_on_from_a_position_with_changes(desk: Desk) -> None:
+    first = desk.start()
+    order(first, "continue")
+    desk.post.skies = ["grey"]
+    fork = desk.workshop.fork(first.id, 1, {"counters": {"tries": 2}, "fields": {"what": "a lamp"}})
+    assert (fork.status.seq, fork.status.state, fork.record.snapshot(1)["what"]) == (1, "Drive", "a lamp")
+    order(fork, "continue")
+    assert fork.record.info.exit == "lost", "both tries were spent already"
+    assert first.record.snapshot(1)["what"] == "a vase"
+    found = desk.workshop.compare(first.id, fork.id)
+    assert (found.shared, found.parted) == (1, 2)
+    assert [one.id for one in desk.workshop.recent()] == [fork.id, first.id]
+    for edit, says in (
+        ({"counters": {"wheels": 1}}, "no such counter"),
+        ({"counters": {"tries": -1}}, "cannot be set so"),
+        ({"fields": {"state": "Done"}}, "no such field"),
+        ({"fields": {"limits_": 3}}, "field limits cannot be set so"),
+        ({"reply": "x"}, "cannot be edited so"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            desk.workshop.fork(first.id, 1, edit)
+    with pytest.raises(ConfigError, match="no move of that number"):
+        desk.workshop.fork(first.id, 9)
+
+
+def test_requests_are_held_back_and_answered_by_hand(desk: Desk) -> None:
+    debugger = desk.start()
+    debugger.order("hold", {"kinds": ["request"]})
+    (held,) = order(debugger, "continue").held
+    assert (held["name"], held["request"], held["answerable"]) == ("Honk", {"is": "Honk", "times": 1}, False)
+    with pytest.raises(ConfigError, match="in class Honk: reply: ClassVar"):
+        debugger.order("answer", {"id": held["id"], "said": "honked"})
+    debugger.order("let", {"id": held["id"]})
+    held = _held_next(debugger, held["id"])
+    assert (held["name"], held["answerable"]) == ("LookOut", True)
+    with pytest.raises(ConfigError, match="sky, degrees"):
+        debugger.order("answer", {"id": held["id"], "said": {"wind": 3}})
+    debugger.order("answer", {"id": held["id"], "said": {"sky": "blue", "degrees": 20}})
+    assert asyncio.run(_ended(debugger)).phase == "ended"
+    assert desk.post.asked == [Honk(1)]
+    assert debugger.record.visit(1)[0]["reply"] == {"is": "Weather", "sky": "blue", "degrees": 20}
+    with pytest.raises(ConfigError, match="this cannot be held back"):
+        desk.start().order("hold", {"kinds": ["model"]})
+
+
+def _held_next(debugger: Debugger, before: int) -> dict[str, Any]:
+    for _ in range(500):
+        held = [one for one in debugger.status.held if one["id"] != before]
+        if held:
+            return held[0]
+        time.sleep(0.01)
+    raise AssertionError(debugger.status)
+
+
+async def _ended(debugger: Debugger) -> Status:
+    async with asyncio.timeout(10):
+        while debugger.status.phase != "ended":
+            await asyncio.sleep(0.01)
+    return debugger.status
+
+
+def test_people_say_things_to_a_turn_that_can_hear(desk: Desk) -> None:
+    debugger = desk.start()
+    order(debugger, "interrupt", message="enough")
+    assert debugger.record.info.exit == "stopped"
+    assert debugger.record.snapshot(2)["told"] == ["stop: enough"]
+    with pytest.raises(ConfigError, match=r"a method steer\(text\)"):
+        desk.start().order("steer", {"text": "left"})
+
+
+def test_a_turn_that_was_left_is_resumed_where_it_was(desk: Desk) -> None:
+    debugger = desk.start()
+    order(debugger, "step")
+    debugger.close()
+    for _ in range(200):
+        if desk.workshop.open(debugger.id).status.phase == "idle":
+            break
+        time.sleep(0.01)
+    resumed = desk.workshop.resume(debugger.id)
+    assert (resumed.status.phase, resumed.status.seq) == ("paused", 1)
+    assert order(resumed, "continue").phase == "ended"
+    assert resumed.record.count == 3
+    with pytest.raises(ConfigError, match="the turn ended with"):
+        desk.workshop.resume(debugger.id)
+
+
+def test_a_run_is_exported_and_imported(desk: Desk, tmp_path: Path) -> None:
+    first = desk.start()
+    order(first, "continue")
+    order(fork := desk.workshop.fork(first.id, 1), "continue")
+    other = Desk(tmp_path / "elsewhere")
+    imported = other.workshop.open(other.workshop.import_(desk.workshop.export(fork.id)))
+    assert [step.row for step in imported.record.steps()] == [step.row for step in fork.record.steps()]
+    assert other.workshop.fork(imported.id, 1).status.state == "Drive"
+    other.workshop.close()
+    with pytest.raises(ConfigError, match="row_scripts"):
+        desk.workshop.test(first.id)
+
+
+def test_a_program_runs_its_own_turn_and_a_debugger_finds_it(desk: Desk) -> None:
+    """``TableTurn``: stored, watched and stoppable, without a workshop."""
+    turn = TableTurn(desk.post.make("a chair"), desk.store)
+
+    async def run() -> list[str]:
+        return [step.row async for step in turn]
+
+    rows = asyncio.run(run())
+    assert (turn.result, rows[-1]) == ("delivered", "Drive.arrived")
+    found = desk.workshop.open(turn.id)
+    assert found.status.phase == "ended"
+    assert found.record.info.asked == f"parcel {turn.id}"
+
+    second = Parcel("parcel-x", "a stool")
+    debugger = Debugger.of(desk.store, TableTurn(desk.post.make(second), desk.store))
+    assert isinstance(debugger.engine, Here)
+    assert order(debugger, "over").state == "Drive"
+    assert second.state == "Drive", "it is the caller's own turn that moves"
+    debugger.close()
+    with pytest.raises(ConfigError, match="stored already"):
+        TableTurn(desk.post.make(Parcel("parcel-x", "a stool")), desk.store).run()
+
+
+def test_what_makes_no_runner_is_said_in_one_line(tmp_path: Path) -> None:
+    store = store_for(tmp_path, "normal")
+    with pytest.raises(ConfigError, match="what was named makes no runner"):
+        Workshop.of_table(store, lambda begin: 3)  # type: ignore[arg-type, return-value]  # that is the point
+
+    def broken(begin: Any) -> Runner:
+        raise KeyError("no parcels today")
+
+    with pytest.raises(ConfigError, match=r"no runner could be made for a new turn \(KeyError: 'no parcels today'\)"):
+        Workshop.of_table(store, broken)
+    stubborn = Workshop.of_table(store, lambda begin: Post().make(""))
+    debugger = stubborn.start("")
+    with pytest.raises(ConfigError, match="of another turn than it was asked to go on with"):
+        stubborn.fork(debugger.id, 0)
+    stubborn.close()
+
+
+def test_a_turn_that_is_no_dataclass_is_looked_at_only(tmp_path: Path) -> None:
+    from fsm_agent.testing.counting import CountingTurn
+
+    def make(begin: Any) -> Runner:
+        turn = CountingTurn(PARCEL, {"tries": 1}, f"c-{next(NUMBERS)}")
+        return Runner(turn, MACHINE, {**STATES, "Drive": ends}, perform, MemoryJournal())
+
+    def ends(turn: Any) -> Generator[Any, Any, str]:
+        yield Honk(2)
+        return "arrived"
+
+    async def perform(request: Any) -> None:
+        """Nothing to do."""
+
+    workshop = Workshop.of_table(store_for(tmp_path, "normal"), make)
+    debugger = workshop.start("")
+    assert order(debugger, "continue").phase == "ended"
+    assert debugger.record.snapshot(2)["exit"] == "delivered"
+    with pytest.raises(ConfigError, match="cannot be made again: it is no dataclass"):
+        workshop.fork(debugger.id, 1)
+    workshop.close()
+
+
+def test_a_table_alone_is_played_by_hand(tmp_path: Path) -> None:
+    workshop = Workshop.of_table(store_for(tmp_path, "normal"), played(REVIEW, {"rounds": 1}))
+    debugger = workshop.start("")
+    held = order(debugger, "continue").held[0]
+    assert (held["kind"], held["events"]) == ("event", ["written", "failed", "cancelled", "crashed"])
+    with pytest.raises(ConfigError, match=r"reports no such event.*written, failed"):
+        debugger.order("answer", {"id": held["id"], "said": "finished"})
+    for event in ("written", "objections", "written", "objections"):
+        debugger.order("answer", {"id": held["id"], "said": event})
+        if event != "objections" or debugger.record.count < 3:
+            held = _held_next(debugger, held["id"])
+    assert asyncio.run(_ended(debugger)).phase == "ended"
+    assert debugger.record.info.exit == "rounds_spent"
+    assert debugger.record.snapshot(4)["path"] == ["written", "objections", "written", "objections"]
+    again = workshop.fork(debugger.id, 3)
+    held = order(again, "continue").held[0]
+    assert held["name"] == "Criticise"
+    workshop.close()
+
+
+# Another process
+
+ELSEWHERE = """
+import asyncio, sys, time
+from fsm_agent.debug import TableTurn
+from fsm_agent.store import store_for
+from tests.test_debug_own import LookOut, Parcel, Post, Weather
+
+class Slow(Post):
+    async def perform(self, request):
+        await asyncio.sleep(0.02)
+        return Weather("grey")
+
+store = store_for(sys.argv[1], "normal")
+turn = TableTurn(Slow().make(Parcel("parcel-slow", "an anvil", limits={"tries": 2000})), store, "an anvil")
+print(turn.id, flush=True)
+print(turn.run(), flush=True)
+"""
+
+
+def test_a_turn_of_another_process_is_watched_stopped_and_let_go(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-c", ELSEWHERE, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=environment
+    ) as other:
+        assert other.stdout is not None
+        turn = other.stdout.readline().strip()
+        workshop = Workshop.of_table(store_for(tmp_path, "normal"), Post().make)
+        _until(lambda: workshop.newest() == turn and workshop.open(turn).record.count > 1)
+        debugger = workshop.open(turn)
+        assert debugger.status.where == "elsewhere"
+        debugger.order("pause")
+        _until(lambda: debugger.status.phase == "paused")
+        here = debugger.record.count
+        debugger.order("step")
+        _until(lambda: debugger.status.phase == "paused" and debugger.status.seq == here + 1)
+        debugger.breakpoint("row", "Drive.broken/1", condition=f"tries >= {here + 4}")
+        debugger.order("continue")
+        _until(lambda: debugger.status.reason == "breakpoint")
+        assert debugger.record.counters(debugger.status.seq, ["tries"])["tries"] == here + 4
+        debugger.order("interrupt")
+        assert other.stdout.readline().strip() == "stopped"
+        _until(lambda: debugger.status.phase == "ended")
+        workshop.close()
+
+
+def _until(holds: Any) -> None:
+    for _ in range(1000):
+        if holds():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it does not come")
+
+
+# The command and an editor
+
+
+def test_the_command_opens_a_table_of_ones_own(tmp_path: Path) -> None:
+    for name, state in (("examples.review_loop.debugged:review", "Draft"), ("examples.review_loop.table:TABLE", "Draft")):
+        command = [
+            sys.executable,
+            "-m",
+            "fsm_agent.cli",
+            "debug",
+            name,
+            "--web",
+            "--port",
+            "0",
+            "--no-open",
+            "--home",
+            str(tmp_path),
+        ]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path) as process:
+            assert process.stdout is not None
+            address, _, query = process.stdout.readline().strip().partition("?")
+            token = query.split("token=")[1].split("&")[0]
+            turn = query.split("turn=")[1]
+            headers = {"x-fsm-agent-token": token}
+            hello = httpx.get(f"{address}api/hello", headers=headers).json()
+            assert (hello["states"][-1], hello["counters"], hello["talks"]) == ("Close", ["retries", "rounds", "unclears"], False)
+            assert 'id="state-Criticise"' in hello["map"]
+            assert "objections" in hello["table"]
+            assert httpx.get(f"{address}api/turns/{turn}", headers=headers).json()["status"]["state"] == state
+            process.terminate()
+    kept = sorted(one.name for one in (tmp_path / "tables").iterdir())
+    assert kept == ["examples-review_loop-debugged-review", "examples-review_loop-table-TABLE"]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["nothing.here:x"], "cannot be loaded"),
+        (["examples.review_loop.table:FINAL"], "this cannot be debugged"),
+        (["examples.review_loop.main:TASK"], "this cannot be debugged"),
+        (["examples.review_loop.table:retry"], "makes no runner"),
+        (["examples.review_loop.table:TABLE", "--set", "wheels=4"], "no such maximum"),
+        (["examples.review_loop.debugged:review", "--set", "rounds=4"], "the program's own"),
+        (["examples.review_loop.table:TABLE", "--attach", "a", "--task", "b"], "only one turn"),
+        (["examples.review_loop.table:TABLE", "--attach", "nothing"], "no such turn"),
+    ],
+)
+def test_wrong_use_is_one_line(tmp_path: Path, options: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["debug", "--no-open", "--home", str(tmp_path), *options]) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert said.count("\n") == 1
+
+
+def test_an_editor_stops_at_lines_of_ones_own_table(tmp_path: Path) -> None:
+    table = ROOT / "examples" / "review_loop" / "table.py"
+    line = next(n for n, text in enumerate(table.read_text("utf-8").splitlines(), 1) if 'on("objections"' in text)
+    workshop = Workshop.of_table(store_for(tmp_path, "normal"), review)
+    from tests.dap_editor import workshop_of
+
+    with editing(workshop_of(tmp_path / "ours", []), opener=lambda options: workshop) as editor:
+        editor.ask("initialize", adapterID="fsm-agent", linesStartAt1=True, columnsStartAt1=True, pathFormat="path")
+        editor.event("initialized")
+        started = editor.send("launch", {"table": "examples.review_loop.debugged:review", "task": "Say it short."})
+        (early,) = editor.ask("setBreakpoints", source={"path": str(table)}, breakpoints=[{"line": line}])["breakpoints"]
+        assert not early["verified"], "nobody knows the table yet"
+        editor.ask("setExceptionBreakpoints", filters=[])
+        editor.ask("configurationDone")
+        changed = editor.event("breakpoint", reason="changed")["breakpoint"]
+        assert (changed["id"], changed["verified"], changed["line"]) == (early["id"], True, line)
+        editor.answer(started)
+        assert editor.stopped()["hitBreakpointIds"] == [early["id"]]
+        top, *_ = editor.stack()
+        assert top["name"] == "2: Criticise –objections→ Revise · revise"
+        assert (top["source"]["path"], top["line"]) == (str(table), line)
+        assert editor.evaluate("rounds >= 1", top["id"]) == "true"
+        assert editor.evaluate("objections", top["id"]) == '"It does not say how the state changes."'
+        assert [one["name"] for one in editor.ask("scopes", frameId=top["id"])["scopes"]] == [
+            "Counters",
+            "Facts",
+            "Request",
+            "Guards",
+        ]
+        counters = editor.scope("Counters", top["id"])["variablesReference"]
+        assert editor.values(counters)["rounds"]["type"] == "number, limit 3"
+        editor.ask("setVariable", variablesReference=counters, name="rounds", value="3")
+        assert editor.stopped(reason="restart")["threadId"] == 2
+        editor.ask("next", threadId=2)
+        editor.stopped(threadId=2)
+        assert editor.stack(2)[0]["name"].startswith("3: Revise –written→ Criticise")
+        editor.ask("disconnect", terminateDebuggee=True)

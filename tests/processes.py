@@ -18,7 +18,8 @@ def alive(pid: int) -> bool:
 def children(parent: int | None = None) -> set[int]:
     """Processes that ``parent`` (default: this one) started and that still run; not the one that only waits for its end."""
     parent = os.getpid() if parent is None else parent
-    return {pid for pid, by in _table().items() if by == parent and WARDEN not in command(pid)}
+    running = {pid: command(pid) for pid, by in _table().items() if by == parent}  # no words: it ended while we looked
+    return {pid for pid, words in running.items() if words and WARDEN not in words}
 
 
 def wardens(parent: int) -> set[int]:

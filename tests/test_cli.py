@@ -230,6 +230,7 @@ def test_nobody_at_the_terminal_means_no_and_yes_means_yes(cli: Cli) -> None:
     assert "✓ terminal  command=echo from-the-shell  → 2 lines: exit code 0 from-the-shell" in out
 
 
+@pytest.mark.slow
 def test_a_text_that_is_no_utf8_is_answered() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "fsm_agent.cli", "run", b"what is 1+1 \xff\xfe", "--model", "offline:demo", "--json"],
@@ -254,6 +255,7 @@ def test_ctrl_c_keeps_the_partial_text() -> None:
     assert (result["turn_exit_reason"], result["final_response"]) == ("interrupted_in_call", "It was a dark and ")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_a_second_ctrl_c_leaves_at_once(tmp_path: Path) -> None:
     started = tmp_path / "started"
@@ -310,6 +312,7 @@ def test_chat_keeps_its_session_and_obeys() -> None:
     assert "Alt-Enter" in out
 
 
+@pytest.mark.slow
 def test_chat_goes_on_after_a_failed_turn() -> None:
     with ScriptedServer([status(400), text("fine now")]) as server:
         code, out, _ = chat("first\nsecond", *server_options(server))

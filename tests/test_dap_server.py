@@ -191,6 +191,7 @@ def test_the_command_speaks_nothing_but_the_protocol(tmp_path: Path) -> None:
     assert answers == {"initialize": True, "launch": True, "configurationDone": True, "disconnect": True}
 
 
+@pytest.mark.slow
 def test_wrong_use_of_the_command_is_one_line(tmp_path: Path) -> None:
     done = run(["-m", "fsm_agent.cli", "debug", "--stdio"], b"hello\r\n\r\n", tmp_path)
     assert (done.returncode, done.stdout) == (2, b"")

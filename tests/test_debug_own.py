@@ -409,6 +409,7 @@ print(turn.run(), flush=True)
 """
 
 
+@pytest.mark.slow
 def test_a_turn_of_another_process_is_watched_stopped_and_let_go(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
     with subprocess.Popen(
@@ -446,6 +447,7 @@ def _until(holds: Any) -> None:
 # The command and an editor
 
 
+@pytest.mark.slow
 def test_the_command_opens_a_table_of_ones_own(tmp_path: Path) -> None:
     for name, state in (("examples.review_loop.debugged:review", "Draft"), ("examples.review_loop.table:TABLE", "Draft")):
         command = [

@@ -325,6 +325,7 @@ def test_a_child_may_ask_the_same_person_when_that_is_set_and_says_what_for(tmp_
     assert asked == ["", "a"]
 
 
+@pytest.mark.slow
 def test_children_that_ask_at_once_are_answered_one_after_the_other(tmp_path: Path) -> None:
     """The second question waits for the first, and has its whole time after that."""
     ran: list[str] = []

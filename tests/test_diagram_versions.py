@@ -169,6 +169,7 @@ OLDER = replace(
 """The table before a reply gave the rekeys back: one word in one line of the file."""
 
 
+@pytest.mark.slow
 def test_a_one_word_reset_shows_up_in_the_formula() -> None:
     found = proved(OLDER, TURN)
     requests = next(bound for bound in found.bounds if bound.quantity == "visits of CallLLM" and not bound.caps)
@@ -181,6 +182,7 @@ def test_a_one_word_reset_shows_up_in_the_formula() -> None:
     assert "| ~ | `CallLLM.tools` | → ExecuteTools | ExecuteTools | resets + rekeys |" in text
 
 
+@pytest.mark.slow
 def test_the_formula_changes_by_the_difference_of_the_figures() -> None:
     """The printed difference, worked out, is the difference of what the two formulas give."""
     found = proved(OLDER, TURN)

@@ -40,6 +40,7 @@ def test_a_turn_killed_while_it_waits_for_approval_asks_again(tmp_path: Path) ->
     assert json.loads(told(result)[0])["todos"] == PLAN
 
 
+@pytest.mark.slow
 def test_with_nobody_there_after_the_restart_the_answer_is_no(tmp_path: Path) -> None:
     mark = killed(tmp_path, "approval")
     result = agent_of(tmp_path, mark, dies=False, attended=False).resume(SESSION).run()
@@ -47,6 +48,7 @@ def test_with_nobody_there_after_the_restart_the_answer_is_no(tmp_path: Path) ->
     assert "nobody is there" in told(result)[1]
 
 
+@pytest.mark.slow
 def test_a_question_of_the_model_is_asked_again(tmp_path: Path) -> None:
     mark = killed(tmp_path, "clarify")
     result = agent_of(tmp_path, mark, dies=False).resume(SESSION).run()
@@ -54,6 +56,7 @@ def test_a_question_of_the_model_is_asked_again(tmp_path: Path) -> None:
     assert json.loads(told(result)[0])["answer"] == "once"
 
 
+@pytest.mark.slow
 def test_children_that_had_ended_are_looked_up_and_the_others_resumed(tmp_path: Path) -> None:
     mark = killed(tmp_path, "children")
     one = agent_of(tmp_path, mark, dies=False)

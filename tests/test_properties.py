@@ -453,7 +453,7 @@ def store(tmp_path: Path) -> Store:
 
 
 FAST = settings(
-    max_examples=120,
+    max_examples=80,
     derandomize=True,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],

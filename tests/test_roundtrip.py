@@ -140,7 +140,7 @@ READERS: dict[ApiMode, Callable[[dict[str, Any]], list[Said]]] = {
 
 @pytest.mark.parametrize("mode", READERS)
 @given(history=conversations())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_nothing_is_lost_on_the_way(mode: ApiMode, history: list[Message]) -> None:
     runtime = Runtime("openai", "some-model", api_mode=mode)
     pieces = WireCopy().messages("You help.", history, (), View.of(runtime, frozenset()))

@@ -471,6 +471,7 @@ def test_chat_goes_on_and_takes_back(home: Path) -> None:
     assert f"my talk  {session}" in chat(home, "", "--model", "offline:demo", "--session", "my talk")
 
 
+@pytest.mark.slow
 def test_chat_offers_to_resume(home: Path) -> None:
     session, _ = left_unfinished(home, [tools(call("book", {"city": "Rome"}))], 3, "book a room")
     out = chat(home, "/resume\n", "--model", "offline:demo", "--session", session)
@@ -517,6 +518,7 @@ def test_export_and_import(cli: Cli, home: Path, tmp_path: Path) -> None:
     assert [row["from"] for row in trajectory["conversations"]] == ["system", "human", "gpt"]
 
 
+@pytest.mark.slow
 def test_a_turn_is_exported_as_a_test_that_is_green(cli: Cli, home: Path, tmp_path: Path) -> None:
     with ScriptedServer([status(503), text("blue")]) as server:
         assert cli("run", "What colour?", "--model", "local:m", "--base-url", server.url)[0] == 0

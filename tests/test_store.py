@@ -446,6 +446,7 @@ def test_what_could_not_be_saved_is_saved_with_the_next_turn(home: Path) -> None
     assert [info.exit for info in one.journal.recent()] == ["text_response"] * 3
 
 
+@pytest.mark.slow
 def test_a_file_that_another_program_locks_is_one_line(home: Path) -> None:
     agent(home, text("one")).chat("first")
     with sqlite3.connect(home / "sessions.db", isolation_level=None) as other:

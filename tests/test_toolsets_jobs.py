@@ -111,6 +111,7 @@ def test_stopping_a_job_ends_all_that_it_started(desk: Desk) -> None:
     assert desk.ok("job_stop", job="job1").startswith("job1: stopped")
 
 
+@pytest.mark.slow
 def test_a_job_that_will_not_end_is_killed(desk: Desk) -> None:
     desk.ok("job_start", command="trap '' TERM; echo $$ > shell; while :; do sleep 0.05; done")
     (shell,) = pids(desk.root, "shell")

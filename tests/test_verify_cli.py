@@ -97,6 +97,7 @@ def test_a_maximum_wins_over_the_setting_behind_it() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_json_is_the_documented_form(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = verify(capsys, *CHAIN, "--json")
     data = json.loads(out)

@@ -1,6 +1,8 @@
 # Everything works on a fresh machine with Python 3.11+ and make; the targets install what they need into .venv.
 PYTHON ?= $(firstword $(foreach p,python3.13 python3.12 python3.11 python3,$(if $(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo ok),$(p))))
 BIN := .venv/bin
+# Thousands of small databases that are flushed at every move: the fast suite keeps them in memory, the slow one on the disk.
+IN_MEMORY := $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 2000000 ] 2>/dev/null && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow check diagrams bench clean
@@ -12,7 +14,7 @@ demo: .venv/installed ## a real turn over this repository's own files, without a
 	@$(BIN)/fsm-agent run --model offline:demo "List the files here, then read README.md and find the word fallback in states/table.py"
 
 test: .venv/developing ## the fast test suite (under two minutes)
-	@$(BIN)/pytest -m "not slow" --numprocesses 2
+	@$(IN_MEMORY) $(BIN)/pytest -m "not slow" --numprocesses 2
 
 test-slow: .venv/developing ## long random runs, the kill matrix, then real servers and a browser one at a time
 	@$(BIN)/pytest -m slow --numprocesses 2 --dist loadfile --ignore tests/peers --ignore tests/browser

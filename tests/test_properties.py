@@ -466,6 +466,7 @@ FAST = settings(
 @example(case=Case(script=["text"] * 3, history=12, window=2_000, budget=5))
 @example(case=Case(script=["announced", "echo"], settings={"max_iterations": 2, "continuation": {"acks_enabled": True}}))
 @example(case=Case(script=["surrogate"], settings={"max_iterations": 0}))
+@example(case=Case(script=["overflow"], settings={"max_iterations": 12}, fallbacks=[20_000]))
 @given(case=CASES)
 def test_random_turns(case: Case, tmp_path: Path, store: Store) -> None:
     asyncio.run(play(case, tmp_path))

@@ -6,8 +6,12 @@ from collections.abc import Callable
 
 from fsm_agent.table import Row
 
-BY_HAND = {("Compress.compressed", "BuildMessages.window_too_small")}
-"""Played by a test of its own: a local server whose refusal names a window that is too small even for the prompt."""
+BY_HAND = {
+    ("Compress.compressed", "BuildMessages.window_too_small"),  # too small even for the prompt
+    ("ClassifyError.overflow/2", "Compress.outgrown/1"),  # smaller than the next model's
+    ("ClassifyError.overflow/2", "Compress.outgrown/2"),  # the same, on the last entry of a chain that leads back
+}
+"""Played by tests of their own: a refusal names a window that was not known before."""
 
 Forbids = Callable[[Row, Row], bool]
 
@@ -60,10 +64,8 @@ REASONS: dict[str, Forbids] = {
     "a forced compaction is never just unchanged, and one that we wished for is never stuck": lambda a, b: (
         b.source == "Compress" and (b.event in ("stuck", "outgrown") if _door(a) else b.event == "unchanged")
     ),
-    "a compaction is stuck or outgrown by what the error was": lambda a, b: (
-        b.source == "Compress"
-        and a.source == "ClassifyError"
-        and {"stuck": "outgrown", "outgrown": "overflow"}.get(b.event) == a.event
+    "a window that a refusal names is never wider than the one that was known": lambda a, b: (
+        a.source == "ClassifyError" and a.event == "outgrown" and b.event == "stuck"
     ),
     "the last word goes out in a block that is open already": lambda a, b: (
         b.event in ("summary", "no_summary") and a.rung == "send"

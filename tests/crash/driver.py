@@ -258,7 +258,8 @@ def fork_recovery(killed: Path, turn: str, edit: dict[str, Any], then: Point | N
 
 
 def many(count: int, shares: list[float]) -> None:
-    """Turns that run together, in sessions of their own, killed together after shares of their commits."""
+    """Turns that run together, in sessions of their own, killed together after shares of their commits. How many moves share a
+    commit differs from run to run: one that ended before it was killed is done again, and killed earlier."""
 
     def start(home: Path, crash: Crash) -> Result:
         store = Store(home, "full", GroupingDatabase)
@@ -286,11 +287,15 @@ def many(count: int, shares: list[float]) -> None:
 
     with folder() as home:
         _, whole = in_process(lambda: start(home, Crash()))
-    for commit in [max(1, int(share * whole["counts"]["before"])) for share in shares]:
-        with folder() as home:
-            ended, begun = in_process(lambda home=home, commit=commit: start(home, Crash(("before", commit))))  # type: ignore[misc]
-            _, after = in_process(lambda home=home: go_on(home))  # type: ignore[misc]
-            say({"commit": commit, "signal": ended, **begun, **after, "world": world(home)})
+    for share in shares:
+        commit, ended = max(1, int(share * whole["counts"]["before"])), 0
+        while not ended:
+            with folder() as home:
+                ended, begun = in_process(lambda home=home, commit=commit: start(home, Crash(("before", commit))))  # type: ignore[misc]
+                if ended:
+                    _, after = in_process(lambda home=home: go_on(home))  # type: ignore[misc]
+                    say({"commit": commit, "signal": ended, **begun, **after, "world": world(home)})
+            commit = max(1, commit * 3 // 4)
 
 
 def say(found: Result) -> None:

@@ -5,7 +5,7 @@ BIN := .venv/bin
 IN_MEMORY := $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 2000000 ] 2>/dev/null && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check diagrams bench clean
+.PHONY: help demo test test-slow explore check diagrams bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -19,6 +19,9 @@ test: .venv/developing ## the fast test suite (under two minutes)
 test-slow: .venv/developing ## long random runs, the kill matrix, then real servers and a browser one at a time
 	@$(BIN)/pytest -m slow --numprocesses 2 --dist loadfile --ignore tests/peers --ignore tests/browser
 	@$(BIN)/pytest -m slow tests/peers tests/browser
+
+explore: .venv/developing ## 20,000 random turns that nobody has tried; what fails becomes an example of the fast test
+	@EXPLORE=1 $(BIN)/pytest -m slow tests/test_properties.py
 
 check: .venv/developing ## style, types, import rules, and diagrams that must be fresh
 	@$(BIN)/ruff check .

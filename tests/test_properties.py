@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -473,7 +474,7 @@ def test_random_turns(case: Case, tmp_path: Path, store: Store) -> None:
 
 
 @pytest.mark.slow
-@settings(FAST, max_examples=20_000, derandomize=False, print_blob=True)
+@settings(FAST, max_examples=20_000, derandomize="EXPLORE" not in os.environ, print_blob=True)
 @given(case=CASES)
 def test_very_many_random_turns(case: Case, tmp_path: Path, store: Store) -> None:
     asyncio.run(play(case, tmp_path))

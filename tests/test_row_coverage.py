@@ -20,7 +20,7 @@ from fsm_agent.testing import FakeClock, PossibleScript, RowCoverage, ScriptedSe
 from fsm_agent.verify.goals import Aim, pair_goals
 from fsm_agent.verify.paths import Paths
 from states.table import TURN
-from tests.harness import SHOWN, assert_legal_path
+from tests.harness import SHOWN, assert_legal_path, assert_possible_pairs
 from tests.tables import DEFAULTS
 from tests.turn_configs import configs, more_configs
 from tests.turn_driver import Driver
@@ -50,6 +50,7 @@ def play(given: Iterable[tuple[Config, PossibleScript]], home: Path) -> tuple[Ro
             turn, result = await driver.play()
             driver.agent.close()
             assert_legal_path(turn.steps, result)
+            assert_possible_pairs(turn.steps)
             assert sum(bool(result[name]) for name in SHOWN) == 1
             pairs.update(script.pairs)
             played += 1
@@ -94,13 +95,29 @@ def test_and_there_may_be_no_fallback_left_to_go_to_it(tmp_path: Path) -> None:
     assert result.turn_exit_reason == "overflow_uncompressible"
 
 
+def test_the_last_word_may_fit_without_the_tools_that_were_too_much(tmp_path: Path) -> None:
+    def look(place: str) -> str:
+        return place
+
+    look.__doc__ = "words and more words " * 900
+    options = {
+        "model": "openai:m", "api_key": "sk-of-nobody", "tools": [look], "context_window": 4_000,
+        "settings": {"max_iterations": 0, "compression": {"preflight_passes": 0}},
+    }  # fmt: skip
+    with ScriptedServer([text("all that I know")]) as server:
+        taken, result = rows_of(tmp_path, server, options, [])
+    assert ("BuildMessages.oversized/5", "BuildMessages.built/2") in BY_HAND & taken
+    assert result.turn_exit_reason == "max_iterations_summary"
+
+
 def rows_of(
     home: Path, server: ScriptedServer, options: dict[str, Any], fallbacks: list[dict[str, Any]]
 ) -> tuple[set[tuple[str, ...]], TurnResult]:
     """The pairs of rows that a turn takes, and its result."""
     chain = [{"base_url": server.url, **one} for one in fallbacks]
-    agent = Agent("local:m", base_url=server.url, fallbacks=chain, toolsets=[], home=home, clock=FakeClock(), **options)
-    turn = agent.start("go")
+    given = {"model": "local:m", **options}
+    agent = Agent(base_url=server.url, fallbacks=chain, toolsets=[], home=home, clock=FakeClock(), **given)
+    turn = agent.start("go", conversation_history=[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}])
     result = turn.run()
     agent.close()
     assert_legal_path(turn.steps, result)

@@ -8,10 +8,11 @@ from fsm_agent.table import Row
 
 BY_HAND = {
     ("Compress.compressed", "BuildMessages.window_too_small"),  # too small even for the prompt
+    ("BuildMessages.oversized/5", "BuildMessages.built/2"),  # only the tools were too much
     ("ClassifyError.overflow/2", "Compress.outgrown/1"),  # smaller than the next model's
     ("ClassifyError.overflow/2", "Compress.outgrown/2"),  # the same, on the last entry of a chain that leads back
 }
-"""Played by tests of their own: a refusal names a window that was not known before."""
+"""Played by tests of their own. All but the second: a refusal names a window that was not known before."""
 
 Forbids = Callable[[Row, Row], bool]
 
@@ -73,8 +74,11 @@ REASONS: dict[str, Forbids] = {
     "over the threshold a block begins with a compaction, and only a fallback gives it back": lambda a, b: (
         b.rung == "compact" and a.source == "ClassifyError" and "fallbacks" not in a.spends
     ),
-    "the estimate does not change in between": lambda a, b: (
-        _door(a) and _door(b) and {a.event, b.event} == {"built", "oversized"}
+    "the estimate changes in between by the tools alone, which the last word leaves out": lambda a, b: (
+        _door(a)
+        and _door(b)
+        and {a.event, b.event} == {"built", "oversized"}
+        and not (a.event == "oversized" and "graces" in a.spends)
     ),
     "the window does not get smaller here": lambda a, b: (
         b.event == "window_too_small"

@@ -191,13 +191,13 @@ from tests.test_background import ON, later, model
 @tool(effect="pure")
 async def wait_at(name: str) -> str:
     "Wait."
-    print("reached", flush=True)
+    os.write(1, b"reached\\n")  # at once: another thread writes, too
     await __import__("asyncio").sleep(60)
     return "never"
 
 lines = {"go": [later("a"), text("begun")], "a": [tools(call("wait_at", {"name": "a"}))]}
 one = Agent(model(lines), home=sys.argv[1], settings=ON, toolsets=["delegate"], session_id="s-1", tools=[wait_at])
-print(one.run_conversation("go").final_response, flush=True)
+os.write(1, one.run_conversation("go").final_response.encode() + b"\\n")
 __import__("time").sleep(60)
 """
 
@@ -208,10 +208,11 @@ def test_a_killed_process_loses_no_task(tmp_path: Path) -> None:
         [sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]
     )
     assert running.stdout is not None
-    assert {running.stdout.readline().strip(), running.stdout.readline().strip()} == {"begun", "reached"}
+    said = {running.stdout.readline().strip(), running.stdout.readline().strip()}
     running.send_signal(signal.SIGKILL)
     running.wait()
     running.stdout.close()
+    assert said == {"begun", "reached"}
     door, requests = Door(), list[Any]()
     door.opened.set()
     lines = {"go": [text("not yet"), text("now")], "a": [text("A, finished elsewhere, with all that belongs to it.")]}

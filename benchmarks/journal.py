@@ -67,7 +67,9 @@ async def one_move(home: Path, stored: bool, history: Sequence[Any]) -> list[flo
     if not stored:
         state: Any = turn._state
         session = agent._store.session("s-0")
-        turn._runner = Runner(state, MACHINE, STATES, Performer(agent._world, session, "Be short."), MemoryJournal())
+        performer = Performer(agent._world, session)
+        performer.prompted("Be short.")
+        turn._runner = Runner(state, MACHINE, STATES, performer, MemoryJournal())
     found = []
     while True:
         began = time.perf_counter()

@@ -16,7 +16,7 @@ from fsm_agent.composing import Given, composed
 from fsm_agent.configfile import config_of
 from fsm_agent.controls import controls_of
 from fsm_agent.credentials import ApiKey
-from fsm_agent.errors import ConfigError, StoreError
+from fsm_agent.errors import ConfigError, SessionBusy, StoreError
 from fsm_agent.gate import Gate
 from fsm_agent.home import home_of
 from fsm_agent.journal import Step
@@ -30,14 +30,14 @@ from fsm_agent.ports import Clock, ModelPort
 from fsm_agent.prompt import Sources, prompt_of
 from fsm_agent.requests import CloseTurn, OpenTurn
 from fsm_agent.result import TurnResult
-from fsm_agent.root import COUNTERS, DIGEST, MACHINE, STATES, TurnState, continued, recomposed, result_of
+from fsm_agent.root import COUNTERS, DIGEST, MACHINE, STATES, TurnState, continued, joined, recomposed, result_of
 from fsm_agent.runner import Runner, drive
 from fsm_agent.sessions import Session
 from fsm_agent.settings import Settings
 from fsm_agent.store import Begun, Recording, Store, TurnLog, store_for
 from fsm_agent.store.edits import edited
 from fsm_agent.store.find import find_turn
-from fsm_agent.store.positions import Position, adopt, forked, position_of, take_over
+from fsm_agent.store.positions import Position, forked, position_of, take_over
 from fsm_agent.store.read import Turns
 from fsm_agent.store.titles import name_after, rename
 from fsm_agent.store.undo import Undone, undo
@@ -173,11 +173,19 @@ class Agent:
         state.task_id = task_id or str(uuid.uuid4())
         if conversation_history is not None:
             state.supplied_history = tuple(messages_from(conversation_history))
-        performer, log = Performer(self._world, session, *self._prompt(session, system_message)), self._log(state, session)
+        performer, log = Performer(self._world, session), self._log(state, session)
+
+        def moved(successor: Session) -> None:
+            state.session_id, state.parent_session_id, state.meter = successor.id, successor.parent, successor.meter
+            performer.session = successor
+            log.followed(successor)
 
         async def enter() -> Begun:
             parent = None if self._inherits is None else self._inherits.order.parent_turn
-            return await self._store.begin(session, state, log.opened, DIGEST, parent)
+            begun = await self._store.begin(session, state, log.opened, DIGEST, parent, moved)
+            state.wire = performer.session.wire
+            performer.prompted(*self._prompt(performer.session, system_message))
+            return begun
 
         return self._turn(state, session, performer, log, enter)
 
@@ -188,9 +196,7 @@ class Agent:
         info = find_turn(self._store, session_or_turn_id)
         self._store.refuse_if_run(info)
         position, session = position_of(self._store, info.id), self._store.session(info.session)
-        session.acquire(info.id)
-        adopt(session, position)
-        session.release(info.id)
+        session.release(session.acquire(info.id))  # refused at once, not at the first move
         return self._continued(position, session, lambda: take_over(self._store, position, session))
 
     def fork(self, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> Turn:
@@ -207,13 +213,14 @@ class Agent:
         return self._continued(position, session, enter)
 
     def _continued(self, position: Position, session: Session, enter: Callable[[], Awaitable[Begun]]) -> Turn:
-        state = continued(position, session)
+        state = continued(position)
         state.attended = self._world.callbacks.has("approval")
-        prompt, notices = (state.system_prompt, ()) if state.seq else self._prompt(session, None)
-        performer, log = Performer(self._world, session, prompt, notices), self._log(state, session, position.recording)
+        performer, log = Performer(self._world, session), self._log(state, session, position.recording)
 
         async def reenter() -> Begun:
             begun = await enter()
+            joined(state, session, position.in_flight)
+            performer.prompted(*((state.system_prompt, ()) if state.seq else self._prompt(session, None)))
             recomposed(state, await performer.reopen(state.runtime))
             performer.spent_before(state.iterations, children_of(self._store, state.turn_id))
             log.opened()
@@ -241,7 +248,6 @@ class Agent:
         runner = Runner(state, MACHINE, STATES, gate.through(performer), log, self._moved(state))
         tenancy = Tenancy(
             self._store,
-            session,
             state.turn_id,
             log,
             enter,
@@ -255,23 +261,34 @@ class Agent:
         """Make the session shorter now; ``focus`` is what its summary should be about. The figures of the compaction, or
         ``None`` when nothing could be made shorter. What spoke against automatic compactions is forgotten."""
         session = self._session()
-        state, performer = self._state(session, ""), Performer(self._world, session, "")
-        session.acquire(state.turn_id)
+        holder = _turn_id(session)
+        claim = session.acquire(holder)
         try:
-            await self._store.hold(session, state.turn_id)
-            opened = await performer(OpenTurn())
-            session.guard.forced()
-            state.runtime, state.auxiliary, state.history = opened.runtime, opened.auxiliary, list(session.rows)
-            state.forced, state.focus = True, focus
-            state.compacted_before = session.guard.done > 0
-            await drive(STATES["Compress"](state), performer)
-            await performer(CloseTurn())
-            await self._store.save(session)
+            held = await self._store.hold(session, holder)
+            state = await self._compacted(held, focus)
         finally:
-            self._store.let_go(session, state.turn_id)
-            session.release(state.turn_id)
+            self._store.let_go(holder)
+            session.release(claim)
         self.session_id = state.session_id
         return state.compressions[-1] if state.compressions else None
+
+    async def _compacted(self, held: Session, focus: str) -> TurnState:
+        if left := self._store.unfinished(held.id):
+            raise SessionBusy(f"turn {left[-1][0]} was left unfinished; resume it, or say something new, before compacting")
+        state, performer = self._state(held, ""), Performer(self._world, held)
+        try:
+            opened = await performer(OpenTurn())
+            held.guard.forced()
+            state.runtime, state.auxiliary, state.history = opened.runtime, opened.auxiliary, list(held.rows)
+            state.forced, state.focus = True, focus
+            state.compacted_before = held.guard.done > 0
+            await drive(STATES["Compress"](state), performer)
+            await performer(CloseTurn())
+            await self._store.save(held)
+        except BaseException:
+            self._store.refresh(held)
+            raise
+        return state
 
     def compact(self, focus: str = "") -> dict[str, Any] | None:
         """``acompact``, synchronously."""

@@ -58,7 +58,8 @@ class Controls:
 
     def closed(self, gate: Gate) -> None:
         with self._lock:
-            self._gates.pop(gate.turn.turn_id, None)
+            if self._gates.get(gate.turn.turn_id) is gate:  # and not that of who took the turn over
+                del self._gates[gate.turn.turn_id]
 
     def _look_on(self) -> None:
         idle_since = time.monotonic()

@@ -56,6 +56,10 @@ class JournalError(TurnError):
     """The journal did not accept a row; the turn must not go on."""
 
 
+class StaleCopyError(JournalError):
+    """Somebody else wrote to the session while a turn held it; what this turn did in the meantime is not stored."""
+
+
 class StoreError(FsmAgentError):
     """The store of sessions cannot be read or written; one line with the path, what is wrong, and what to do."""
 

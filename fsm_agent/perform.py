@@ -57,10 +57,13 @@ DENIED = "denied: {why}. Do not try the same thing in other words; ask the user 
 
 
 class Performer:
-    """One turn's requests. Call it with a request, await its reply; see ``fsm_agent.requests`` for what each one means."""
+    """One turn's requests. Call it with a request, await its reply; see ``fsm_agent.requests`` for what each one means.
+    ``session`` is the one that the turn is in, which compactions change."""
 
-    def __init__(self, world: World, session: Session, system_prompt: str, notices: Sequence[str] = ()) -> None:
-        self._world, self._session, self._prompt, self._notices = world, session, system_prompt, notices
+    def __init__(self, world: World, session: Session) -> None:
+        self._world, self.session = world, session
+        self._prompt: str = ""
+        self._notices: Sequence[str] = ()
         self._attempts = Attempts(world)
         self._budget = world.budget or _family_budget(world)
         self._performers: dict[type, Callable[[Any], Awaitable[Any]]] = {
@@ -92,13 +95,17 @@ class Performer:
 
     # Begin and end
 
+    def prompted(self, system_prompt: str, notices: Sequence[str] = ()) -> None:
+        """What the turn is opened with, made when its session is held."""
+        self._prompt, self._notices = system_prompt, notices
+
     async def _open(self, request: OpenTurn) -> Opened:
         runtime, notice = await self._world.backends.new_turn()
         missing = await self._world.tools.ready(self._world.signals.event())
         notices = (*self._world.notices, *self._notices, *((notice,) if notice else ()), *missing)
         self._world.notices = ()
-        rows, workdir = tuple(self._session.rows), str(self._world.workdir)
-        guard, auxiliary = self._session.guard, self._world.auxiliary
+        rows, workdir = tuple(self.session.rows), str(self._world.workdir)
+        guard, auxiliary = self.session.guard, self._world.auxiliary
         await self._ready_auxiliary()
         return Opened(
             runtime,
@@ -123,7 +130,7 @@ class Performer:
         background, window = self._world.background, self._world.backends.runtime().window
         if background is None:
             return ()
-        return await background.news(self._session, CURRENT.get(), window, opening=opening)
+        return await background.news(self.session, CURRENT.get(), window, opening=opening)
 
     async def reopen(self, before: Runtime) -> Runtime:
         """What ``OpenTurn`` does, for a turn that was opened in another process: the runtime to go on with."""
@@ -150,11 +157,11 @@ class Performer:
 
     def _review_due(self) -> bool:
         """Every so many turns of a session in which notes can be written."""
-        every, turn_number = self._world.settings.memory.review_every, self._session.turns + 1
+        every, turn_number = self._world.settings.memory.review_every, self.session.turns + 1
         return every > 0 and turn_number % every == 0 and self._world.agent_tools.handles("memory")
 
     async def _prefetch(self, request: Prefetch) -> Prefetched:
-        return await self._world.recall.prefetch(self._session.id, request.text, self._keep)
+        return await self._world.recall.prefetch(self.session.id, request.text, self._keep)
 
     async def _preserve(self, request: Preserve) -> Prefetched:
         return await self._world.recall.preserve(request.rows)
@@ -222,7 +229,7 @@ class Performer:
         if not world.agent_tools.handles(request.name):
             return await world.tools.run(request, interrupted)
         window = world.backends.runtime().window
-        scene = Scene(self._session, CURRENT.get(), request.call_id, interrupted, self._budget, window)
+        scene = Scene(self.session, CURRENT.get(), request.call_id, interrupted, self._budget, window)
         return await world.agent_tools.run(request, scene)
 
     async def _changed(self, request: RunTool, outcome: ToolOutcome) -> ToolOutcome:
@@ -234,25 +241,25 @@ class Performer:
         return replace(outcome, text=answer) if isinstance(answer, str) else outcome
 
     async def _ask(self, request: AskApproval) -> Approval:
-        return await self._world.approvals.ask(request, self._world.signals.event(), self._session.id)
+        return await self._world.approvals.ask(request, self._world.signals.event(), self.session.id)
 
     # Store and people
 
     async def _persist(self, request: Persist) -> Done:
-        self._session.append(request.rows)
+        self.session.append(request.rows)
         return Done()
 
     async def _replace(self, request: ReplaceHistory) -> Replaced:
         if request.rotate:
             child = self._world.store.session(f"s-{uuid.uuid4().hex[:12]}")
-            self._session.child(child, request.rows)
-            self._session = child
+            self.session.child(child, request.rows)
+            self.session = child
         else:
-            self._session.replace(request.rows)
-        return Replaced(self._session.id, self._session.parent, self._world.clock.now())
+            self.session.replace(request.rows)
+        return Replaced(self.session.id, self.session.parent, self._world.clock.now())
 
     async def _note(self, request: NoteCompaction) -> Compacted:
-        guard, now = self._session.guard, self._world.clock.now()
+        guard, now = self.session.guard, self._world.clock.now()
         match request.what:
             case "succeeded":
                 guard.succeeded(with_model=request.with_model)
@@ -265,14 +272,14 @@ class Performer:
         return Compacted(guard.done, guard.blocked(now))
 
     async def _spill(self, request: Spill) -> Saved:
-        return save(self._world.home / RESULTS, f"{self._session.id}-{request.call_id}.txt", request.text)
+        return save(self._world.home / RESULTS, f"{self.session.id}-{request.call_id}.txt", request.text)
 
     def _keep(self, text: str) -> Saved:
-        return save(self._world.home / RESULTS, f"{self._session.id}-context-{uuid.uuid4().hex[:8]}.txt", text)
+        return save(self._world.home / RESULTS, f"{self.session.id}-context-{uuid.uuid4().hex[:8]}.txt", text)
 
     async def _dump(self, request: DumpRequest) -> Saved:
         text = mask(request.request.body.decode("utf-8", "replace"))
-        return save(self._world.home / DUMPS, f"{self._session.id}-{uuid.uuid4().hex[:8]}.json", text)
+        return save(self._world.home / DUMPS, f"{self.session.id}-{uuid.uuid4().hex[:8]}.json", text)
 
     async def _transform(self, request: Transform) -> Transformed:
         answer = await self._world.callbacks.ask("transform", request.text)

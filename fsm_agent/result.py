@@ -72,7 +72,8 @@ class TurnResult(BaseModel):
     sums over every response (0 with ``usage_known`` false when the provider reported none). ``estimated_cost_usd`` is what the
     reported tokens cost where ``cost_status`` is ``estimated``, by the prices of ``cost_source``; ``None`` where nothing is paid
     by the token (``included``), or where a price is not known (``unknown``). ``error`` and
-    ``failure_class`` are ``None`` for a turn that went well.
+    ``failure_class`` are ``None`` for a turn that went well. ``stored``: question, answer and what was done are in the store;
+    where they are not, the last of ``cleanup_errors`` says why, and the session's next turn in this process tries again.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -118,6 +119,7 @@ class TurnResult(BaseModel):
     pending_steer: list[str]
     guardrail: dict[str, Any] | None
     cleanup_errors: list[str]
+    stored: bool = True
     compressions: list[dict[str, Any]]
     children: list[ChildTurn] = []
     states: list[VisitedState]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
-from fsm_agent.context import ContextMeter
 from fsm_agent.deltas import restored
 from fsm_agent.errors import ConfigError
 from fsm_agent.journal import Step
@@ -29,7 +28,7 @@ from states.prepare import prepare
 from states.table import TURN
 from states.turn import TurnState
 
-__all__ = ["COUNTERS", "DIGEST", "MACHINE", "STATES", "TurnState", "continued", "recomposed", "result_of"]
+__all__ = ["COUNTERS", "DIGEST", "MACHINE", "STATES", "TurnState", "continued", "joined", "recomposed", "result_of"]
 
 STATES: dict[str, State] = {
     "Prepare": prepare,
@@ -50,8 +49,8 @@ DIGEST = TURN.digest
 COUNTERS = frozenset(counter.name for counter in TURN.counters)
 
 
-def continued(position: Position, session: Session) -> TurnState:
-    """The turn as it was at ``position``. ``session`` holds the rows of that moment.
+def continued(position: Position) -> TurnState:
+    """The turn as it was at ``position``, with nothing of its session yet: ``joined`` is to follow.
 
     Raises ``ConfigError`` for a turn that another table moved, into a state or by a row that this one does not have.
     """
@@ -69,13 +68,14 @@ def continued(position: Position, session: Session) -> TurnState:
         history=[row for _, row in position.transcript],
         rows=[row for _, row in position.own],
         came=TURN.row(position.row) if position.row else None,
-        wire=session.wire,
     )
-    for field in fields(ContextMeter):
-        setattr(session.meter, field.name, getattr(turn.meter, field.name))
-    turn.meter = session.meter
-    turn.sent += position.in_flight
     return turn
+
+
+def joined(turn: TurnState, session: Session, in_flight: int) -> None:
+    """The turn goes on in ``session``, which is as the turn left it. ``in_flight``: requests whose end nobody saw."""
+    turn.wire, session.meter = session.wire, turn.meter
+    turn.sent += in_flight
 
 
 def recomposed(turn: TurnState, runtime: Runtime) -> None:

@@ -6,14 +6,16 @@ move. Rows are kept by identity and numbered as they come, so storing one twice 
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fsm_agent.compaction.guard import CompactionGuard
 from fsm_agent.context import ContextMeter
-from fsm_agent.errors import SessionBusy
+from fsm_agent.errors import JournalError, SessionBusy
 from fsm_agent.messages import NO_USAGE, Message, Usage
 from fsm_agent.prompt import StoredPrompt
 from fsm_agent.wire import WireCopy
@@ -45,13 +47,19 @@ class Continued:
 
 
 Note = Appended | Replaced | Continued
+_CLAIMS = itertools.count(1)
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Session:
     """``rows`` is the transcript in use, ``version`` counts how often it was replaced, ``wire`` is the bytes already made of it.
-    ``turns`` is how many have ended; ``revision`` what the store said of it when it was read; ``unsaved`` are writes that a
-    failing store did not take. ``source``: what began it (cli, chat, debugger, python, child, fork)."""
+    ``turns`` is how many have ended. ``revision`` is what the store said of it when it was read: whatever changes the session
+    there counts it up, so a copy with another revision is not believed. ``unsaved`` are writes that a failing store did not
+    take. ``source``: what began it (cli, chat, debugger, python, child, fork).
+
+    ``holder`` is the turn that has it in this process, and ``claim`` the number of that hold: a turn that is resumed while an
+    older ``Turn`` of it stands still takes it over, and the older one finds another number. ``moving`` while a step is made.
+    """
 
     id: str
     rows: list[Message] = field(default_factory=list)
@@ -68,6 +76,8 @@ class Session:
     end_reason: str = ""
     successor: Session | None = None
     holder: str | None = None
+    claim: int = 0
+    moving: bool = False
     version: int = 0
     revision: int = 0
     numbers: dict[Message, int] = field(default_factory=dict)
@@ -77,23 +87,55 @@ class Session:
     owner: str | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def acquire(self, turn_id: str) -> None:
-        """One running turn a session. Raises ``SessionBusy`` with the turn that holds it."""
+    def acquire(self, turn_id: str) -> int:
+        """One running turn a session; the claim to give back with ``release``. Raises ``SessionBusy`` with the turn that holds
+        it; one that stands still between two steps may be taken over under its own id."""
         with self._lock:
-            if self.holder not in (None, turn_id):
+            if self.holder not in (None, turn_id) or (self.holder is not None and self.moving):
                 raise SessionBusy(f"session {self.id} is busy: turn {self.holder} is still running; wait for it or interrupt it")
-            self.holder = turn_id
+            self.holder, self.claim = turn_id, next(_CLAIMS)
+            return self.claim
 
-    def release(self, turn_id: str) -> None:
+    @contextlib.contextmanager
+    def step(self, claim: int) -> Iterator[None]:
+        """While a step is made nobody takes the session over. Raises ``JournalError`` when somebody has already."""
         with self._lock:
-            if self.holder == turn_id:
-                self.holder = None
-        if self.successor is not None:
-            self.successor.release(turn_id)
+            if any(session.claim != claim for session in self.onward()):
+                raise JournalError(f"turn {self.holder} was taken over in this process; this one stops here")
+            self.moving = True
+        try:
+            yield
+        finally:
+            for session in self.onward():
+                session.moving = False
+
+    def release(self, claim: int) -> None:
+        """Nothing happens when somebody else has claimed it since."""
+        for session in self.onward():
+            with session._lock:
+                if session.claim == claim:
+                    session.holder = None
+
+    def onward(self) -> Iterator[Session]:
+        """Itself, and what it went on as after compactions in this process."""
+        session: Session | None = self
+        while session is not None:
+            yield session
+            session = session.successor
 
     def newest(self) -> Session:
         """The session that goes on after compactions: itself, or the last of its descendants."""
-        return self if self.successor is None else self.successor.newest()
+        *_, newest = self.onward()
+        return newest
+
+    def handed_to(self, successor: Session) -> None:
+        """Whoever holds this session holds ``successor`` from now on, which another process made of it. Raises ``SessionBusy``
+        when a turn of this process has that one."""
+        with successor._lock:
+            if successor.holder not in (None, self.holder):
+                raise SessionBusy(f"session {successor.id} is busy: turn {successor.holder} is still running; wait for it")
+            successor.holder, successor.claim, successor.moving = self.holder, self.claim, self.moving
+        self.successor = successor
 
     def append(self, rows: Iterable[Message]) -> None:
         for row in rows:
@@ -116,7 +158,8 @@ class Session:
         """End this session by compaction: ``child`` goes on with these rows, under the same turn."""
         child.parent, child.prompts, child.guard, child.meter = self.id, dict(self.prompts), self.guard, self.meter
         child.title, child.kind = next_title(self.title or self.id), "compression"
-        child.holder, child.usage, child.source = self.holder, self.usage, self.source
+        child.holder, child.claim, child.moving = self.holder, self.claim, self.moving
+        child.usage, child.source = self.usage, self.source
         self.successor, self.end_reason = child, "compression"
         self.unwritten.append(Continued(child))
         child.replace(rows)

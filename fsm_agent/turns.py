@@ -50,7 +50,7 @@ class Turn:
         self.result: TurnResult | None = None
         self.steps: list[Step] = list(steps)
         self._state, self._runner, self._session, self._tenancy, self.gate = state, runner, session, tenancy, gate
-        self._holding = False
+        self._holding, self._claim = False, 0
 
     @property
     def id(self) -> str:
@@ -76,36 +76,44 @@ class Turn:
         """One request and its reply, or the move that ends the state; ``None`` when the turn has ended."""
         if self.result is not None:
             return None
-        if not self._holding:
-            self._session.acquire(self.id)
+        if not self._claim:
+            self._claim = self._session.acquire(self.id)
         here = CURRENT.set(self.id)
         try:
-            if not self._holding:
-                await self._tenancy.enter()
-                self._holding = True
-                self.gate.opened()
-            await self.gate.passed()
-            happened = await self._runner.step_into()
-            if isinstance(happened, Step):
-                self.steps.append(happened)
-            elif happened is None:
-                self.result = await self._tenancy.finish(self.steps)
+            with self._session.step(self._claim):
+                happened = await self._happening()
         except BaseException:
             if self._holding:
                 self._tenancy.leave()
                 self.gate.closed(ended=False)
-            self._holding = False
-            self._session.release(self.id)
+            self._let_go()
             raise
         finally:
             CURRENT.reset(here)
         if happened is not None:
             self.gate.happened(happened)
         else:
-            self._session.release(self.id)
+            self._let_go()
             self.gate.closed(ended=True)
             ended(self.id)
         return happened
+
+    async def _happening(self) -> Exchange | Step | None:
+        if not self._holding:
+            await self._tenancy.enter()
+            self._holding = True
+            self.gate.opened()
+        await self.gate.passed()
+        happened = await self._runner.step_into()
+        if isinstance(happened, Step):
+            self.steps.append(happened)
+        elif happened is None:
+            self.result = await self._tenancy.finish(self.steps)
+        return happened
+
+    def _let_go(self) -> None:
+        self._session.release(self._claim)
+        self._holding, self._claim = False, 0
 
     async def run_until(
         self, *, state: str | None = None, event: str | None = None, row: str | None = None, when: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -207,10 +208,9 @@ def test_leaving_a_turn_lets_it_be_resumed(desk: Desk) -> None:
     debugger = desk.start()
     go(debugger, "over")
     debugger.close()
-    for _ in range(100):
-        if desk.workshop.open(debugger.id).status.phase == "idle":
-            break
-        asyncio.run(asyncio.sleep(0.01))
+    given_up = time.monotonic() + 60  # a step that was being made is made to its end first
+    while desk.workshop.open(debugger.id).status.phase != "idle" and time.monotonic() < given_up:
+        time.sleep(0.005)
     resumed = desk.workshop.resume(debugger.id)
     assert (resumed.status.phase, resumed.status.seq) == ("paused", 2)
     assert go(resumed, "continue").phase == "ended"

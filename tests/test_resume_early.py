@@ -25,10 +25,10 @@ def test_what_was_said_before_is_still_there(tmp_path: Path, requests: int) -> N
     async def cut_off() -> None:
         for _ in range(requests):
             await turn.step_into()
-        one._store.let_go(one._session(), turn.id)
+        one._store.let_go(turn.id)
 
     asyncio.run(cut_off())
-    one._session().release(turn.id)
+    one._session().release(one._session().claim)
     other = agent(tmp_path, text("two"), text("three"))
     said = [row["content"] for row in other.resume(turn.id).run().messages]
     assert said == ["first", "one", "second", "two"]

@@ -368,11 +368,11 @@ def test_undo_is_refused_while_somebody_else_works_on_the_session(home: Path) ->
     asyncio.run(elsewhere.hold(session, "compacting"))
     with pytest.raises(SessionBusy, match="turn compacting is running"):
         one.undo()
-    elsewhere.let_go(session, "compacting")
+    elsewhere.let_go("compacting")
     other = agent([text("2")], home, session_id=one.session_id, store=elsewhere)
     paused = other.start("second")
     asyncio.run(paused.step())
-    elsewhere.let_go(session, paused.id)
+    elsewhere.let_go(paused.id)
     elsewhere.database.write(lambda c: None)
     with pytest.raises(SessionBusy, match=f"turn {paused.id} is running"):
         one.undo()

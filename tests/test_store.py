@@ -103,7 +103,7 @@ def test_a_turn_is_resumed_by_turn_session_prefix_or_title(home: Path) -> None:
         asyncio.run(moves(turn, 2))
         store.session(one.session_id).title = f"about {name}"
         asyncio.run(store.save(store.session(one.session_id)))
-        store.let_go(store.session(one.session_id), turn.id)
+        store.let_go(turn.id)
         asyncio.run(let_go_of(store, turn))
         by = {"turn": turn.id, "session": one.session_id, "prefix": f"s-{name}", "title": f"about {name}"}[name]
         resumed = agent(home, text("done")).resume(by)

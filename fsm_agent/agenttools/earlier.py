@@ -14,7 +14,6 @@ from typing import Any
 from fsm_agent.messages import Message
 from fsm_agent.sessions import Session
 from fsm_agent.store import Store
-from fsm_agent.store.store import DEPTH
 
 MAX_RESULT = 2_000_000
 """Characters of a result that is believed."""
@@ -35,7 +34,9 @@ def newest_result(store: Store, session: Session, tool: str) -> dict[str, Any] |
 
 def _of_line(c: sqlite3.Connection, session_id: str, tool: str) -> dict[str, Any] | None:
     """Of the sessions that this one goes on from, each up to the moment when it did."""
-    for _ in range(DEPTH):
+    seen: set[str] = set()
+    while session_id not in seen:  # as many as there are; a circle in a damaged file ends it
+        seen.add(session_id)
         row = c.execute(
             "SELECT s.kind, s.parent, s.created, (SELECT m.at FROM turns t"
             " JOIN transitions m ON m.turn = t.parent AND m.seq = t.forked_at"

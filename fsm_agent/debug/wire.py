@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 from fsm_agent.root import DIGEST, continued, recomposed
-from fsm_agent.sessions import Session
 from fsm_agent.store import Store
 from fsm_agent.store.positions import position_of
 
@@ -17,7 +16,7 @@ def composed(store: Store, turn_id: str, at: int) -> dict[str, Any]:
     position = position_of(store, turn_id, at)
     if position.snapshot["state"] != "CallLLM":
         return {"body": None, "why": f"{position.snapshot['state']} does not send the conversation to the model"}
-    turn = continued(position, Session("looked-at"))
+    turn = continued(position)
     recomposed(turn, turn.runtime)
     if turn.request is None:
         return {"body": None, "why": "no request was made here"}

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
-from typing import Any
 
-from fsm_agent.messages import Message
-from fsm_agent.sessions import Session
+from fsm_agent.messages import Message, ToolCall
 from fsm_agent.store.recording import IN_DOUBT
+from fsm_agent.store.rows import insert_message, message_of, transcript
 
 ABANDONED = "abandoned"
 """How a turn ended whose process died, when the session went on without it."""
@@ -40,23 +39,27 @@ def give_up(connection: sqlite3.Connection, turn_ids: Sequence[str], at: float) 
     )
 
 
-def close_out(connection: sqlite3.Connection, session: Session, turn_id: str) -> None:
+def close_out(connection: sqlite3.Connection, session_id: str, turn_ids: Sequence[str], at: float) -> None:
     """Give every call that was left without a result the one that is known of it, so that the transcript stays valid."""
-    open_calls = _unanswered(session.rows)
+    (version,) = connection.execute("SELECT version FROM sessions WHERE id = ?", (session_id,)).fetchone()
+    open_calls = _unanswered([message_of(body) for _, body in transcript(connection, session_id, version)])
     if not open_calls:
         return
     effects = connection.execute(
-        "SELECT request, status, class, reply FROM effects WHERE turn = ? AND kind = 'RunTool'", (turn_id,)
+        "SELECT request, status, class, reply FROM effects WHERE turn IN (SELECT value FROM json_each(?)) AND kind = 'RunTool'",
+        (json.dumps(turn_ids),),
     ).fetchall()
     known = {json.loads(request)["call_id"]: (status, kind, reply) for request, status, kind, reply in effects}
-    for call in open_calls:
+    (last,) = connection.execute("SELECT MAX(number) FROM messages WHERE session = ?", (session_id,)).fetchone()
+    for number, call in enumerate(open_calls, last + 1):
         status, kind, reply = known.get(call.id, ("", "", None))
         text = NOT_STARTED if not status or kind == "pure" else IN_DOUBT
         text = json.loads(reply)["text"] if reply else text
-        session.append([Message("tool", text, tool_call_id=call.id, name=call.name)])
+        row = Message("tool", text, tool_call_id=call.id, name=call.name)
+        insert_message(connection, session_id, number, version, None, at, row)
 
 
-def _unanswered(rows: list[Message]) -> list[Any]:
+def _unanswered(rows: list[Message]) -> list[ToolCall]:
     """Calls of the last assistant row that have no result yet."""
     answered = set()
     for row in reversed(rows):

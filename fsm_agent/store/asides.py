@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fsm_agent.store.database import Database
-from fsm_agent.store.search import DEPTH, KEPT, STANDING, Among, search
+from fsm_agent.store.line import compacted_line
+from fsm_agent.store.search import KEPT, STANDING, Among, search
 from fsm_agent.store.snippets import snippet_of
 from fsm_agent.store.words import plain_text, query_of
 from fsm_agent.texts import shorten
@@ -36,7 +37,7 @@ class Aside:
 def asides(database: Database, session: str) -> int:
     """How many messages were taken out of the session, and of those that it goes on from."""
     with database.reading() as c:
-        line = json.dumps(_line(c, session))
+        line = json.dumps(compacted_line(c, session))
         query = f"SELECT COUNT(*) {_FROM} WHERE m.session IN (SELECT value FROM json_each(?)) AND {_ASIDE}"  # noqa: S608 - ours
         return int(c.execute(query, (line,)).fetchone()[0])
 
@@ -44,7 +45,7 @@ def asides(database: Database, session: str) -> int:
 def aside_by_words(database: Database, session: str, text: str, limit: int) -> list[Aside]:
     """Those that answer ``text`` best. Raises ``StoreError`` when there is no full-text search."""
     with database.reading() as c:
-        line = _line(c, session)
+        line = compacted_line(c, session)
     hits = [hit for one in line for hit in search(database, text, Among(session=one), limit=200, seconds=CATCH_UP).hits]
     with database.reading() as c:
         known = {one.id: one for one in _aside(c, [hit.id for hit in hits], text)}
@@ -55,23 +56,13 @@ def aside_by_words(database: Database, session: str, text: str, limit: int) -> l
 def aside_around(database: Database, session: str, message: int, window: int) -> list[Aside]:
     """One of them with its neighbours of the same session, in order; nothing when it is none of them."""
     with database.reading() as c:
-        line = json.dumps(_line(c, session))
+        line = json.dumps(compacted_line(c, session))
         own = "m.session = (SELECT session FROM messages WHERE id = ?) AND m.session IN (SELECT value FROM json_each(?))"
         ids = [row[0] for row in c.execute(f"SELECT m.id {_FROM} WHERE {own} AND {_ASIDE} ORDER BY m.number", (message, line))]
         if message not in ids:
             return []
         at = ids.index(message)
         return _aside(c, ids[max(0, at - window) : at + window + 1], "")
-
-
-def _line(c: sqlite3.Connection, session: str) -> list[str]:
-    """The session and those that it goes on from after compactions."""
-    found = c.execute(
-        "WITH RECURSIVE line(id, depth) AS (SELECT ?, 0 UNION SELECT s.parent, depth + 1 FROM sessions s JOIN line"
-        " ON s.id = line.id WHERE s.kind = 'compression' AND s.parent IS NOT NULL AND depth < ?) SELECT id FROM line",
-        (session, DEPTH),
-    )
-    return [str(row[0]) for row in found]
 
 
 def _aside(c: sqlite3.Connection, ids: Sequence[int], text: str) -> list[Aside]:

@@ -2,8 +2,8 @@
 
 What a turn writes is gathered and goes out together, in order: with each move, before a tool runs or a person is asked, and
 after a reply when the turn next waits for something. Replies are not waited for, because every later write stands behind them.
-Every move first compares the turn's (seq, epoch) with what is stored: a turn that another process took over finds other figures,
-and stops.
+Whatever is written first compares the turn's epoch with what is stored: a turn that another process took over finds another one,
+writes nothing any more, and stops.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from typing import Any
 
 from fsm_agent.codec import dumps
 from fsm_agent.deltas import Tracker
-from fsm_agent.errors import JournalError, StoreError
+from fsm_agent.errors import JournalError, StaleCopyError, StoreError
 from fsm_agent.journal import UNKNOWN, Exchange, Step
 from fsm_agent.messages import Usage
 from fsm_agent.providers.prices import total_cost
@@ -26,7 +27,7 @@ from fsm_agent.requests import AskApproval, CallModel, RunTool, ToolOutcome
 from fsm_agent.sessions import Session
 from fsm_agent.store.database import Database, Job
 from fsm_agent.store.recording import IN_DOUBT, Origin, Recording
-from fsm_agent.store.rows import Kept, named, reply_json, request_json, write_notes
+from fsm_agent.store.rows import Kept, changed, named, refuse_unless_ours, reply_json, request_json, write_notes
 
 ACTS = (CallModel, RunTool, AskApproval)
 """Requests that take long or act on the world: they are in the journal while they are in flight."""
@@ -64,9 +65,17 @@ class TurnLog:
         self._history, self._rows = self._place(), len(self._turn.rows)
         return self._tracker.start | {"history": self._history, "rows": []}
 
-    def began(self, epoch: int) -> None:
-        """The turn is in the database, under this epoch."""
-        self._epoch = epoch
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    def began(self, epoch: int, recording: Recording | None = None) -> None:
+        """The turn is in the database, under this epoch. ``recording``: what was known of its visit when it was claimed."""
+        self._epoch, self._recording = epoch, recording or self._recording
+
+    def followed(self, session: Session) -> None:
+        """The turn begins in another session than it was made for."""
+        self.session = session
 
     # The journal
 
@@ -126,13 +135,39 @@ class TurnLog:
         await self._commit()
 
     async def ended(self, result: Any) -> None:
-        """The turn is over: write its result, and let go of the session. ``result`` has turn_exit_reason and a JSON form."""
+        """The turn is over: write its result, and let go of the session. ``result`` has turn_exit_reason and a JSON form.
+        ``problem`` says when that is not stored. Raises ``StaleCopyError``, after which ``ended_anew`` is to be tried."""
         self._note_session()
         self._jobs.append(self._end(result, dumps(self._tracker.delta() | self._rows_delta())))
-        await self._commit(last=True)
-        if self.problem:
-            self.session.unsaved += self._jobs
+        try:
+            await self._commit(last=True)
+        except StaleCopyError:
             self._jobs = []
+            raise
+        except JournalError as error:  # another owner goes on with the turn; the answer that this one has is not lost
+            self.problem, self._jobs = str(error), []
+            return
+        if self.problem:
+            self.session.unsaved.append(self._fenced(self._jobs))
+            self._jobs = []
+        else:
+            self.session.revision += 1
+
+    async def ended_anew(self, result: Any) -> None:
+        """``ended``, on a copy of the session that was read again: rows of this turn that are not in it are written behind it."""
+        with self._database.reading() as c:
+            said = "SELECT body FROM messages WHERE session = ? AND turn = ?"
+            stored = Counter(body for (body,) in c.execute(said, (self.session.id, self._turn.turn_id)))
+        for row in self._turn.rows:
+            if stored[body := dumps(row.to_dict())]:
+                stored[body] -= 1
+            else:
+                self.session.append([row])
+        self._kept = Kept.of(self.session)
+        try:
+            await self.ended(result)
+        except StaleCopyError as error:
+            self.problem = str(error)
 
     # Gathering
 
@@ -163,12 +198,13 @@ class TurnLog:
     def _follow(self, parent: Session, child: Session) -> None:
         turn_id, owner = self._turn.turn_id, parent.owner
         self.session, self._kept, self._rows = child, Kept.of(child), 0
-        child.owner, child.revision = owner, 1
+        child.owner, child.revision, parent.revision = owner, 1, parent.revision + 1
         self._note_rows()
 
         def follow(c: sqlite3.Connection) -> None:
             c.execute("UPDATE sessions SET holder = ?, owner = ?, revision = 1 WHERE id = ?", (turn_id, owner, child.id))
             c.execute("UPDATE sessions SET holder = NULL, owner = NULL WHERE id = ?", (parent.id,))
+            changed(c, parent.id)
             c.execute("UPDATE turns SET session = ? WHERE id = ?", (child.id, turn_id))
 
         self._jobs.append(follow)
@@ -201,7 +237,24 @@ class TurnLog:
         """Hand over what was gathered, without waiting."""
         if self._jobs and not self.problem:
             jobs, self._jobs = self._jobs, []
-            self._sent.append((self._database.submit(lambda c: _all(c, jobs)), jobs))
+            self._sent.append((self._database.submit(self._fenced(jobs)), jobs))
+
+    def _fenced(self, jobs: Sequence[Job]) -> Job:
+        """The jobs, as one that does nothing when the turn is not ours any more."""
+        turn_id, epoch, session_id = self._turn.turn_id, self._epoch, self.session.id
+
+        def write(c: sqlite3.Connection) -> None:
+            refuse_unless_ours(c, turn_id, epoch)
+            try:
+                for job in jobs:
+                    job(c)
+            except sqlite3.IntegrityError as error:
+                raise StaleCopyError(
+                    f"session {session_id} was changed by somebody else while turn {turn_id} held it ({error});"
+                    " what the turn did since is not stored"
+                ) from error
+
+        return write
 
     async def _commit(self, last: bool = False) -> None:
         """Hand over what was gathered, and wait until that and everything before it is safe."""
@@ -262,38 +315,35 @@ class TurnLog:
         ]
 
     def _transition(self, step: Step, delta: str) -> Job:
-        turn_id, epoch, at = self._turn.turn_id, self._epoch, self._now()
+        turn_id, at = self._turn.turn_id, self._now()
         values = (
             turn_id, step.seq, step.source, step.event, step.dest, step.row, step.exit, dumps(step.guards), dumps(step.changes),
             step.seconds, at, delta,
         )  # fmt: skip
-        moved = (step.seq, step.dest, at, step.exit, turn_id, step.seq - 1, epoch)
+        moved = (step.seq, step.dest, at, step.exit, turn_id, step.seq - 1)
 
         def move(c: sqlite3.Connection) -> None:
-            done = c.execute(
-                "UPDATE turns SET seq = ?, state = ?, moved = ?, exit = ? WHERE id = ? AND seq = ? AND epoch = ?", moved
-            )
-            _refuse_unless(done.rowcount == 1, turn_id)
+            done = c.execute("UPDATE turns SET seq = ?, state = ?, moved = ?, exit = ? WHERE id = ? AND seq = ?", moved)
+            if done.rowcount != 1:
+                raise JournalError(f"turn {turn_id} is not where this process left it; this one stops here")
             c.execute("INSERT INTO transitions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
 
         return move
 
     def _end(self, result: Any, delta: str) -> Job:
-        turn_id, epoch, session_id, at = self._turn.turn_id, self._epoch, self.session.id, self._now()
+        turn_id, session_id, at = self._turn.turn_id, self.session.id, self._now()
         said = result.model_dump(mode="json", exclude={"messages", "states"})
         outcome = next(name for name in ("completed", "failed", "partial", "interrupted") if said[name])
         model = f"{said['provider']}:{said['model']}"
 
         def end(c: sqlite3.Connection) -> None:
-            done = c.execute(
-                "UPDATE turns SET ended = ?, exit = ?, outcome = ?, result = ?, final = ?, owner = NULL"
-                " WHERE id = ? AND epoch = ? AND ended IS NULL",
-                (at, said["turn_exit_reason"], outcome, dumps(said), delta, turn_id, epoch),
-            )
-            _refuse_unless(done.rowcount == 1, turn_id)
             c.execute(
-                "UPDATE sessions SET holder = NULL, owner = NULL, turns = turns + 1, touched = ?, model = ?, exit = ?"
-                " WHERE id = ?",
+                "UPDATE turns SET ended = ?, exit = ?, outcome = ?, result = ?, final = ?, owner = NULL WHERE id = ?",
+                (at, said["turn_exit_reason"], outcome, dumps(said), delta, turn_id),
+            )
+            c.execute(
+                "UPDATE sessions SET holder = NULL, owner = NULL, turns = turns + 1, revision = revision + 1, touched = ?,"
+                " model = ?, exit = ? WHERE id = ?",
                 (at, model, said["turn_exit_reason"], session_id),
             )
 
@@ -308,13 +358,3 @@ class Effects:
 
     def __call__(self, connection: sqlite3.Connection) -> None:
         connection.executemany("INSERT OR REPLACE INTO effects VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", self.rows)
-
-
-def _all(connection: sqlite3.Connection, jobs: Sequence[Job]) -> None:
-    for job in jobs:
-        job(connection)
-
-
-def _refuse_unless(mine: bool, turn_id: str) -> None:
-    if not mine:
-        raise JournalError(f"turn {turn_id} was taken over by another process; this one stops here")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fsm_agent.codec import dumps
@@ -12,7 +12,7 @@ from fsm_agent.sessions import Session
 from fsm_agent.store.database import Job
 from fsm_agent.store.read import TurnInfo, Turns
 from fsm_agent.store.recording import Recording
-from fsm_agent.store.rows import insert_session, message_of, transcript
+from fsm_agent.store.rows import METER, insert_session, message_of, transcript
 from fsm_agent.store.store import Begun, Store
 from fsm_agent.store.titles import free_title
 
@@ -74,10 +74,13 @@ _KEPT = "SELECT settings, COALESCE(answers, 'null') FROM turns WHERE id = ?"
 
 
 async def take_over(store: Store, position: Position, session: Session) -> Begun:
-    """Continue the turn itself, in this process. Raises ``SessionBusy`` while its owner lives."""
-    begun = await store.take_over(session, position.turn, position.version, position.newest)
+    """Continue the turn itself, in this process: claimed first and read then, because whoever ran it may have written up to that
+    moment. Raises ``SessionBusy`` while its owner lives."""
+    begun = await store.claim(session, position.turn, position.version, position.newest)
+    now = position_of(store, position.turn.id)
+    position.recording, position.in_flight = now.recording, now.in_flight
     adopt(session, position)
-    return begun
+    return replace(begun, recording=now.recording)
 
 
 def adopt(session: Session, position: Position) -> None:
@@ -97,6 +100,7 @@ def forked(store: Store, position: Position, session: Session, turn_id: str, dig
     with store.database.reading() as c:
         session.title = free_title(c, parent.title or parent.id, session.id)
     session.prompts, session.usage = dict(parent.prompts), parent.usage
+    session.meter = METER.decode(snapshot.get("meter", {}))
     numbers: dict[Message, int] = {}
     for _, row in position.transcript:
         numbers.setdefault(row, len(numbers) + 1)

@@ -13,7 +13,8 @@ from typing import Any
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.store.database import Database
-from fsm_agent.store.search import KEPT, STANDING, Among, Hit, Standing, descendants, lineage, search
+from fsm_agent.store.line import descendants, lineage
+from fsm_agent.store.search import KEPT, STANDING, Among, Hit, Standing, search
 from fsm_agent.store.snippets import snippet_of
 from fsm_agent.store.words import plain_text, query_of
 from fsm_agent.texts import shorten

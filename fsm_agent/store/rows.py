@@ -12,6 +12,7 @@ from typing import Any
 from fsm_agent.codec import codec_of, dumps
 from fsm_agent.compaction.guard import CompactionGuard
 from fsm_agent.context import ContextMeter
+from fsm_agent.errors import JournalError
 from fsm_agent.messages import Message, Usage
 from fsm_agent.prompt import StoredPrompt
 from fsm_agent.requests import (
@@ -78,10 +79,7 @@ def write_notes(connection: sqlite3.Connection, session: Session, notes: Sequenc
 def _write_note(connection: sqlite3.Connection, session: Session, note: Note, turn_id: str | None, at: float) -> None:
     match note:
         case Appended(number, version, row):
-            connection.execute(
-                "INSERT INTO messages (session, number, version, turn, at, role, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (session.id, number, -1 if version is None else version, turn_id, at, row.role, dumps(row.to_dict())),
-            )
+            insert_message(connection, session.id, number, -1 if version is None else version, turn_id, at, row)
         case Replaced(version, numbers, dropped):
             connection.execute("INSERT INTO transcripts VALUES (?, ?, ?)", (session.id, version, dumps(numbers)))
             connection.execute("UPDATE sessions SET version = ? WHERE id = ?", (version, session.id))
@@ -96,6 +94,15 @@ def _write_note(connection: sqlite3.Connection, session: Session, note: Note, tu
             )
 
 
+def insert_message(
+    connection: sqlite3.Connection, session_id: str, number: int, version: int, turn_id: str | None, at: float, row: Message
+) -> None:
+    connection.execute(
+        "INSERT INTO messages (session, number, version, turn, at, role, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (session_id, number, version, turn_id, at, row.role, dumps(row.to_dict())),
+    )
+
+
 def insert_session(connection: sqlite3.Connection, session: Session, at: float) -> None:
     columns = {
         **Kept.of(session).columns(), "id": session.id, "kind": session.kind, "parent": session.parent, "source": session.source,
@@ -106,6 +113,19 @@ def insert_session(connection: sqlite3.Connection, session: Session, at: float) 
         f"INSERT INTO sessions ({names}) VALUES ({', '.join('?' * len(columns))})",  # noqa: S608 - names are ours
         tuple(columns.values()),
     )
+
+
+def changed(connection: sqlite3.Connection, session_id: str) -> int:
+    """The session is not what it was: whoever has a copy of it reads it again. Its revision then."""
+    connection.execute("UPDATE sessions SET revision = revision + 1 WHERE id = ?", (session_id,))
+    return int(connection.execute("SELECT revision FROM sessions WHERE id = ?", (session_id,)).fetchone()[0])
+
+
+def refuse_unless_ours(connection: sqlite3.Connection, turn_id: str, epoch: int) -> None:
+    """The fence: raises ``JournalError`` when the turn has ended, or another owner has claimed it under a later epoch."""
+    sql = "SELECT 1 FROM turns WHERE id = ? AND epoch = ? AND ended IS NULL"
+    if connection.execute(sql, (turn_id, epoch)).fetchone() is None:
+        raise JournalError(f"turn {turn_id} was taken over by another process; this one stops here")
 
 
 def message_of(body: str) -> Message:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.store.database import Database
 from fsm_agent.store.indexing import INDEX, Progress, catch_up, forget, looks_damaged, there
+from fsm_agent.store.line import lineage
 from fsm_agent.store.snippets import EMPTY, Snippet, scores, snippet_of
 from fsm_agent.store.words import DAY, Query, day_tag, plain_text, query_of, session_tag
 
@@ -25,8 +26,6 @@ READ = 4_000_000
 """Characters of hits that are read for ranking; fewer hits are ranked when they are very long."""
 DAYS = 31
 """Days that are asked of the index one by one; a longer time is compared row by row."""
-DEPTH = 32
-"""Sessions of one line, at most (SESS-07)."""
 KEPT = "NOT (m.active = 0 AND m.version < 0)"
 """Not what a visit wrote that was run again, nor copies that a compaction made for itself: the originals are there."""
 STANDING = (
@@ -131,27 +130,6 @@ def _search(
     rated.sort(key=(lambda one: -one[1].id) if newest else (lambda one: (-one[0], -one[1].id)))
     shown = tuple(replace(hit, score=score, snippet=snippet_of(hit.text, query)) for score, hit in rated[:limit])
     return Found(shown, len(rows), more or len(rated) > limit, relaxed and bool(rows), waiting)
-
-
-def lineage(connection: sqlite3.Connection, session: str) -> str:
-    """The first session of the line that led to this one: by compactions, forks, and delegation."""
-    row = connection.execute(
-        "WITH RECURSIVE up(id, parent, depth) AS (SELECT id, parent, 0 FROM sessions WHERE id = ? UNION ALL"
-        " SELECT s.id, s.parent, depth + 1 FROM sessions s JOIN up ON s.id = up.parent WHERE depth < ?)"
-        " SELECT id FROM up ORDER BY depth DESC LIMIT 1",
-        (session, DEPTH),
-    ).fetchone()
-    return str(row[0]) if row else session
-
-
-def descendants(connection: sqlite3.Connection, session: str) -> list[str]:
-    """The session and all that came of it."""
-    found = connection.execute(
-        "WITH RECURSIVE down(id, depth) AS (SELECT ?, 0 UNION"
-        " SELECT s.id, depth + 1 FROM sessions s JOIN down ON s.parent = down.id WHERE depth < ?) SELECT DISTINCT id FROM down",
-        (session, DEPTH),
-    )
-    return [str(row[0]) for row in found]
 
 
 def _newest(database: Database, query: Query, among: Among, now: float) -> tuple[list[Hit], bool]:

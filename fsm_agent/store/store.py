@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
+import logging
 import sqlite3
 import threading
 import time
@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent.codec import dumps
-from fsm_agent.errors import JournalError, SessionBusy
+from fsm_agent.errors import ConfigError, JournalError, SessionBusy
 from fsm_agent.messages import Message
-from fsm_agent.sessions import Note, Session
+from fsm_agent.sessions import Session
 from fsm_agent.store.abandoned import close_out, give_up, open_turns
 from fsm_agent.store.database import Database, Durability, Job
+from fsm_agent.store.line import newest_of
 from fsm_agent.store.owners import Owners
 from fsm_agent.store.read import TurnInfo
+from fsm_agent.store.recording import Recording
 from fsm_agent.store.rows import (
     GUARD,
     METER,
@@ -30,30 +32,37 @@ from fsm_agent.store.rows import (
     USAGE,
     Kept,
     asked_words,
+    changed,
     insert_session,
     message_of,
+    refuse_unless_ours,
     transcript,
     write_notes,
 )
 from fsm_agent.wire import WireCopy
 
+log = logging.getLogger(__name__)
+
 FILE = "sessions.db"
-DEPTH = 32
-"""Sessions that continue each other, at most (SESS-07)."""
 Opened = Callable[[Path, Durability], Database]
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """How a turn got its session: ``epoch`` fences it; ``abandoned`` names a turn that was left unfinished in it and is given
-    up now."""
+    """How a turn got its session: ``epoch`` fences it; ``abandoned`` names a turn that was left unfinished in it and is given up
+    now; ``recording`` is what the journal had of a resumed turn's visit when it was claimed."""
 
     epoch: int
     abandoned: str | None = None
+    recording: Recording | None = None
 
 
 class _StaleError(Exception):
     """Another process wrote to the session since it was read."""
+
+
+class _WentOnError(Exception):
+    """Another process compacted the session into another one since it was read."""
 
 
 class Store:
@@ -93,20 +102,11 @@ class Store:
         return session
 
     def newest(self, session_id: str) -> Session:
-        """The session that goes on after compactions (SESS-07)."""
-        session = self.session(session_id)
-        for _ in range(DEPTH):
-            successor = session.successor or self._successor(session.id)
-            if successor is None:
-                break
-            session.successor = session.successor or (successor if isinstance(successor, Session) else self.session(successor))
-            session = session.successor
-        return session
-
-    def _successor(self, session_id: str) -> str | None:
+        """The session that goes on after compactions (SESS-07), however many there were."""
+        session = self.session(session_id).newest()
         with self.database.reading() as c:
-            row = c.execute("SELECT successor FROM sessions WHERE id = ?", (session_id,)).fetchone()
-        return row[0] if row else None
+            last = newest_of(c, session.id)
+        return session if last == session.id else self.newest(last)
 
     def _revision(self, session_id: str) -> int | None:
         with self.database.reading() as c:
@@ -114,7 +114,10 @@ class Store:
         return row[0] if row else None
 
     def refresh(self, session: Session) -> None:
-        """Read the session as the database has it; the live copy stays the same object."""
+        """Read the session as the database has it, and nothing else is believed; the live copy stays the same object."""
+        if session.unsaved:
+            log.warning("session %s was changed by another process; what could not be saved of it before is lost", session.id)
+            self._saved(session)
         with self.database.reading() as c:
             row = c.execute(
                 "SELECT version, revision, turns, prompts, meter, guard, usage, title, kind, parent, end_reason, source"
@@ -135,6 +138,7 @@ class Store:
         session.rows = list(session.numbers)
         session.next_number = (last or 0) + 1
         session.wire, session.unwritten = WireCopy(), []
+        session.successor = None  # what it went on as only in this copy; ``newest`` follows what is stored
 
     def archived(self, session_id: str) -> list[Message]:
         """Rows that compactions and undos put aside."""
@@ -147,32 +151,41 @@ class Store:
     # Turns
 
     async def begin(
-        self, session: Session, turn: Any, start: Callable[[], dict[str, Any]], digest: str, parent: str | None = None
+        self,
+        session: Session,
+        turn: Any,
+        start: Callable[[], dict[str, Any]],
+        digest: str,
+        parent: str | None = None,
+        moved: Callable[[Session], None] = lambda session: None,
     ) -> Begun:
-        """Write a new turn and hold its session for it. ``start`` gives its snapshot for the session as it is then; ``parent`` is
-        the turn that delegated it."""
-        abandoned = await self._clear(session)
+        """Write a new turn and hold its session for it, as the store has it now: a copy that others have changed the session
+        behind is read again first. ``start`` gives the turn's snapshot for it; ``parent`` is the turn that delegated it;
+        ``moved`` is told of the session that a compaction elsewhere made of this one, and that the turn begins in then.
+        Raises ``SessionBusy``."""
+        abandoned = None
         while True:
+            abandoned = await self._clear(session) or abandoned
             try:
                 return await self._begin(session, turn, start(), digest, parent, abandoned)
             except _StaleError:
                 self.refresh(session)
+            except _WentOnError:
+                successor = self.newest(session.id)
+                session.handed_to(successor)
+                moved(successor)
+                session = successor
 
     async def _begin(
         self, session: Session, turn: Any, start: dict[str, Any], digest: str, parent: str | None, abandoned: str | None
     ) -> Begun:
-        unsaved, at = list(session.unsaved), self.now()
-        given = start.pop("supplied_history", None)
+        at, given = self.now(), start.pop("supplied_history", None)
         values = (
             turn.turn_id, session.id, parent, asked_words(turn.user_content), turn.state, turn.seq, self.owners.me, digest,
             dumps(turn.settings.model_dump(mode="json")), dumps(start), at, at,
         )  # fmt: skip
 
         def begin(c: sqlite3.Connection) -> None:
-            for job in unsaved:
-                job(c)
-            if self._hold(c, session, turn.turn_id, at) != session.revision:
-                raise _StaleError
             c.execute(
                 "INSERT INTO turns (id, session, parent, asked, state, seq, owner, digest, settings, start, began, moved)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -181,15 +194,32 @@ class Store:
             if given is not None:
                 c.execute("INSERT INTO given VALUES (?, ?)", (turn.turn_id, dumps(given)))
 
+        await self._take(session, turn.turn_id, begin)
+        return Begun(1, abandoned)
+
+    async def _take(self, session: Session, holder: str, job: Job) -> None:
+        """Hold the session as this copy has it, with what could not be written to it before, and do ``job``: all or nothing.
+        Raises ``_StaleError`` or ``_WentOnError`` when the copy is not what the store has."""
+        unsaved, at, believed = list(session.unsaved), self.now(), session.revision
+
+        def take(c: sqlite3.Connection) -> int:
+            _current(c, session.id, believed)
+            for one in unsaved:
+                one(c)
+            revision = self._hold(c, session, holder, at)
+            job(c)
+            return revision
+
         try:
-            await self.written(begin)
-        except JournalError as error:  # what could not be saved is of a turn that another process has given up
-            session.unsaved = []
+            session.revision = await self.written(take)
+        except JournalError as error:  # what was not saved is of a turn that another process has given up, or took over
             raise _StaleError from error
+        session.owner = self.owners.me
+        self._saved(session)
+
+    def _saved(self, session: Session) -> None:
         session.unsaved = []
         self._unsaved.pop(session.id, None)
-        session.revision, session.owner = session.revision + 1, self.owners.me
-        return Begun(1, abandoned)
 
     def keep(self, session: Session) -> None:
         """Hold a session with writes that the database did not take, until its next turn has saved them."""
@@ -197,50 +227,42 @@ class Store:
             self._unsaved[session.id] = session
 
     async def _clear(self, session: Session) -> str | None:
-        """Give up the turns of the session that nobody runs any more, and close what they left open in its transcript."""
-        while not session.unsaved:
-            with self.database.reading() as c:
-                found = open_turns(c, session.id)
-            if not found:
-                return None
-            await self.written(lambda c: None)  # rows that a cancelled turn of this process handed over, and nobody waited for
-            self.refresh(session)
-            with self.database.reading() as c:
-                for turn_id, _ in found:
-                    close_out(c, session, turn_id)
-            notes, session.unwritten = session.unwritten, []
-            with contextlib.suppress(_StaleError):
-                await self.written(self._giving_up(session, found, notes, self.now()))
-                session.revision += 1
-                return found[-1][0]
-        return None
+        """Give up the turns of the session that nobody runs any more, and close what they left open in its transcript. What is
+        open is read in the transaction that closes it: whoever ran such a turn may have written until then. Jobs are done
+        in order, so rows that a cancelled turn of this process handed over, and nobody waited for, stand before it."""
+        if session.unsaved or not self.unfinished(session.id):
+            return None
+        at = self.now()
 
-    def _giving_up(self, session: Session, found: list[tuple[str, str | None]], notes: list[Note], at: float) -> Job:
-        def write(c: sqlite3.Connection) -> None:
+        def give_up_all(c: sqlite3.Connection) -> str | None:
+            found = open_turns(c, session.id)
             for turn_id, owner in found:
                 self._refuse_if_alive(session.id, turn_id, owner)
-            revision = c.execute("SELECT revision FROM sessions WHERE id = ?", (session.id,)).fetchone()[0]
-            if open_turns(c, session.id) != found or revision != session.revision:
-                raise _StaleError
-            give_up(c, [turn_id for turn_id, _ in found], at)
-            write_notes(c, session, notes, None, at)
-            c.execute("UPDATE sessions SET holder = NULL, owner = NULL, revision = revision + 1 WHERE id = ?", (session.id,))
+            turn_ids = [turn_id for turn_id, _ in found]
+            close_out(c, session.id, turn_ids, at)
+            give_up(c, turn_ids, at)
+            c.execute("UPDATE sessions SET holder = NULL, owner = NULL WHERE id = ?", (session.id,))
+            changed(c, session.id)
+            return turn_ids[-1] if turn_ids else None
 
-        return write
+        given_up: str | None = await self.written(give_up_all)
+        self.refresh(session)
+        return given_up
 
-    def _hold(self, c: sqlite3.Connection, session: Session, turn_id: str, at: float) -> int:
-        """Make ``turn_id`` the holder, if nobody alive is. The revision before."""
-        row = c.execute("SELECT holder, owner, revision FROM sessions WHERE id = ?", (session.id,)).fetchone()
+    def unfinished(self, session_id: str) -> list[tuple[str, str | None]]:
+        """(turn, owner) of the session's turns that have not ended, oldest first."""
+        with self.database.reading() as c:
+            return open_turns(c, session_id)
+
+    def _hold(self, c: sqlite3.Connection, session: Session, holder: str, at: float) -> int:
+        """Make ``holder`` the one that has the session, if nobody alive has it. The revision then."""
+        row = c.execute("SELECT holder, owner FROM sessions WHERE id = ?", (session.id,)).fetchone()
         if row is None:
             insert_session(c, session, at)
-        holder, owner, revision = row or (None, None, 0)
-        if holder not in (None, turn_id):
-            self._refuse_if_alive(session.id, holder, owner)
-        c.execute(
-            "UPDATE sessions SET holder = ?, owner = ?, revision = ?, touched = ? WHERE id = ?",
-            (turn_id, self.owners.me, revision + 1, at, session.id),
-        )
-        return int(revision)
+        elif row[0] not in (None, holder):
+            self._refuse_if_alive(session.id, *row)
+        c.execute("UPDATE sessions SET holder = ?, owner = ?, touched = ? WHERE id = ?", (holder, self.owners.me, at, session.id))
+        return changed(c, session.id)
 
     def _refuse_if_alive(self, session_id: str, holder: str, owner: str | None) -> None:
         if owner == self.owners.me:
@@ -257,48 +279,92 @@ class Store:
         if turn.owner is not None:
             self._refuse_if_alive(turn.session, turn.id, turn.owner)
 
-    async def take_over(self, session: Session, turn: TurnInfo, version: int, newest: int) -> Begun:
-        """Make this process the owner of an unfinished turn. Rows that came after its last move are put aside: the visit that
-        wrote them is run again. Raises ``SessionBusy`` while its owner lives."""
+    async def claim(self, session: Session, turn: TurnInfo, version: int, newest: int) -> Begun:
+        """Make this process the owner of an unfinished turn, under a new epoch: from then on its old owner can write nothing.
+        Only what is read afterwards is believed. Rows that came after its last move are put aside: the visit that wrote
+        them is run again. Raises ``SessionBusy`` while its owner lives, and for one that moved since it was read."""
         at, turn_id = self.now(), turn.id
 
-        def take(c: sqlite3.Connection) -> int:
-            owner, seq, ended = c.execute("SELECT owner, seq, ended FROM turns WHERE id = ?", (turn_id,)).fetchone()
+        def take(c: sqlite3.Connection) -> None:
+            owner, ended, exit_reason = c.execute("SELECT owner, ended, exit FROM turns WHERE id = ?", (turn_id,)).fetchone()
+            if ended is not None:
+                raise ConfigError(f"nothing to resume: the turn ended with {exit_reason}", turn_id, "an unfinished turn")
             self._refuse_if_alive(session.id, turn_id, owner)
-            if seq != turn.seq or ended is not None:
-                raise JournalError(f"turn {turn_id} has moved since it was read; resume it again")
+            claimed = c.execute(
+                "UPDATE turns SET owner = ?, epoch = epoch + 1 WHERE id = ? AND seq = ? AND epoch = ?",
+                (self.owners.me, turn_id, turn.seq, turn.epoch),
+            )
+            if claimed.rowcount != 1:
+                raise SessionBusy(f"turn {turn_id} was moved by another process since it was read; resume it again")
             self._hold(c, session, turn_id, at)
             c.execute("UPDATE messages SET active = 0, version = -1 WHERE session = ? AND number > ?", (session.id, newest))
             c.execute("DELETE FROM transcripts WHERE session = ? AND version > ?", (session.id, version))
             c.execute("UPDATE sessions SET version = ? WHERE id = ?", (version, session.id))
-            c.execute("UPDATE turns SET owner = ?, epoch = epoch + 1 WHERE id = ?", (self.owners.me, turn_id))
-            return int(c.execute("SELECT epoch FROM turns WHERE id = ?", (turn_id,)).fetchone()[0])
 
-        epoch = await self.written(take)
+        await self.written(take)
         self.refresh(session)
         session.owner = self.owners.me
-        return Begun(epoch)
+        return Begun(turn.epoch + 1)
 
-    def let_go(self, session: Session, turn_id: str) -> None:
-        """The turn is not run any further for now; nobody waits for this to be written."""
+    def let_go(self, holder: str, epoch: int | None = None) -> None:
+        """Whoever this process held sessions for is not run any further for now; nobody waits for this to be written. What
+        another process holds for the same turn stays held, and so does what a later ``epoch`` of it holds here."""
+        values = (holder, self.owners.me, epoch, holder, epoch)
         self.database.submit(
-            lambda c: c.execute("UPDATE sessions SET holder = NULL, owner = NULL WHERE holder = ?", (turn_id,)) and None
+            lambda c: (
+                c.execute(
+                    "UPDATE sessions SET holder = NULL, owner = NULL WHERE holder = ? AND owner = ?"
+                    " AND (? IS NULL OR EXISTS (SELECT 1 FROM turns WHERE id = ? AND epoch = ?))",
+                    values,
+                )
+                and None
+            )
         )
 
     async def written(self, job: Job) -> Any:
         """The job's result, once it is committed."""
         return await asyncio.wrap_future(self.database.submit(job))
 
-    async def hold(self, session: Session, holder: str) -> None:
-        """Keep turns of other processes off the session."""
-        revision = await self.written(lambda c: self._hold(c, session, holder, self.now()))
-        if revision != session.revision:
-            self.refresh(session)
-        session.revision, session.owner = revision + 1, self.owners.me
+    async def hold(self, session: Session, holder: str) -> Session:
+        """Keep turns off the session, or off what it went on as; that one, as the store has it now. Raises ``SessionBusy`` while
+        a turn of it runs anywhere else."""
+        while True:
+
+            def free(c: sqlite3.Connection, session: Session = session) -> None:
+                for turn_id, owner in open_turns(c, session.id):
+                    self._refuse_if_alive(session.id, turn_id, owner)
+
+            try:
+                await self._take(session, holder, free)
+                return session
+            except _StaleError:
+                self.refresh(session)
+            except _WentOnError:
+                successor = self.newest(session.id)
+                session.handed_to(successor)
+                session = successor
+
+    async def hold_again(self, session: Session, turn_id: str, epoch: int) -> None:
+        """Go on with a turn that stood still. Raises ``JournalError`` when it was taken over, or its session changed."""
+        believed = session.revision
+
+        def take(c: sqlite3.Connection) -> int:
+            refuse_unless_ours(c, turn_id, epoch)
+            try:
+                _current(c, session.id, believed)
+            except (_StaleError, _WentOnError) as error:
+                raise JournalError(
+                    f"session {session.id} was changed while turn {turn_id} stood still; resume the turn"
+                ) from error
+            return self._hold(c, session, turn_id, self.now())
+
+        session.revision = await self.written(take)
+        session.owner = self.owners.me
 
     async def save(self, session: Session) -> None:
-        """Write what was done to a session outside of a turn, into it and what it went on as."""
-        at = self.now()
+        """Write what was done to a session outside of a turn, into it and what it went on as. Raises ``SessionBusy``, and writes
+        nothing, when it is not as it was when it was held."""
+        at, believed = self.now(), session.revision
         line = [session]
         while line[-1].successor is not None:
             line.append(line[-1].successor)
@@ -306,19 +372,40 @@ class Store:
         for one in line:
             one.unwritten = []
 
-        def write(c: sqlite3.Connection) -> None:
+        def write(c: sqlite3.Connection) -> list[int]:
+            refuse_if_changed(c, session.id, believed)
             for one, waiting in notes:
                 write_notes(c, one, waiting, None, at)
                 columns = Kept.of(one).columns()
                 names = ", ".join(f"{name} = ?" for name in columns)
                 c.execute(f"UPDATE sessions SET {names} WHERE id = ?", (*columns.values(), one.id))  # noqa: S608 - ours
+            return [changed(c, one.id) for one in line]
 
-        await self.written(write)
+        for one, revision in zip(line, await self.written(write), strict=True):
+            one.revision = revision
 
     def close(self) -> None:
         """Only for a store that nobody uses any more."""
         if "database" in self.__dict__:
             self.database.close()
+
+
+def refuse_if_changed(c: sqlite3.Connection, session_id: str, believed: int) -> None:
+    """The fence of what is done to a session outside of a turn: raises ``SessionBusy`` when somebody had it since it was held."""
+    try:
+        _current(c, session_id, believed)
+    except (_StaleError, _WentOnError) as error:
+        raise SessionBusy(f"session {session_id} was changed by another process in the meantime; try again") from error
+
+
+def _current(c: sqlite3.Connection, session_id: str, believed: int) -> None:
+    """Is the copy of a session that was read at revision ``believed`` the session as it is now?"""
+    row = c.execute("SELECT revision, successor FROM sessions WHERE id = ?", (session_id,)).fetchone()
+    revision, successor = row or (0, None)
+    if revision != believed:
+        raise _StaleError
+    if successor is not None:
+        raise _WentOnError
 
 
 def _copy(source: Any, target: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from fsm_agent.errors import ConfigError
 from fsm_agent.masking import mask
 from fsm_agent.sessions import Session
-from fsm_agent.store.rows import asked_words
+from fsm_agent.store.rows import asked_words, changed
 from fsm_agent.store.store import Store
 
 AUTOMATIC = 48
@@ -61,6 +61,7 @@ def rename(store: Store, session_id: str, title: str) -> str:
             raise ConfigError("another session is called so", words, f"a title that no session has; this one is {other[0]}'s")
         if c.execute("UPDATE sessions SET title = ? WHERE id = ?", (words, session_id)).rowcount == 0:
             raise ConfigError("a session gets its title with its first turn", session_id, "a session that had a turn")
+        changed(c, session_id)
 
     store.database.write(write)
     session.title = words

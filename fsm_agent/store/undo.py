@@ -14,9 +14,10 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.messages import Message
 from fsm_agent.sessions import Session
 from fsm_agent.store.abandoned import give_up
+from fsm_agent.store.line import compacted_line
 from fsm_agent.store.read import TurnInfo, Turns
-from fsm_agent.store.rows import METER, Kept, message_of, transcript, write_notes
-from fsm_agent.store.store import DEPTH, Store
+from fsm_agent.store.rows import METER, Kept, changed, message_of, transcript, write_notes
+from fsm_agent.store.store import Store, refuse_if_changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +38,17 @@ async def undo(store: Store, session_id: str, turns: int = 1) -> Undone:
     """
     session, holder = store.newest(session_id), f"undo-{uuid.uuid4().hex[:8]}"
     _last_turns(store, session, turns)
-    session.acquire(holder)
+    claim = session.acquire(holder)
     try:
-        await store.hold(session, holder)
+        held = await store.hold(session, holder)
         try:
-            return await _take_back(store, session, turns)
+            return await _take_back(store, held, turns)
         except BaseException:
-            store.refresh(session)
+            store.refresh(held)
             raise
     finally:
-        store.let_go(session, holder)
-        session.release(holder)
+        store.let_go(holder)
+        session.release(claim)
 
 
 async def _take_back(store: Store, session: Session, count: int) -> Undone:
@@ -61,8 +62,10 @@ async def _take_back(store: Store, session: Session, count: int) -> Undone:
         setattr(session.meter, field.name, getattr(meter, field.name))
     notes, session.unwritten = session.unwritten, []
     at, numbers, ids = store.now(), session.numbered(before), [turn.id for turn in found]
+    believed = session.revision
 
-    def write(c: sqlite3.Connection) -> None:
+    def write(c: sqlite3.Connection) -> int:
+        refuse_if_changed(c, session.id, believed)
         write_notes(c, session, notes, None, at)
         c.executemany("UPDATE messages SET active = 1 WHERE session = ? AND number = ?", [(session.id, one) for one in numbers])
         c.executemany("UPDATE turns SET undone = ? WHERE id = ?", [(at, turn_id) for turn_id in ids])
@@ -70,8 +73,9 @@ async def _take_back(store: Store, session: Session, count: int) -> Undone:
         c.execute(
             "UPDATE sessions SET meter = ?, touched = ? WHERE id = ?", (Kept.of(session).columns()["meter"], at, session.id)
         )
+        return changed(c, session.id)
 
-    await store.written(write)
+    session.revision = await store.written(write)
     return Undone(session.id, tuple(ids), found[-1].asked, len(before))
 
 
@@ -79,10 +83,9 @@ def _last_turns(store: Store, session: Session, count: int) -> list[TurnInfo]:
     """The last turns of the session and of those that it continues after compactions, the newest first."""
     with store.database.reading() as c:
         rows = c.execute(
-            "WITH RECURSIVE up(id, depth) AS (SELECT ?, 0 UNION ALL SELECT s.parent, depth + 1 FROM up"
-            " JOIN sessions s ON s.id = up.id WHERE s.kind = 'compression' AND s.parent IS NOT NULL AND depth < ?)"
-            " SELECT id FROM turns WHERE session IN (SELECT id FROM up) AND undone IS NULL ORDER BY began DESC, rowid DESC",
-            (session.id, DEPTH),
+            "SELECT id FROM turns WHERE session IN (SELECT value FROM json_each(?)) AND undone IS NULL"
+            " ORDER BY began DESC, rowid DESC",
+            (json.dumps(compacted_line(c, session.id)),),
         ).fetchall()
     if not rows:
         raise ConfigError("nothing to undo: the session has no turn that was not taken back", session.id)

@@ -1,0 +1,315 @@
+"""Several processes on one session of one home, each waiting until it may say something; killed, held up, declared dead.
+
+Run as a program: ``crowd.py PROCESSES SECONDS SEED MODE TROUBLE [MUTANT]``. It forks the workers, troubles them until the time is
+over, and prints one JSON object: what was counted, and what is wrong. What is compared are three records that the engine does
+not keep: lines that a worker writes when it was given a result, lines that the tool writes when it runs, and what the model
+was shown (each answer says it). The database is read with plain SQL.
+
+``MODE``: ``plain`` (a model that must have seen the whole conversation), ``rotate`` (compactions into child sessions all the
+time). ``TROUBLE``: ``none``, ``kill`` (kill -9, and SIGSTOP for a while), ``locks`` (files that show who lives are removed, so
+that running turns are taken over while their owners go on).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import re
+import signal
+import sqlite3
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from fsm_agent import Agent, Settings, tool
+from fsm_agent.errors import ConfigError, JournalError, SessionBusy
+from fsm_agent.store import Store, TurnLog
+from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
+from tests.crash.driver import MEMORY, warm_up
+
+SESSION = "s-crowd"
+TOKEN = re.compile(r"[QA]\[[\w.-]+\]")
+SETTINGS = {"prompt": {"context_files": False}, "store": {"index": False}, "backoff": {"seed": 1}}
+Record = dict[str, Any]
+
+
+def tokens(value: Any) -> list[str]:
+    """The questions and answers that are named in a text, in order."""
+    return TOKEN.findall(value if isinstance(value, str) else json.dumps(value))
+
+
+def digest(seen: list[str]) -> str:
+    return hashlib.sha1(" ".join(seen).encode()).hexdigest()[:16]
+
+
+def answer(body: Record) -> Any:
+    """Uses the tool once when it is told to; the answer names the question and all that was seen before."""
+    said = [row for row in body["messages"] if row["role"] != "system"]
+    seen = [token for row in said for token in tokens(row.get("content") or "")]
+    if "tools" not in body:
+        return text("what was said before, in short")
+    question = next(token for token in reversed(seen) if token[0] == "Q")[2:-1]
+    if said[-1]["role"] == "user" and "use the tool" in json.dumps(said[-1]):
+        return tools(call("put", {"key": question}, f"c-{question}"))
+    last = next((token[2:-1] for token in reversed(seen) if token[0] == "A"), "none")
+    return text(f"A[{question}] seen={digest(seen)} last={last}")
+
+
+def line(path: Path, record: Record) -> None:
+    """One whole line, safe at once."""
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.write(handle, json.dumps(record).encode() + b"\n")
+    os.fsync(handle)
+    os.close(handle)
+
+
+def lines(path: Path) -> list[Record]:
+    return [json.loads(one) for one in path.read_text().splitlines()] if path.exists() else []
+
+
+class NoRevision(TurnLog):
+    """The end of a turn does not count the session's revision up."""
+
+    def _end(self, result: Any, delta: str) -> Any:
+        job, session_id = super()._end(result, delta), self.session.id
+
+        def end(c: Any) -> None:
+            job(c)
+            c.execute("UPDATE sessions SET revision = revision - 1 WHERE id = ?", (session_id,))
+
+        return end
+
+    async def ended(self, result: Any) -> None:
+        before = self.session.revision
+        await super().ended(result)
+        self.session.revision = before
+
+
+class NoFence(TurnLog):
+    """Nothing is compared before something is written."""
+
+    def _fenced(self, jobs: Any) -> Any:
+        return lambda c: [job(c) for job in jobs] and None
+
+
+LOGS = {"": TurnLog, "no revision": NoRevision, "no fence": NoFence}
+
+
+class Worker:
+    """One process: says one thing after the other, each until it was said."""
+
+    def __init__(self, home: Path, name: str, seed: int, mode: str, trouble: str, mutant: str) -> None:
+        self.home, self.name, self.mode, self.trouble = home, name, mode, trouble
+        self.chance = random.Random(seed)
+        log = LOGS[mutant]
+
+        class Speaker(Agent):
+            def _log(self, state: Any, session: Any, recording: Any = None) -> TurnLog:
+                return log(self._store.database, session, state, recording, tell=self._status)
+
+        @tool(effect="unsafe")
+        def put(key: str) -> str:
+            """Do what cannot be undone."""
+            line(home / "world.jsonl", {"key": key})
+            time.sleep(self.chance.uniform(0, 0.02))
+            return "done"
+
+        settings = Settings.of({**SETTINGS, "compression": {"mode": "rotate" if mode == "rotate" else "in_place"}})
+        store = Store(home)
+        self.agents = [
+            Speaker(
+                ScriptedModel(repeat(answer)), tools=[put], toolsets=[], system_prompt="You are a test.", home=home, store=store,
+                session_id=SESSION, context_window=100_000, settings=settings,
+            )
+            for _ in range(2)
+        ]  # fmt: skip
+
+    def run(self, until: float) -> None:
+        number = 0
+        while time.time() < until:
+            number += 1
+            words = f"Q[{self.name}-{number}] " + "use the tool" * (self.chance.random() < 0.4)
+            while time.time() < until and not self.tried(words):
+                time.sleep(self.chance.uniform(0.001, 0.03))
+
+    def tried(self, words: str) -> bool:
+        """Say it, or do something else first; ``False`` when it must be tried again."""
+        agent, what = self.chance.choice(self.agents), self.chance.random()
+        said = False
+        try:
+            if what < 0.08:
+                self.report(agent.resume(SESSION).run())
+            elif what < 0.11 and self.mode == "plain":
+                line(self.home / "reports.jsonl", {"undone": agent.undo().turns})
+            elif what < 0.3 and self.mode == "rotate":
+                agent.compact()
+            else:
+                self.report(agent.run_conversation(words))
+                said = True
+        except (SessionBusy, ConfigError) as error:
+            if isinstance(error, ConfigError) and not re.match("nothing to|no such session", str(error)):
+                self.failed()
+            return False
+        except JournalError:  # taken over while it ran: whoever did that goes on with it, or has given it up
+            if self.trouble != "locks":
+                self.failed()
+            return True
+        except Exception:
+            self.failed()
+        return said
+
+    def report(self, result: Any) -> None:
+        told = {"worker": self.name, "answer": result.final_response, "completed": result.completed, "stored": result.stored}
+        line(self.home / "reports.jsonl", {**told, "turn": result.turn_id, "problems": result.cleanup_errors})
+
+    def failed(self) -> None:
+        line(self.home / "reports.jsonl", {"error": traceback.format_exc(limit=-4)})
+
+
+class Crowd:
+    """The workers, and who troubles them."""
+
+    def __init__(self, home: Path, count: int, seconds: float, seed: int, mode: str, trouble: str, mutant: str) -> None:
+        self.home, self.mode, self.trouble, self.mutant = home, mode, trouble, mutant
+        self.chance, self.until = random.Random(seed), time.time() + seconds
+        self.began, self.kills, self.stops, self.removed = 0, 0, 0, 0
+        self.workers = [self.begin() for _ in range(count)]
+
+    def begin(self) -> int:
+        self.began += 1
+        name, seed = f"w{self.began}", self.chance.randrange(2**32)
+        child = os.fork()
+        if child:
+            return child
+        try:
+            Worker(self.home, name, seed, self.mode, self.trouble, self.mutant).run(self.until)
+        except BaseException:
+            line(self.home / "reports.jsonl", {"error": traceback.format_exc(limit=-4)})
+        os._exit(0)
+
+    def run(self) -> None:
+        while (left := self.until - time.time()) > 0:
+            time.sleep(min(left, self.chance.uniform(0.05, 0.5)))
+            if self.trouble == "kill" and time.time() < self.until:
+                self.disturb(self.chance.randrange(len(self.workers)))
+            elif self.trouble == "locks":
+                self.declare_dead()
+        for worker in self.workers:
+            os.waitpid(worker, 0)
+
+    def disturb(self, place: int) -> None:
+        if self.chance.random() < 0.2:
+            os.kill(self.workers[place], signal.SIGSTOP)
+            time.sleep(0.1)
+            os.kill(self.workers[place], signal.SIGCONT)
+            self.stops += 1
+        else:
+            os.kill(self.workers[place], signal.SIGKILL)
+            os.waitpid(self.workers[place], 0)
+            self.workers[place] = self.begin()
+            self.kills += 1
+
+    def declare_dead(self) -> None:
+        files = sorted((self.home / "owners").glob("*.lock"))
+        if files:
+            self.chance.choice(files).unlink(missing_ok=True)
+            self.removed += 1
+
+
+def verdict(home: Path, mode: str) -> Record:
+    """What was reported against what is stored."""
+    reports, world = lines(home / "reports.jsonl"), lines(home / "world.jsonl")
+    undone = {turn for one in reports for turn in one.get("undone", ())}
+    done = [one for one in reports if one.get("completed") and one["stored"] and one["turn"] not in undone]
+    wrong = [one["error"] for one in reports if "error" in one]
+    wrong += [f"not stored, and no word of why: {one}" for one in reports if one.get("stored") is False and not one["problems"]]
+    wrong += [f"the tool ran {times} times for {key}" for key, times in Counter(one["key"] for one in world).items() if times > 1]
+    c = sqlite3.connect(f"file:{home / 'sessions.db'}?mode=ro", uri=True)
+    (whole,) = c.execute("PRAGMA integrity_check").fetchone()
+    wrong += [] if whole == "ok" else [whole]
+    rotations, walk = walked(c)
+    wrong += walk
+    for problem in (plain_problems if mode == "plain" else rotated_problems)(c, done):
+        wrong.append(problem)
+    return {"turns": len(done), "undone": len(undone), "rotations": rotations, "tools": len(world), "wrong": wrong[:20]}
+
+
+def walked(c: sqlite3.Connection) -> tuple[int, list[str]]:
+    """(how often the session went on as another, where that is not one line)."""
+    sessions = {row[0]: row[1:] for row in c.execute("SELECT id, parent, successor FROM sessions")}
+    wrong = []
+    for name, (parent, _) in sessions.items():
+        if parent is not None and sessions[parent][1] != name:
+            wrong.append(f"{name} is not what {parent} went on as: the conversation forked")
+    ends = [name for name, (_, successor) in sessions.items() if successor is None]
+    return len(sessions) - 1, wrong + ([f"the conversation has several ends: {ends}"] if len(ends) != 1 else [])
+
+
+def plain_problems(c: sqlite3.Connection, done: list[Record]) -> list[str]:
+    """Every turn is in the transcript once, whole, after all that its model saw."""
+    (version,) = c.execute("SELECT version FROM sessions WHERE id = ?", (SESSION,)).fetchone()
+    row = c.execute("SELECT numbers FROM transcripts WHERE session = ? AND version = ?", (SESSION, version)).fetchone()
+    base = json.loads(row[0]) if row else []
+    bodies = dict(c.execute("SELECT number, body FROM messages WHERE session = ?", (SESSION,)).fetchall())
+    later = c.execute("SELECT number FROM messages WHERE session = ? AND version = ? ORDER BY number", (SESSION, version))
+    rows = [json.loads(bodies[number]) for number in (*base, *(number for (number,) in later))]
+    wrong, place, before = [], dict[str, int](), list[str]()
+    for number, said in enumerate(rows):
+        for token in tokens(said.get("content") or "") if said["role"] in ("user", "assistant") else ():
+            if token in place:
+                wrong.append(f"{token} is there twice")
+            place[token] = number
+            before.append(token)
+    for one in done:
+        question = tokens(one["answer"])[0][2:-1]
+        asked, answered = place.get(f"Q[{question}]"), place.get(f"A[{question}]")
+        if asked is None or answered is None:
+            wrong.append(f"{one['turn']} was completed and is not in the store: {question}")
+            continue
+        roles = "".join(said["role"][0] for said in rows[asked : answered + 1])
+        if not re.fullmatch(r"u(at)?a", roles):
+            wrong.append(f"{question} is not whole: {roles}")
+        seen = before[: before.index(f"Q[{question}]") + 1]
+        if f"seen={digest(seen)}" not in one["answer"]:
+            wrong.append(f"the model of {question} saw something else than what is stored")
+    return wrong
+
+
+def rotated_problems(c: sqlite3.Connection, done: list[Record]) -> list[str]:
+    """Every turn is stored, and its model saw nothing older as the newest answer than the one before it."""
+    turns = [row[0] for row in c.execute("SELECT id FROM turns ORDER BY began, rowid")]
+    stored: dict[str, set[str]] = {}
+    for turn, body in c.execute("SELECT turn, body FROM messages WHERE role IN ('user', 'assistant') AND turn IS NOT NULL"):
+        stored.setdefault(turn, set()).update(tokens(json.loads(body).get("content") or ""))
+    order = {turn: number for number, turn in enumerate(turns)}
+    of = {token[2:-1]: order[turn] for turn, found in stored.items() for token in found if token[0] == "Q" and turn in order}
+    wrong, previous = [], -1
+    for one in sorted(done, key=lambda one: order.get(one["turn"], -1)):
+        question = tokens(one["answer"])[0][2:-1]
+        if not {f"Q[{question}]", f"A[{question}]"} <= stored.get(one["turn"], set()):
+            wrong.append(f"{one['turn']} was completed and is not in the store: {question}")
+        last = one["answer"].rpartition("last=")[2]
+        if last != "none" and of.get(last, -1) < previous:
+            wrong.append(f"the model of {question} was shown {last} as the newest answer: it forgot")
+        previous = order.get(one["turn"], previous)
+    return wrong
+
+
+def main(count: str, seconds: str, seed: str, mode: str, trouble: str, mutant: str = "") -> None:
+    warm_up()
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as place:
+        home = Path(place)
+        crowd = Crowd(home, int(count), float(seconds), int(seed), mode, trouble, mutant)
+        crowd.run()
+        counted = {"kills": crowd.kills, "stops": crowd.stops, "removed": crowd.removed}
+        print(json.dumps({**counted, **verdict(home, mode)}), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

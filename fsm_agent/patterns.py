@@ -77,7 +77,8 @@ class Asked:
             what = glob.escape(self.paths[0])
         else:
             what = glob.escape(self.text) if not self.paths else self.hash
-        return f"{self.tool}({what if len(what) <= LONGEST else self.hash})"
+        mistakable = len(what) > LONGEST or what.startswith("#")  # a text that reads as a hash would stand for another call
+        return f"{self.tool}({self.hash if mistakable else what})"
 
 
 COMMANDS = ("command", "cmd")

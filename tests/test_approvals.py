@@ -118,6 +118,13 @@ def test_other_arguments_are_compared_as_json_and_long_ones_by_their_hash() -> N
     assert not Pattern.of(long.exactly).allows(asked("lookup", city="O" * 1_001), "/")
 
 
+def test_a_command_that_reads_as_a_hash_stands_for_itself_alone() -> None:
+    evil = asked("terminal", command="rm -r ~", timeout=5, description="x", directory="/")
+    comment = asked("terminal", command=evil.hash)  # runs nothing
+    assert Pattern.of(comment.exactly).allows(comment, "/work")
+    assert not Pattern.of(comment.exactly).allows(evil, "/work")
+
+
 @pytest.mark.parametrize("text", ["", "()", "a b", "tool(", "tool()", "tool(x) y"])
 def test_a_text_that_is_no_pattern_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(ConfigError, match="pattern of calls"):

@@ -218,8 +218,8 @@ def test_control_sequences_of_models_and_tools_do_not_reach_the_terminal(cli: Cl
     assert code == 0
     assert not CONTROL.search(out)
     assert "\u202e" not in out
-    assert "red [bold]plain[/bold]" in out
-    assert "[red]all[/red] abc" in out
+    assert r"\x1b]0;owned\x07" in out
+    assert r"hi\x0d\x9b1m [red]all[/red] \u202eabc" in out
 
 
 def test_nobody_at_the_terminal_means_no_and_yes_means_yes(cli: Cli) -> None:
@@ -310,6 +310,14 @@ def test_chat_keeps_its_session_and_obeys() -> None:
     assert re.search(r"^  4  Finalize +text_response", out, re.MULTILINE)
     assert "There is no command /nonsense" in out
     assert "Alt-Enter" in out
+
+
+def test_what_comes_through_a_pipe_does_not_steer_the_terminal() -> None:
+    with ScriptedServer([text("Hello.")]) as server:
+        code, out, _ = chat("hi \x1b]0;owned\x07\n", *server_options(server))
+    assert code == 0
+    assert not CONTROL.search(out)
+    assert r"› hi \x1b]0;owned\x07" in out
 
 
 @pytest.mark.slow
@@ -432,12 +440,12 @@ def test_doctor_says_what_to_do_and_shows_no_key(cli: Cli, monkeypatch: pytest.M
     ("given", "shown"),
     [
         ("plain\ttext\n", "plain\ttext\n"),
-        ("\x1b[1;31mred\x1b[0m", "red"),
-        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x07", "link"),
-        ("\x1bPq#0;2\x1b\\sixel", "sixel"),
-        ("a\rb\r\nc\x07\x00\x7f", "ab\nc"),
-        ("\x1b", ""),
-        ("\u202egnp.exe\ud800", "gnp.exe"),
+        ("\x1b[1;31mred\x1b[0m", r"\x1b[1;31mred\x1b[0m"),
+        ("\x1b]8;;http://x\x1b\\link\x07", "\\x1b]8;;http://x\\x1b\\link\\x07"),
+        ("\x1b]0;\nhidden\x07", "\\x1b]0;\nhidden\\x07"),
+        ("a\rb\r\nc\x07\x00\x7f", "a\\x0db\nc\\x07\\x00\\x7f"),
+        ("\x1b", r"\x1b"),
+        ("\u202egnp.exe\ud800", r"\u202egnp.exe\ud800"),
     ],
 )
 def test_clean(given: str, shown: str) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent
-from fsm_agent.cli.approval import shown
 from fsm_agent.cli.screen import clean, console_of
 from fsm_agent.requests import AskApproval
 from fsm_agent.result import TurnResult
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets.confine import still_inside
+from fsm_agent.visible import visible
 from tests.web_server import Answer, html, site
 
 Heard = dict[str, Callable[..., Any]]
@@ -279,12 +279,12 @@ def test_control_sequences_of_a_command_reach_neither_model_nor_screen(work: Pat
 
 
 def test_the_question_for_approval_shows_what_would_run(work: Path) -> None:
-    """The arguments as they are come to the person; what could fool a screen is taken out there."""
+    """The arguments as they are come to the person; what could fool a screen is made visible there."""
     person = Person("deny")
     command = "ls \x1b[2K\x1b[1Grm -r build \u202e"
     played([tools(call("terminal", {"command": command})), text("no")], work, person)
     assert person.asked == [("terminal", {"command": command})]
-    assert clean(command) == "ls rm -r build "
+    assert visible(command) == r"ls \x1b[2K\x1b[1Grm -r build \u202e"
 
 
 @pytest.mark.parametrize(
@@ -312,16 +312,9 @@ def test_letters_of_scripts_and_pictures_are_left_alone() -> None:
         assert clean(words) == words
 
 
-@pytest.mark.parametrize("filler", [" " * 5_000, "\n" * 5_000, "\t" * 5_000, "# nothing\n" * 500, "\u200b" * 5_000])
-def test_a_person_sees_the_end_of_a_long_command_before_deciding(filler: str) -> None:
-    """Pages of nothing between what is harmless and what is not."""
-    seen = shown(f"ls{filler}; touch pwned")
+@pytest.mark.parametrize("filler", [" " * 5_000, "\n" * 5_000, "\t" * 5_000, "\u200b" * 5_000])
+def test_pages_of_nothing_do_not_push_a_command_off_the_screen(filler: str) -> None:
+    seen = visible(f"ls{filler}; touch pwned")
     assert seen.startswith("ls")
     assert seen.endswith("; touch pwned")
-    assert len(seen) < 2_200
-    assert seen.count("\n") <= 42
-
-
-def test_what_isshown_of_an_ordinary_command_is_the_command() -> None:
-    script = "for f in *.py; do\n    echo $f\n\ndone"
-    assert shown(script) == script
+    assert len(seen) < 50

@@ -161,7 +161,7 @@ def test_show_a_session_and_a_turn(cli: Cli, home: Path) -> None:
     assert out.splitlines()[0] == f"{one.session_id}  weather and a room"
     assert "  → lookup  city=Bern" in out
     assert "  ← book: 1 line" in out
-    assert "agent\n  Sunny in Bern.\n  But no room." in out
+    assert "agent\n  Sunny \\x1b[31min\\x1b]0;owned\\x07 Bern\\u202e.\n  But no room." in out
     assert "CallLLM.tools" not in out
     for moves in (cli("sessions", "show", one.session_id, "--moves")[1], cli("sessions", "show", turn)[1]):
         assert re.search(r"^ +3 +CallLLM\.tools +ExecuteTools +\d", moves, re.MULTILINE)
@@ -493,6 +493,37 @@ def test_chat_reminds_of_what_was_left(home: Path) -> None:
 
 
 # carrying elsewhere
+
+
+STORED_WORDS = {
+    "session": ("title", "source", "model"), "turn": ("asked", "exit", "outcome"), "move": ("row", "exit"),
+    "effect": ("name", "safety"), "usage": ("purpose", "provider", "model"),
+}  # fmt: skip
+"""What a line of a file may hold any words in, and what is shown of it."""
+
+
+def test_no_word_of_an_imported_session_steers_the_terminal(cli: Cli, home: Path, tmp_path: Path) -> None:
+    evil = "e\x1b]0;owned\x07\u202e"
+    script = [tools(call("lookup", {"city": "Bern"}), call("book", {"city": "Oslo"})), text("Sunny.")]
+    talked(home, "weather and a room", script=script)
+    lines = [json.loads(line) for line in cli("sessions", "export", "weather")[1].splitlines()]
+    for line in lines:
+        line |= dict.fromkeys(STORED_WORDS.get(line["kind"], ()), evil)
+        if line["kind"] == "effect" and line["type"] == "RunTool":
+            line["status"] = "unknown"
+    file = tmp_path / "evil.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    other = ("--home", str(tmp_path / "other"))
+    assert cli("sessions", "import", str(file), *other)[0] == 0
+    (session,) = [line["id"] for line in lines if line["kind"] == "session"]
+    shown = ""
+    for command in (["list"], ["show", session, "--moves", "--all"], ["search", "weather"]):
+        code, out, err = cli("sessions", *command, *other)
+        assert (code, err) == (0, "")
+        shown += out
+    shown += cli("insights", *other)[1]
+    assert not CONTROL.search(shown)
+    assert "\u202e" not in shown
 
 
 def test_export_and_import(cli: Cli, home: Path, tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import json
 import sys
 from datetime import UTC, datetime
 
-from fsm_agent.cli.screen import clean
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.grants import Grant, Grants
+from fsm_agent.visible import visible
 
 
 def list_approvals(home: str | None, as_json: bool) -> int:
@@ -20,8 +20,8 @@ def list_approvals(home: str | None, as_json: bool) -> int:
         return 0
     for one in grants:
         day = datetime.fromtimestamp(one.at, UTC).strftime("%Y-%m-%d")
-        where = f"  (session {one.session}, in {clean(one.workdir)})" if one.session else ""
-        print(f"{one.verdict:<5}  {day}  {' '.join(clean(one.pattern.text).split())}{where}")
+        where = f"  (session {one.session}, in {_listed(one.workdir)})" if one.session else ""
+        print(f"{one.verdict:<5}  {day}  {_listed(one.pattern.text)}{where}")
     if not grants:
         print("Nothing was approved or forbidden for longer than once.", file=sys.stderr)
     return 0
@@ -33,10 +33,18 @@ def _row(grant: Grant) -> dict[str, object]:
 
 
 def remove_approval(home: str | None, pattern: str, session: str = "") -> int:
-    """Forget one, everywhere or in one session. Raises ``ConfigError`` when it is not there."""
-    _grants(home).remove(pattern, session)
-    print(f"removed {clean(pattern)}")
+    """Forget one, everywhere or in one session; ``pattern`` as it is listed, or as it is. Raises
+    ``ConfigError`` when it is not there."""
+    known = _grants(home)
+    texts = [one.pattern.text for one in (*known.all(), *known.of_sessions())]
+    known.remove(next((text for text in texts if _listed(text) == pattern), pattern), session)
+    print(f"removed {_listed(pattern)}")
     return 0
+
+
+def _listed(text: str) -> str:
+    """On one line, with nothing left out."""
+    return visible(text, sys.stdout.encoding or "utf-8", lines=False)
 
 
 def _grants(home: str | None) -> Grants:

@@ -139,7 +139,7 @@ def _models(found: Insights) -> list[Sequence[Text | str]]:
         rows.append(
             (
                 name,
-                one.purpose,
+                clean(one.purpose),
                 f"{spent.requests:,}",
                 short(spent.prompt),
                 short(spent.output),

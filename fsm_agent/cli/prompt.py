@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from fsm_agent.cli.live import Live
+from fsm_agent.cli.screen import clean
 from fsm_agent.threads import in_daemon_thread
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def piped(live: Live) -> Reader:
             text = text[:-1] + "\n"
         if not (line or text):
             return None
-        live.write(Text(f"\n{SIGN}{text}"))
+        live.write(Text(f"\n{SIGN}{clean(text)}"))
         return text
 
     return read

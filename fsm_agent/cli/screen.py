@@ -7,21 +7,23 @@ import re
 from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any
 
+from fsm_agent.visible import escape
+
 if TYPE_CHECKING:
     from rich.console import Console
 
-_SEQUENCE = re.compile(r"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[PX^_][^\x1b]*\x1b\\|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|\x1b[ -~]")
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164"
     "\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
-"""C0 (but tab and newline), C1, marks that change the direction of text or lines, what is invisible and no part of a script's
-spelling, lone surrogates."""
+"""C0 (but tab and newline), C1, marks that change the direction of text or lines, what is invisible and no
+part of a script's spelling, lone surrogates."""
 
 
 def clean(text: str) -> str:
-    """The text without terminal sequences and control characters; tabs and newlines stay."""
-    return _CONTROL.sub("", _SEQUENCE.sub("", text.replace("\r\n", "\n")))
+    """The text for reading: control characters as visible escapes, none left out; tabs and newlines stay. It
+    is not exact, as ``fsm_agent.visible`` is: an escape looks like the same words in the text."""
+    return _CONTROL.sub(lambda found: escape(found[0]), text.replace("\r\n", "\n"))
 
 
 def preview(value: Any, most: int) -> str:

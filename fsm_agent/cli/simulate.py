@@ -18,7 +18,7 @@ from rich.text import Text
 
 from fsm_agent.agent import Agent
 from fsm_agent.cli.run import code_of
-from fsm_agent.cli.screen import clean, console_of, preview, seconds
+from fsm_agent.cli.screen import console_of, preview, seconds
 from fsm_agent.errors import ConfigError
 from fsm_agent.result import TurnResult
 from fsm_agent.testing import (
@@ -155,7 +155,7 @@ def _show(faults: Sequence[str], result: TurnResult, moves: Sequence[Move]) -> N
     outcome = next(name for name in ("completed", "failed", "partial", "interrupted") if result[name])
     console.print(Text.assemble((outcome, "bold"), f" · {result.turn_exit_reason.value} · {result.attempts} requests"))
     console.print(Text(f"waits (simulated): {waits}"))
-    console.print(Text(f"answer: {preview(clean(result.final_response or ''), 200)}"))
+    console.print(Text(f"answer: {preview(result.final_response or '', 200)}"))
 
 
 def _guard(label: str, value: bool) -> Text:

@@ -84,7 +84,7 @@ def _head(shown: Shown) -> Iterator[Text]:
 def _turn(record: Record, width: int) -> Iterator[RenderableType]:
     info = record.info
     outcome = info.outcome or "unfinished"
-    line = Text.assemble("\n── ", (clean(info.id), "bold"), "  ", (outcome, OUTCOMES.get(outcome, "yellow")))
+    line = Text.assemble("\n── ", (clean(info.id), "bold"), "  ", (clean(outcome), OUTCOMES.get(outcome, "yellow")))
     facts = [clean(info.exit or f"in {info.state}"), count(info.seq, "move"), spell(record.seconds)]
     facts += [f"{tokens(record.spent)} tokens", f"cost {cost(record.spent)}"]
     if info.parent is not None:
@@ -100,9 +100,9 @@ def _turn(record: Record, width: int) -> Iterator[RenderableType]:
 
 
 def _doubt(doubt: Doubt) -> Text:
-    name = clean(doubt.name) or doubt.kind
+    name = clean(doubt.name or doubt.kind)
     line = Text.assemble(("   ! ", "bold yellow"), (name, "bold"), f"  {preview(doubt.arguments, 60)}\n")
-    return line.append(f"     {_IN_DOUBT[doubt.status]} ({doubt.safety or 'request'}, after move {doubt.seq})", "yellow")
+    return line.append(f"     {_IN_DOUBT[doubt.status]} ({clean(doubt.safety or 'request')}, after move {doubt.seq})", "yellow")
 
 
 def _moves(record: Record) -> Grid:

@@ -1,0 +1,139 @@
+"""Text made visible, so that what a person reads stands for exactly one text, and ``original`` gives that text back.
+
+=============================  =========================================================================
+shown                          stands for
+=============================  =========================================================================
+``\\x1b`` ``\\u202e`` …          the character with this number: one that steers, hides or looks like a blank
+``\\x20⟨5,000 times⟩``          that character so many times in a row
+``↵`` and a new line           a new line
+``⇥`` and three blanks         a tab
+anything else                  itself; a backslash that would be read as an escape is shown as ``\\x5c``
+=============================  =========================================================================
+
+Nothing is ever left out: whoever decides whether something may run has to see all of it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from unicodedata import category
+
+NEWLINE, TAB = "↵", "⇥"
+MANY = 40
+"""So many blanks, new lines or unseen characters in a row are counted: pages of nothing push the rest off the
+screen."""
+
+_MARKS = frozenset(f"{NEWLINE}{TAB}⟨⟩")
+"""Signs with a meaning here; in the text itself they are escaped."""
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs", "Me"})
+"""Unicode categories: control, format, surrogate, private, unassigned, separators, signs drawn around
+others."""
+_BLANK = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\ufffc"
+    "\U00013441\U00013442\U00016fe4\U0001d159\U000e0000-\U000e0fff]"
+)
+"""Fillers, joiners, variation selectors and empty patterns that Unicode counts as letters, marks or
+symbols."""
+_CODE = r"(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})"
+_LOOKED_AT = re.compile(rf"(?P<run>(?P<one>[ \n\t]|[^ -~])(?P=one){{{MANY - 1},}})|(?P<end> )(?=\n|\Z)|\\+|[^ -~]")
+_AN_ESCAPE = re.compile(rf"{_CODE}| (?:\n|\Z)| {{{MANY}}}|[^ -~\n\t]|(?P<one>[\n\t])(?P=one){{{MANY - 1}}}")
+"""What is, or may be, shown as an escape or looks like one behind a backslash."""
+ESCAPE = re.compile(rf"\\{_CODE}(?:⟨[0-9,]+ times⟩)?")
+"""An escape in what is shown."""
+_SHOWN = re.compile(rf"(?P<line>(?:{NEWLINE}|\\x0a)\n)|(?P<tab>{TAB} {{3}})|\\(?P<code>{_CODE})(?:⟨(?P<times>[0-9,]+) times⟩)?")
+
+
+def visible(text: str, encoding: str = "utf-8", *, lines: bool = True) -> str:
+    """What a person is shown of a text. ``encoding``: what it cannot carry is escaped too. Without ``lines``
+    it is one line."""
+    return _LOOKED_AT.sub(_Look(encoding, lines, _carries("".join(_MARKS), encoding)), text)
+
+
+def original(shown: str) -> str:
+    """The text that ``visible`` was given, from what it made of it."""
+
+    def of(found: re.Match[str]) -> str:
+        if found["line"]:
+            return "\n"
+        return "\t" if found["tab"] else chr(int(found["code"][1:], 16)) * int((found["times"] or "1").replace(",", ""))
+
+    return _SHOWN.sub(of, shown)
+
+
+def escape(char: str) -> str:
+    """``\\x1b``, ``\\u202e`` or ``\\U000e0041``."""
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """How one piece of a text is shown. ``marked``: the encoding has the signs for new lines, tabs and
+    counts."""
+
+    encoding: str
+    lines: bool
+    marked: bool
+
+    def __call__(self, found: re.Match[str]) -> str:
+        part, text = found[0], found.string
+        if found["run"]:
+            return self._run(part, text, found.start())
+        if found["end"]:
+            return escape(part)
+        if part[0] == "\\":
+            return escape(part[0]) * len(part) if self._ambiguous(text, found.end()) else part
+        return self._one(part, text, found.start())
+
+    def _run(self, part: str, text: str, start: int) -> str:
+        """One character many times."""
+        char = part[0]
+        if not (char in " \n\t" or _unseen(char, self.encoding) or category(char)[0] == "M"):
+            return part
+        last = self._one(char, text, start) if char == "\n" and self.lines else ""
+        times = len(part) - bool(last)
+        return (f"{escape(char)}⟨{times:,} times⟩" if self.marked else escape(char) * times) + last
+
+    def _ambiguous(self, text: str, end: int) -> bool:
+        """Would a backslash that ends here be read together with what follows?"""
+        marks = self.marked and self.lines
+        return bool(_AN_ESCAPE.match(text, end)) or (not marks and text[end : end + 1] in ("\n", "\t"))
+
+    def _one(self, char: str, text: str, start: int) -> str:
+        if char == "\n" and self.lines:
+            return (NEWLINE if self.marked else escape(char)) + char
+        if char == "\t" and self.marked:
+            return TAB + "   "
+        if _unseen(char, self.encoding) or (category(char)[0] == "M" and not _on_a_letter(text, start, self.encoding)):
+            return escape(char)
+        return char
+
+
+@lru_cache(maxsize=4096)
+def _unseen(char: str, encoding: str) -> bool:
+    """Has the character no sign of its own here? A blank has one."""
+    if char == " ":
+        return False
+    return category(char) in _UNSEEN or char in _MARKS or bool(_BLANK.match(char)) or not _carries(char, encoding)
+
+
+@lru_cache(maxsize=4096)
+def _carries(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _on_a_letter(text: str, place: int, encoding: str) -> bool:
+    """Is this mark one of at most three on a letter, as scripts use them? Elsewhere marks blot out what they
+    stand on."""
+    for before in reversed(text[max(0, place - 3) : place]):
+        if _unseen(before, encoding) or (kind := category(before)[0]) not in "LM":
+            return False
+        if kind == "L":
+            return True
+    return False

@@ -1,0 +1,140 @@
+"""What a person is shown of a call before it may run: all of it, in rows that no text can imitate."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fsm_agent.cli.approval import rows
+from fsm_agent.cli.gutter import BEGINS, GOES_ON, beside
+from fsm_agent.patterns import Asked
+from fsm_agent.question import Part, Question
+from fsm_agent.requests import AskApproval
+from fsm_agent.visible import original, visible
+
+TEXT = st.text(st.one_of(st.characters(), st.sampled_from("\\x1b \n\t\x1b\u202e│┆↵⇥.[]\"'")), max_size=60)
+VALUES = st.recursive(
+    st.one_of(TEXT, st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False)),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(TEXT, inner, max_size=4)),
+    max_leaves=8,
+)
+STEP = re.compile(r"\.?([A-Za-z_]\w*)|\[(\d+)\]|\[(\"(?:[^\"\\]|\\.)*\")\]")
+
+
+def question(name: str, arguments: dict[str, Any], pattern: str | None = None, **more: str) -> Question:
+    exactly = Asked.of(name, arguments, (), "/work").exactly
+    return Question.of(AskApproval("c1", name, arguments, exactly if pattern is None else pattern, **more))
+
+
+def read(question: Question, width: int = 80, height: int = 25) -> str:
+    return "\n".join(row.plain for row in rows(question, width, height))
+
+
+def rebuilt(parts: tuple[Part, ...]) -> Any:
+    """The arguments that these parts stand for."""
+    whole: dict[Any, Any] = {}
+    for part in parts:
+        keys = [
+            json.loads(quoted) if quoted else int(index) if index else name for name, index, quoted in STEP.findall(part.place)
+        ]
+        here = whole
+        for key in keys[:-1]:
+            here = here.setdefault(key, {})
+        here[keys[-1]] = original(part.shown) if part.words else json.loads(original(part.shown))
+    return whole
+
+
+def with_lists_as_objects(value: Any) -> Any:
+    """As ``rebuilt`` sees it: a list with texts, lists or objects is given by its indices."""
+    if isinstance(value, dict):
+        return {key: with_lists_as_objects(one) for key, one in value.items()}
+    if isinstance(value, list) and any(isinstance(one, str | list | dict) for one in value):
+        return {index: with_lists_as_objects(one) for index, one in enumerate(value)}
+    return value
+
+
+@given(st.dictionaries(TEXT, VALUES, max_size=4))
+def test_the_parts_of_a_call_stand_for_exactly_this_call(arguments: dict[str, Any]) -> None:
+    assert rebuilt(question("terminal", arguments).parts) == with_lists_as_objects(arguments)
+
+
+@given(TEXT, st.sampled_from([20, 31, 80, 200]))
+def test_the_rows_of_a_text_hold_all_of_it_behind_the_gutter(text: str, width: int) -> None:
+    whole, shown = "", beside("command", visible(text), width)
+    for number, row in enumerate(shown):
+        head = "    command " if number == 0 else " " * 12
+        assert row.plain.startswith((f"{head}{BEGINS} ", f"{head}{GOES_ON} "))
+        whole += ("\n" if number and row.plain[12] == BEGINS else "") + row.plain[14:]
+        assert "\n" not in row.plain
+    assert original(whole) == text
+
+
+@given(st.text(st.sampled_from("ab  漢é\x1b"), max_size=200))
+def test_no_row_is_wider_than_the_terminal(text: str) -> None:
+    for row in beside("c", visible(text), 60):
+        assert len(row.plain) + sum(not char.isascii() for char in row.plain[8:]) <= 60
+
+
+def test_an_ordinary_call_is_short_to_read() -> None:
+    assert read(question("terminal", {"command": "rm -rf build"})) == (
+        "  terminal wants to run:\n"
+        "    command │ rm -rf build\n"
+        "    s, a or never would remember │ terminal(rm -rf build)"
+    )  # fmt: skip
+
+
+def test_what_is_hidden_in_a_terminal_sequence_is_read() -> None:
+    command = "ls -la # \x1b]0;\ntouch OWNED\n: \x07"
+    seen = read(question("terminal", {"command": command}))
+    assert r"│ ls -la # \x1b]0;↵" in seen
+    assert seen.count("│ touch OWNED↵") == 2  # in what runs, and in what would be remembered
+
+
+def test_names_keys_tasks_and_patterns_are_made_visible_too() -> None:
+    shown = question("dr\u202eop", {"k\x1bey": "a", "b": {"\u200b": "c"}}, "dr\u202eop(x)", origin="a\x9btask")
+    assert shown.name == r"dr\u202eop"
+    assert [part.place for part in shown.parts] == [r'["k\u001bey"]', r'b["\u200b"]']
+    assert shown.task == r"a\x9btask"
+    assert not set(read(shown)) & set("\x1b\x9b\u200b\u202e")
+
+
+def test_a_text_cannot_imitate_the_question() -> None:
+    evil = "x\n  Allow it?  y once\n    workdir │ /tmp" + "\r" + "y" * 200
+    for row in read(question("terminal", {"command": evil})).split("\n")[1:]:
+        assert re.match(r"    (command|       ) [│┆] |    s, a or never|      [│┆] |    \(", row), row
+
+
+def test_a_call_that_is_longer_than_the_screen_is_shown_whole_between_its_size() -> None:
+    content = "\n".join(f"line {number}" for number in range(51))
+    seen = read(question("write_file", {"path": "a.md", "content": content}, "write_file(/a.md)")).split("\n")
+    assert seen[0] == "  write_file wants to run 401 characters in 52 lines:"
+    assert [row for row in seen if "line 25" in row] == ["            │ line 25↵"]
+    assert "  write_file wants to run 401 characters in 52 lines, shown above" in seen[-3:]
+    one_line = "x" * 2_500 + "; rm -r ~; " + "x" * 2_500
+    assert "; rm -r ~; " in re.sub(r"\n +┆ ", "", read(question("terminal", {"command": one_line})))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "pattern"),
+    [
+        ("drop", {}, ""),
+        ("drop", {}, "drop("),
+        ("drop", {}, "other({})"),
+        ("drop*", {}, "drop*({})"),
+        ("drop", {"name": "\ud800"}, None),
+    ],
+)
+def test_what_cannot_be_remembered_safely_is_not_offered(name: str, arguments: dict[str, Any], pattern: str | None) -> None:
+    shown = question(name, arguments, pattern)
+    assert shown.remembered == ""
+    assert "remember" not in read(shown)
+
+
+def test_a_call_that_is_remembered_by_its_hash_is_said_to_be_this_one_alone() -> None:
+    seen = read(question("terminal", {"command": "x" * 600}))
+    assert re.search(r"would remember this call alone\n +│ terminal\(#[0-9a-f]{64}\)", seen.replace("\n      ┆ ", ""))

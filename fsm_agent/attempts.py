@@ -96,10 +96,15 @@ class Attempts:
 
 
 async def called(port: ModelPort, request: ModelRequest, sink: LiveReply) -> ModelReply | Failure:
-    """Let the port get ready, if it must, and call it; silence counts from then on."""
+    """Let the port get ready, if it must, and call it; silence counts from then on. One that cannot get
+    ready has sent nothing."""
     ready = getattr(port, "ready", None)
-    if ready is not None:
-        await ready()
+    try:
+        if ready is not None:
+            await ready()
+    except Exception as error:
+        name = type(error).__name__
+        return Failure("local", one_line(f"{name}: {error}"), exception=name, sent=False)
     sink.begin()
     return await port.call(request, sink)
 

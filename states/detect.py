@@ -111,6 +111,10 @@ def client_side(failure: Failure, _: Size) -> bool:
     return 400 <= (status_of(failure) or 0) < 500
 
 
+def redirected(failure: Failure, _: Size) -> bool:
+    return 300 <= (status_of(failure) or 0) < 400
+
+
 def short(failure: Failure, _: Size) -> bool:
     return len(failure.message) < 30
 
@@ -247,6 +251,7 @@ DETECTIONS: tuple[Detection, ...] = (
     Detection("invalid_response", kind("shape"), "200 without a reply in it"),
     Detection("format_error", both(status(500, 502), words("invalid_request_error", "unknown parameter", "unsupported parameter",
               "unrecognized request argument")), "validation behind a 500"),
+    Detection("format_error", redirected, "a redirect: not followed, and asking again brings it again"),
     Detection("server_error", server_side, "their bug"),
     Detection("context_overflow", both(status(400), short, on_large), "a bare 400 on a large request"),
     Detection("unknown", both(status(404), neither(words("model"))), "a bare 404 may be a restart"),

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.mcp_bench import bench
+from tests.signpost import Signpost
 
 pytestmark = pytest.mark.anyio
 
@@ -35,6 +36,7 @@ class Behaviour:
     heard: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     url: str = ""
     calls: int = 0
+    elsewhere: str = ""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -50,7 +52,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.behaviour.how == "locked":
             self.answer(401, b"who are you?", "text/plain")
         elif self.behaviour.how == "elsewhere":
-            self.answer(307, b"", location="http://127.0.0.1:9/stolen")
+            self.answer(307, b"", location=self.behaviour.elsewhere)
         elif method == "initialize":
             session = f"session-{len(self.behaviour.heard)}"
             self.behaviour.sessions.add(session)
@@ -188,7 +190,10 @@ async def test_a_silent_server_costs_the_limit_of_the_call(server: Behaviour, tm
 
 
 async def test_the_token_does_not_follow_a_redirect_to_another_place(server: Behaviour, tmp_path: Path) -> None:
-    server.how = "elsewhere"
-    async with bench(tmp_path, {"h": config(server)}, environment={"TOKEN": TOKEN}) as table:
-        (line,) = await table.ready()
-        assert "Redirect to http://127.0.0.1:9/stolen not followed" in line
+    with Signpost() as elsewhere:
+        server.how, server.elsewhere = "elsewhere", elsewhere.url("/stolen?with=1")
+        async with bench(tmp_path, {"h": config(server)}, environment={"TOKEN": TOKEN}) as table:
+            (line,) = await table.ready()
+            assert f"Redirect to {elsewhere.url('/stolen')} not followed" in line
+    assert server.heard, "the first place was asked"
+    assert elsewhere.requests == []

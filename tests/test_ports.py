@@ -189,8 +189,10 @@ def test_a_wish_to_wait_is_kept(wire: Wire) -> None:
 
 
 def test_the_sdk_never_retries(wire: Wire) -> None:
-    _, _, server = wire.ask(status(500), status(429, headers={"retry-after": "0"}), drop())
-    assert server.completions == 3
+    asked_to = {"x-should-retry": "true", "retry-after-ms": "0"}
+    codes = (408, 409, 429, 500, 503, 529)
+    _, _, server = wire.ask(*(status(code, headers=asked_to) for code in codes), drop())
+    assert server.completions == len(codes) + 1
 
 
 def test_nobody_listens(wire: Wire) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from fsm_agent.masking import mask
 from fsm_agent.providers import error_body
+from fsm_agent.providers.redirects import is_redirect, redirect_failure
 from fsm_agent.providers.retry_after import retry_after
 from fsm_agent.requests import Failure
 
@@ -50,10 +51,15 @@ def failure_from(exc: BaseException, now: float, secrets: Iterable[str] = ()) ->
     for link in chain:
         if (status := _status(link)) is not None and 200 <= status < 300:
             return event_failure(_body(link), now, secrets, str(link))
+        if status is not None and is_redirect(status):
+            location = _headers(link).get("location")
+            return redirect_failure(status, _asked(link), location, secrets, type(link).__name__)
         if status is not None:
             return http_failure(status, _body(link), _headers(link), now, secrets, type(link).__name__, str(link))
     if any(isinstance(link, UnicodeEncodeError) for link in chain):
         return _plain("encode", exc, chain, secrets, sent=False)
+    if isinstance(exc, ImportError):
+        return _plain("local", exc, chain, secrets, sent=False)
     for link in chain:
         if type(link).__name__ == "APIError" and (body := _body(link)) is not None:
             return body_failure(body, now, secrets, str(link))
@@ -169,6 +175,11 @@ def _body(exc: BaseException) -> Any:
 def _headers(exc: BaseException) -> Mapping[str, str]:
     headers = getattr(getattr(exc, "response", None), "headers", None)
     return dict(headers.items()) if headers is not None else {}
+
+
+def _asked(exc: BaseException) -> str:
+    """The address of the request that was answered."""
+    return str(getattr(getattr(exc, "request", None), "url", ""))
 
 
 def _is_decoding(exc: BaseException) -> bool:

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import importlib
 import json
 import ssl
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Callable
@@ -20,6 +18,7 @@ from typing import Any, ClassVar, Protocol
 from fsm_agent.messages import ModelReply
 from fsm_agent.ports import StreamSink
 from fsm_agent.providers.failures import failure_from, shape_failure
+from fsm_agent.providers.sdk_import import sdk_module
 from fsm_agent.requests import Failure, ModelRequest
 
 NO_KEY = "none"
@@ -138,12 +137,10 @@ class SdkPort(ABC):
             await client.close()
 
     async def ready(self) -> Any:
-        """The client of this event loop. The SDK is loaded in a thread: it takes half a second."""
-        if self.sdk not in sys.modules:
-            await asyncio.to_thread(importlib.import_module, self.sdk)
-        loop = asyncio.get_running_loop()
+        """The client of this event loop. Raises ``ImportError`` when the SDK cannot be imported."""
+        sdk, loop = await sdk_module(self.sdk), asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
-            self._client, self._loop = self._make(importlib.import_module(self.sdk)), loop
+            self._client, self._loop = self._make(sdk), loop
         return self._client
 
     def _read(self, content: bytes, sink: StreamSink) -> ModelReply | Failure:
@@ -161,12 +158,15 @@ class SdkPort(ABC):
 
 def http_client(sdk: Any, base_url: str) -> Any:
     """The SDK's own HTTP client. Without TLS a connection is not kept: it costs next to nothing, and llama.cpp closes it after
-    each stream though it promises to keep it, so that the next request may meet the end of it."""
+    each stream though it promises to keep it, so that the next request may meet the end of it. It follows no
+    redirect, which the SDK's does unless it is told not to."""
     import httpx2
 
     kept = 0 if base_url.lower().startswith("http:") else KEPT
     return sdk.DefaultAsyncHttpxClient(
-        verify=tls(), limits=httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=kept)
+        verify=tls(),
+        limits=httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=kept),
+        follow_redirects=False,
     )
 
 

@@ -30,6 +30,23 @@ def table(*spends, to="Ask"):
     return Table(name="small", states=("Ask", "Done"), final="Done", counters=(Counter("tries"),), lines=lines)
 
 GOOD, ENDLESS = table("tries"), table()
+
+def stages(*more):
+    again = Rung("again", "Ask", left("tries") & left("asked"), ("tries", "asked"))
+    lines = lines_of({
+        "Open": [on("ready", go("Check"), why="begin")],
+        "Check": [on("ok", go("Ask"), why="once"), on("no", end("refused", "Done"), why="once")],
+        "Ask": [
+            on("bad", again, end("gave_up", "Done"), why="try again"),
+            on("good", end("text_response", "Done"), why="answered"),
+        ],
+        **{name: [on("done", end("text_response", "Done"), why="nobody comes here")] for name in more},
+    })
+    counters = (Counter("tries"), Counter("asked", cap=True))
+    states = ("Open", "Check", "Ask", *more, "Done")
+    return Table(name="stages", states=states, final="Done", counters=counters, lines=lines)
+
+STAGES, UNREACHED = stages(), stages("Nobody")
 """
 WRONG = TABLES + 'NOWHERE = table("tries", to="Nowhere")'
 
@@ -146,6 +163,34 @@ def test_the_states_to_watch_are_bounded_each_and_together(capsys: pytest.Captur
         err
         == "fsm-agent: the table review has no such state to watch; given: Nowhere, Close; allowed: Draft, Criticise, Revise\n"
     )
+
+
+LEFT = tuple(state for state in TURN.states if state != TURN.final)
+
+
+@pytest.mark.parametrize("states", [("Prepare",), LEFT], ids=["the first", "every"])
+def test_every_state_can_be_watched(states: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    found = figures(capsys, *(word for state in states for word in ("--watch", state)))
+    for caps in (False, True):
+        assert all(found[f"visits of {state}", caps]["value"] >= 1 for state in states)
+        assert found["visits of Prepare", caps]["value"] == 1, "nothing leads back to it"
+
+
+@pytest.mark.parametrize(("state", "most"), [("Open", 1), ("Check", 1), ("Ask", 4)])
+def test_a_state_on_no_cycle_is_bounded(state: str, most: int, capsys: pytest.CaptureFixture[str]) -> None:
+    maxima = ("--set", "tries=3", "--set", "asked=9")
+    found = figures(capsys, "own_tables:STAGES", "--watch", state, *maxima)
+    assert [found[f"visits of {state}", caps]["value"] for caps in (False, True)] == [most, most]
+    code, out, _ = verify(capsys, "own_tables:STAGES", "--watch", state)
+    assert (code, out.splitlines()[-1]) == (0, "ok"), "also without maxima"
+
+
+def test_a_state_that_is_never_entered_is_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    for state in ("Open", "Nobody"):
+        code, out, err = verify(capsys, "own_tables:UNREACHED", "--watch", state)
+        assert (code, err) == (1, "")
+        assert "- Nobody: state is unreachable from Open; add a row that leads to it, or remove it" in out
+        assert out.splitlines()[-1] == "FAILED"
 
 
 def test_a_fault_is_exit_code_1_and_names_row_and_fix(capsys: pytest.CaptureFixture[str]) -> None:

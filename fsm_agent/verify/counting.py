@@ -73,6 +73,8 @@ class Counting:
 
     def paid(self, counter: str, edges: int) -> Estimate | None:
         """How often ``edges`` are taken together, by the limit of ``counter`` alone, which all of them must spend."""
+        if not edges:
+            return NEVER  # and there is no limit under which they spend
         if edges & ~self.sets.spent.get(counter, 0):
             return None
         fitting = [part for part in (self.sets.whole, *self._parts) if not edges & ~self.sets.touching(part)]

@@ -58,11 +58,12 @@ class Attempts:
                 await asyncio.wait({work})
         if finish == "interrupted":
             sink.close()
-            return Cancelled(sink.shown, sink.thoughts)
+            return Cancelled(sink.shown, sink.thoughts, sent=sink.sent)
         if finish == "late":
             return self._stale(request, sink)
         if work.exception() is not None:
-            return Failure("local", one_line(repr(work.exception())), exception=type(work.exception()).__name__)
+            error = type(work.exception()).__name__
+            return Failure("local", one_line(repr(work.exception())), exception=error, sent=sink.sent)
         return work.result()
 
     def _stale(self, request: CallModel, sink: LiveReply) -> ModelReply | Failure:
@@ -72,7 +73,7 @@ class Attempts:
         if sink.shown and not sink.tool_begun:
             return ModelReply(sink.shown, sink.thoughts, finish=None, cut=True)
         silent = f"nothing arrived for {request.stale_after:g} s"
-        return Failure("stale", silent, exception="StaleStream", detail=silent)
+        return Failure("stale", silent, exception="StaleStream", detail=silent, sent=sink.sent)
 
     async def wait(self, request: Wait) -> Waited:
         """In slices of a heartbeat, so that a long wait says what it waits for; an interrupt ends it at once."""

@@ -15,7 +15,7 @@ class LiveReply:
 
     def __init__(self, clock: Clock, callbacks: Callbacks, *, quiet: bool = False, paragraph: bool = False) -> None:
         self._since_chunk = Stopwatch(clock)
-        self._begun = False
+        self._begun, self._held_back = False, False
         self._shown: list[str] = []  # joined when asked for: adding to one long text would copy all of it for each piece
         self._thoughts: list[str] = []
         self._half = ""
@@ -33,14 +33,22 @@ class LiveReply:
     def thoughts(self) -> str:
         return "".join(self._thoughts)
 
+    @property
+    def sent(self) -> bool:
+        """May the provider have got the request? Yes as soon as the port has it, unless the port says that it never left."""
+        return self._begun and not self._held_back
+
     def begin(self) -> None:
-        """The port is ready: silence counts from now on."""
+        """The port is ready and gets the request: silence counts from now on."""
         self._begun = True
         self._since_chunk.restart()
 
     def silence(self) -> float:
         """Seconds since the last chunk."""
         return self._since_chunk.elapsed() if self._begun else 0.0
+
+    def unsent(self) -> None:
+        self._held_back = True
 
     def alive(self) -> None:
         self._since_chunk.restart()

@@ -72,6 +72,34 @@ class Heard:
         return listen
 
 
+def reads(words: str, action: Callable[[], object]) -> Callable[[str | None], None]:
+    """A listener for ``speech_delta``: acts as soon as just these words were shown."""
+    shown: list[str] = []
+
+    def listen(delta: str | None) -> None:
+        shown.append(delta or "")
+        if "".join(shown) == words:
+            action()
+
+    return listen
+
+
+class Interrupt:
+    """Interrupts the turn of an agent when it is called: by a tool, a callback or a hook of the server, which know that the
+    turn is where it should be interrupted. ``aim`` goes to ``play`` as ``before``."""
+
+    def __init__(self, message: str | None = None) -> None:
+        self._message = message
+        self._agent: Agent | None = None
+
+    def aim(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def __call__(self) -> None:
+        assert self._agent is not None, "nobody said whose turn it is"
+        self._agent.interrupt(self._message)
+
+
 @dataclass
 class Played:
     """One turn that was played to its end."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +14,8 @@ from fsm_agent.providers.openai_chat import OpenAIChat
 from fsm_agent.providers.openai_responses import OpenAIResponses
 from fsm_agent.requests import Failure, ModelRequest
 from fsm_agent.testing import Reply, ScriptedServer
+from tests.leaping import LeapingLoop
+from tests.waiting import until_so
 
 KEY = "sk-test-0123456789abcdef"
 ISSUER = "openai-responses:here"
@@ -50,21 +51,24 @@ class Wire:
     def request(self, stream: bool = True) -> ModelRequest:
         return ModelRequest(json.dumps({"model": "m", self.rows: [], "stream": stream}).encode(), stream=stream)
 
-    def ask(self, *script: Reply, stream: bool = True, **options: Any) -> tuple[ModelReply | Failure, Seen, ScriptedServer]:
-        """Serve the script to one call for each entry; returns what the last one brought."""
+    def ask(
+        self, *script: Reply, stream: bool = True, loop: LeapingLoop | None = None, sink: Seen | None = None, **options: Any
+    ) -> tuple[ModelReply | Failure, Seen, ScriptedServer]:
+        """Serve the script to one call for each entry; returns what the last one brought, which ``sink`` saw."""
 
         async def play(server: ScriptedServer) -> tuple[ModelReply | Failure, Seen]:
             port = self.make(server.url, KEY, **options)
             try:
                 for _ in script:
-                    seen = Seen()
+                    seen = sink or Seen()
                     got = await port.call(self.request(stream), seen)
+                await until_so(lambda: server.completions == len(script), "the last request")  # a client may give up before
                 return got, seen
             finally:
                 await port.aclose()
 
-        with ScriptedServer(script) as server:
-            got, seen = asyncio.run(play(server))
+        with ScriptedServer(script) as server, asyncio.Runner(loop_factory=lambda: loop or asyncio.new_event_loop()) as runner:
+            got, seen = runner.run(play(server))
         assert (server.errors, server.overrun, server.completions) == ([], [], len(script))
         assert all(received.path == self.path for received in server.requests)
         return got, seen, server
@@ -142,6 +146,7 @@ class Seen:
         self.thoughts: list[str] = []
         self.tools: list[str] = []
         self.beats = 0
+        self.never_left = False
 
     def alive(self) -> None:
         self.beats += 1
@@ -155,9 +160,5 @@ class Seen:
     def tool(self, name: str) -> None:
         self.tools.append(name)
 
-
-async def until(true: Callable[[], bool], seconds: float = 5.0) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come true in time"
-        await asyncio.sleep(0.005)
+    def unsent(self) -> None:
+        self.never_left = True

@@ -36,7 +36,10 @@ from fsm_agent.testing import (
     text,
     tools,
 )
-from tests.ports import KEY, WIRES, Seen, Wire, until
+from tests.deaf_proxy import BEHIND, deaf_proxy
+from tests.leaping import LeapingLoop
+from tests.ports import KEY, WIRES, Seen, Wire
+from tests.waiting import until_so
 
 pytestmark = pytest.mark.parametrize("wire", WIRES, ids=[wire.name for wire in WIRES])
 both = pytest.mark.parametrize("stream", [True, False])
@@ -213,11 +216,74 @@ def test_nobody_listens(wire: Wire) -> None:
 
 
 def test_the_limit_on_a_whole_call(wire: Wire) -> None:
-    failure = wire.failure_of(silence(), total=0.1)
-    assert (failure.kind, failure.exception) == ("transport", "TimeoutError")
-    got, _, server = wire.ask(silence(after="so far"), total=0.3)
+    loop = LeapingLoop()
+    failure = wire.failure_of(silence(hook=lambda: loop.leap(60)), total=60, loop=loop)
+    assert (failure.kind, failure.exception, failure.sent) == ("transport", "TimeoutError", True)
+
+
+def test_what_came_before_the_limit_on_a_whole_call_is_kept(wire: Wire) -> None:
+    class Watching(Seen):
+        def text(self, delta: str) -> None:
+            super().text(delta)
+            if "".join(self.texts) == "so far":
+                loop.leap(60)
+
+    loop = LeapingLoop()
+    got, _, server = wire.ask(silence(after="so far"), total=60, loop=loop, sink=Watching())
     assert got == ModelReply("so far", finish=None, cut=True, model="scripted")
     assert server.closed_early == 1
+
+
+def test_a_call_that_failed_before_its_request_left_says_so(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it failed: the provider has seen nothing."""
+    loop = LeapingLoop()
+
+    async def play() -> ModelReply | Failure:
+        port = wire.make(BEHIND, KEY, total=60)
+        got: ModelReply | Failure = await port.call(wire.request(), Seen())
+        await port.aclose()
+        return got
+
+    with deaf_proxy(lambda: loop.leap(60), monkeypatch), asyncio.Runner(loop_factory=lambda: loop) as runner:
+        failure = runner.run(play())
+    assert isinstance(failure, Failure)
+    assert (failure.exception, failure.sent) == ("TimeoutError", False)
+
+
+def test_a_call_that_is_cancelled_before_its_request_left_says_so(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play() -> None:
+        waiting, seen = asyncio.Event(), Seen()
+        loop = asyncio.get_running_loop()
+        with deaf_proxy(lambda: loop.call_soon_threadsafe(waiting.set), monkeypatch):
+            port = wire.make(BEHIND, KEY)
+            task = asyncio.ensure_future(port.call(wire.request(), seen))
+            await waiting.wait()
+            assert not seen.never_left
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert seen.never_left
+            await port.aclose()
+
+    asyncio.run(play())
+
+
+def test_each_of_two_calls_at_once_knows_whether_its_own_request_left(wire: Wire) -> None:
+    async def play(server: ScriptedServer) -> None:
+        port, left, held_back = wire.make(server.url, KEY), Seen(), Seen()
+        first = asyncio.ensure_future(port.call(wire.request(), left))
+        await until_so(lambda: server.completions == 1)
+        second = asyncio.ensure_future(port.call(wire.request(), held_back))
+        await asyncio.sleep(0)  # it has begun, and its connection has not
+        for task in (first, second):
+            task.cancel()
+        await asyncio.wait({first, second})
+        assert (left.never_left, held_back.never_left) == (False, True)
+        await port.aclose()
+
+    with ScriptedServer([silence("connect")]) as server:
+        asyncio.run(play(server))
+    assert server.completions == 1
 
 
 def test_a_stream_that_stays_open_after_its_end_is_whole(wire: Wire) -> None:
@@ -234,14 +300,14 @@ def test_the_limit_on_a_gap(wire: Wire) -> None:
 @pytest.mark.parametrize("script", [silence("connect"), silence(), silence("words"), slow("a slow answer", 5)])
 def test_cancelling_closes_the_connection(wire: Wire, script: Reply) -> None:
     async def play(server: ScriptedServer) -> None:
-        port = wire.make(server.url, KEY)
-        task = asyncio.ensure_future(port.call(wire.request(), Seen()))
-        await until(lambda: server.completions == 1)
-        await asyncio.sleep(0.02)
+        port, seen = wire.make(server.url, KEY), Seen()
+        task = asyncio.ensure_future(port.call(wire.request(), seen))
+        await until_so(lambda: server.completions == 1)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await until(lambda: server.closed_early == 1)
+        assert not seen.never_left
+        await until_so(lambda: server.closed_early == 1)
         await port.aclose()
 
     with ScriptedServer([script]) as server:

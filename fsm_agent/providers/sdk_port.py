@@ -13,10 +13,12 @@ import ssl
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, Callable
+from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
 from fsm_agent.messages import ModelReply
 from fsm_agent.ports import StreamSink
+from fsm_agent.providers.departure import departing, watched
 from fsm_agent.providers.failures import failure_from, shape_failure
 from fsm_agent.providers.sdk_import import sdk_module
 from fsm_agent.requests import Failure, ModelRequest
@@ -102,7 +104,7 @@ class SdkPort(ABC):
 
     async def call(self, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure:
         """Send one request and report its deltas. Raises only ``CancelledError``, with the connection closed."""
-        growing = self._growing(sink)
+        growing, departure = self._growing(sink), departing()
         try:
             async with asyncio.timeout(self._total) as limit:
                 stream = await self._send(await self.ready(), request)
@@ -116,9 +118,14 @@ class SdkPort(ABC):
                             limit.reschedule(asyncio.get_running_loop().time() + self._linger)
                 finally:
                     await stream.close()
+        except asyncio.CancelledError:
+            if not departure.left:
+                sink.unsent()
+            raise
         except Exception as error:
             self._note_limits(getattr(getattr(error, "response", None), "headers", None))
-            return growing.end(failure_from(error, self._now(), self._secrets))
+            failure = failure_from(error, self._now(), self._secrets)
+            return growing.end(failure if departure.left else replace(failure, sent=False))
         return growing.end()
 
     def use_key(self, key: str) -> None:
@@ -167,6 +174,7 @@ def http_client(sdk: Any, base_url: str) -> Any:
         verify=tls(),
         limits=httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=kept),
         follow_redirects=False,
+        event_hooks={"request": [watched]},
     )
 
 

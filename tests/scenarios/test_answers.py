@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
 from fsm_agent import tool
 from fsm_agent.testing import call, json_reply, reasoning, text, tools
 from tests.harness import echo, play
+from tests.waiting import PATIENCE
 
 
 def test_01_a_plain_answer() -> None:
@@ -30,19 +30,19 @@ def test_02_one_tool() -> None:
 
 
 def test_03_parallel_tools_keep_the_order_of_the_calls() -> None:
-    @tool(concurrency="parallel", effect="pure")
-    async def nap(seconds: float) -> str:
-        await asyncio.sleep(seconds)
-        return f"slept {seconds}"
+    """Each of them waits for the one behind it."""
+    awake = [asyncio.Event() for _ in range(4)]
+    awake[3].set()
 
-    begun = time.monotonic()
-    played = play([tools(*(call("nap", {"seconds": s}) for s in (0.3, 0.2, 0.1))), text("done")], tools=[nap])
-    assert time.monotonic() - begun < 0.55
-    assert [row["content"] for row in played.result.messages if row["role"] == "tool"] == [
-        "slept 0.3",
-        "slept 0.2",
-        "slept 0.1",
-    ]
+    @tool(concurrency="parallel", effect="pure")
+    async def nap(number: int) -> str:
+        async with asyncio.timeout(PATIENCE):
+            await awake[number + 1].wait()
+        awake[number].set()
+        return f"slept {number}"
+
+    played = play([tools(*(call("nap", {"number": n}) for n in range(3))), text("done")], tools=[nap])
+    assert [row["content"] for row in played.result.messages if row["role"] == "tool"] == ["slept 0", "slept 1", "slept 2"]
 
 
 def test_05_an_interactive_tool_is_a_barrier() -> None:
@@ -67,11 +67,16 @@ def test_05_an_interactive_tool_is_a_barrier() -> None:
 
 def test_serial_tools_never_overlap_parallel_ones() -> None:
     order: list[str] = []
+    b_began = asyncio.Event()
 
     @tool(concurrency="parallel", effect="pure")
     async def read(name: str) -> str:
         order.append(f"+{name}")
-        await asyncio.sleep(0.02)
+        if name == "a":
+            await b_began.wait()
+        else:
+            b_began.set()
+            await asyncio.sleep(0.02)
         order.append(f"-{name}")
         return name
 
@@ -82,16 +87,21 @@ def test_serial_tools_never_overlap_parallel_ones() -> None:
 
     calls = [call("read", {"name": n}) for n in "ab"] + [call("write", {"name": "w"}), call("read", {"name": "c"})]
     play([tools(*calls), text("done")], tools=[read, write])
-    assert order == ["+a", "+b", "-a", "-b", "=w", "+c", "-c"]
+    assert [*order[:2], *sorted(order[2:4])] == ["+a", "+b", "-a", "-b"]
+    assert order[4:] == ["=w", "+c", "-c"]
 
 
 def test_path_tools_run_together_only_on_different_paths() -> None:
     running: set[str] = set()
     together: list[set[str]] = []
+    both = asyncio.Event()
 
     @tool(concurrency="parallel", effect="idempotent", path_arguments=("path",))
     async def save(path: str, text: str = "") -> str:
         running.add(path)
+        if running == {"a/x", "b/x"}:
+            both.set()
+        await both.wait()
         await asyncio.sleep(0.02)
         together.append(set(running))
         running.discard(path)

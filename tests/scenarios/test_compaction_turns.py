@@ -213,11 +213,11 @@ def test_a_long_turn_of_many_rounds_ends(window: int) -> None:
 def test_a_summary_model_that_answers_nonsense_or_never_costs_nothing_but_the_summary(nonsense: str) -> None:
     clock = FakeClock()
     reply = {
-        "silent": silence("headers", hook=lambda: clock.advance(2)),
+        "silent": silence("connect", hook=lambda: clock.advance(61)),
         "blank": blank(),
         "reasoning": text("<think>hm, what a long conversation</think>"),
     }[nonsense]
-    settings = {"stale": {"stream": 1}}
+    settings = {"stale": {"stream": 60}}
     played = play([reply, text("done")], history=history(40), context_window=8192, clock=clock, settings=settings)
     assert played.result.final_response == "done"
     assert any("gave no summary" in line for line in played.heard.of("status"))

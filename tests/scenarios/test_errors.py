@@ -26,7 +26,8 @@ from fsm_agent.testing import (
     tools,
 )
 from states.table import TURN
-from tests.harness import play, table
+from tests.deaf_proxy import BEHIND, deaf_proxy
+from tests.harness import play, reads, table
 
 
 def error(message: str, code: str | None = None) -> dict[str, Any]:
@@ -184,30 +185,46 @@ def rungs(played: Any) -> list[str]:
     return [TURN.row(step.row).rung for step in played.steps]
 
 
+def dies_after_its_headers(clock: FakeClock, replies: int) -> dict[str, Any]:
+    """After the first sign of life of so many replies more time passes than a stream may be silent."""
+    left = iter(range(replies))
+
+    def thinking(on: bool) -> None:
+        if not on and next(left, None) is not None:
+            clock.advance(61)
+
+    return {"settings": {"stale": {"stream": 60}}, "callbacks": {"thinking": thinking}}
+
+
 def test_66_a_silent_stream_is_killed_and_tried_again() -> None:
     clock = FakeClock()
-    quiet = silence("headers", hook=lambda: clock.advance(2))
-    played = play([quiet, text("ok")], clock=clock, settings={"stale": {"stream": 1}})
+    played = play([silence("headers"), text("ok")], clock=clock, **dies_after_its_headers(clock, 1))
     assert played.result.final_response == "ok"
-    clock = FakeClock()
-    quiet = silence("headers", hook=lambda: clock.advance(2))
-    played = play(repeat(quiet), clock=clock, settings={"stale": {"stream": 1}})
+    played = play(repeat(silence("headers")), clock=clock, **dies_after_its_headers(clock, 3))
     assert (played.server.completions, played.exit) == (3, "api_retries_exhausted")
     assert played.result.failure_class == "stale"
 
 
+def test_66_a_request_that_is_killed_before_it_left_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    with deaf_proxy(lambda: clock.advance(61), monkeypatch):
+        agent = Agent("openai:m", base_url=BEHIND, api_key="k", toolsets=[], clock=clock, settings={"stale": {"stream": 60}})
+        result = agent.run_conversation("go")
+        agent.close()
+    assert (result.turn_exit_reason, result.failure_class, result.attempts) == ("api_retries_exhausted", "stale", 0)
+
+
 def test_66_silence_after_text_keeps_the_text() -> None:
     clock = FakeClock()
-    quiet = silence("Hello ", hook=lambda: clock.advance(2))
-    played = play([quiet, text("world")], clock=clock, settings={"stale": {"stream": 1}})
+    heard = {"speech_delta": reads("Hello ", lambda: clock.advance(61))}
+    played = play([silence("Hello "), text("world")], clock=clock, callbacks=heard, settings={"stale": {"stream": 60}})
     assert played.result.final_response == "Hello world"
 
 
 @pytest.mark.slow
 def test_66_the_breaker_opens_after_five_silent_requests() -> None:
     clock = FakeClock()
-    quiet = silence("headers", hook=lambda: clock.advance(2))
-    with table(repeat(quiet), clock=clock, settings={"stale": {"stream": 1}}) as (agent, server, _, _):
+    with table(repeat(silence("headers")), clock=clock, **dies_after_its_headers(clock, 5)) as (agent, server, _, _):
         results = [agent.run_conversation("go") for _ in range(2)]
         assert server.completions == 5
         assert results[1].failure_class == "stale_breaker"

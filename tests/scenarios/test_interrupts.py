@@ -11,12 +11,11 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.errors import SessionBusy
-from fsm_agent.testing import ScriptedServer, call, repeat, silence, slow, status, text, tools
-from tests.harness import play, table
-
-
-def later(action: Any, seconds: float = 0.15) -> None:
-    threading.Timer(seconds, action).start()
+from fsm_agent.testing import ScriptedModel, ScriptedServer, call, repeat, silence, status, text, tools
+from fsm_agent.tools import cancelled
+from tests.deaf_proxy import BEHIND, deaf_proxy
+from tests.harness import Interrupt, play, reads, table
+from tests.waiting import PATIENCE, until, until_so
 
 
 def test_90_before_the_start() -> None:
@@ -34,69 +33,76 @@ def test_90_the_flag_is_gone_for_the_next_turn() -> None:
 
 
 def test_91_before_the_first_token() -> None:
-    begun = time.monotonic()
-    played = play([silence("connect")], before=lambda agent: later(agent.interrupt))
-    assert time.monotonic() - begun < 0.9
+    interrupt = Interrupt()
+    played = play([silence("connect", hook=interrupt)], before=interrupt.aim)
     assert (played.exit, played.outcome, played.server.completions) == ("interrupted_in_call", "interrupted", 1)
     assert not played.result.completed
 
 
+def test_91_before_the_request_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What never left is not counted: ``attempts`` are the requests that were really sent."""
+    interrupt = Interrupt()
+    with deaf_proxy(interrupt, monkeypatch):
+        agent = Agent("openai:m", base_url=BEHIND, api_key="k", toolsets=[])
+        interrupt.aim(agent)
+        result = agent.run_conversation("go")
+        agent.close()
+    assert (result.turn_exit_reason, result.attempts) == ("interrupted_in_call", 0)
+
+
 def test_92_in_mid_stream_the_visible_text_is_kept() -> None:
-    heard: list[str] = []
-    with table([silence("Hello there")], callbacks={"stream_delta": lambda t: heard.append(t)}) as (
-        agent,
-        server,
-        _,
-        _,
-    ):
-        later(agent.interrupt)
+    interrupt = Interrupt()
+    listener = {"stream_delta": reads("Hello there", interrupt)}
+    with table([silence("Hello there")], callbacks=listener) as (agent, server, _, _):
+        interrupt.aim(agent)
         result = agent.run_conversation("go")
         assert result.final_response == "Hello there"
         assert result.messages[-1] == {
             "role": "assistant", "content": "Hello there", "finish_reason": "interrupted", "interrupted": True,
         }  # fmt: skip
-        for _ in range(100):
-            if server.closed_early:
-                break
-            time.sleep(0.01)
-        assert server.closed_early == 1
+        until(lambda: server.closed_early == 1, "the end of the request")
 
 
 def test_d37_mid_stream_without_a_consumer() -> None:
-    with ScriptedServer([silence("Hello there")]) as server:
-        agent = Agent("openai:m", base_url=server.url, api_key="k", toolsets=[])
-        later(agent.interrupt)
-        assert agent.run_conversation("go").final_response == "Hello there"
-        agent.close()
+    interrupt = Interrupt()
+    agent = Agent(ScriptedModel([silence("Hello there", hook=interrupt)]), toolsets=[])
+    interrupt.aim(agent)
+    assert agent.run_conversation("go").final_response == "Hello there"
+    agent.close()
 
 
 def test_in_a_wait() -> None:
     class Stuck:
+        """Sleeps for ever: only the interrupt ends a wait."""
+
         def now(self) -> float:
             return time.time()
 
         async def sleep(self, seconds: float) -> None:
-            await asyncio.sleep(seconds)
+            interrupt()
+            await asyncio.Event().wait()
 
+    interrupt = Interrupt("enough")
     with ScriptedServer([status(429, headers={"Retry-After": "60"})]) as server:
         agent = Agent("openai:m", base_url=server.url, api_key="k", toolsets=[], clock=Stuck())
-        at: list[float] = []
-        later(lambda: (at.append(time.monotonic()), agent.interrupt("enough")))
+        interrupt.aim(agent)
         result = agent.run_conversation("go")
-        assert time.monotonic() - at[0] < 0.2
         assert result.turn_exit_reason == "interrupted_in_backoff"
         assert result.interrupt_message == "enough"
         agent.close()
 
 
 def test_93_while_a_tool_runs_a_cooperative_tool_ends_at_once() -> None:
+    interrupt = Interrupt()
+
     @tool
     async def nap() -> str:
-        """Sleep for long."""
-        await asyncio.sleep(60)
+        """Sleep for ever."""
+        interrupt()
+        await asyncio.Event().wait()
         return "awake"
 
-    played = play([tools(call("nap", {}), call("nap", {}))], tools=[nap], before=lambda a: later(a.interrupt))
+    played = play([tools(call("nap", {}), call("nap", {}))], tools=[nap], before=interrupt.aim)
     assert (played.exit, played.outcome) == ("interrupted_in_tools", "interrupted")
     assert played.roles == "u a t t a"
     first, second = (row["content"] for row in played.result.messages if row["role"] == "tool")
@@ -105,28 +111,34 @@ def test_93_while_a_tool_runs_a_cooperative_tool_ends_at_once() -> None:
 
 
 def test_93_a_result_within_the_grace_is_recorded() -> None:
+    interrupt = Interrupt()
+
     @tool
     def steady() -> str:
-        """Cannot be hurried."""
-        time.sleep(0.4)
+        """Ends by itself, a moment after it was told to."""
+        interrupt()
+        while not cancelled():
+            time.sleep(0.005)
         return "finished all the same"
 
-    played = play([tools(call("steady", {}))], tools=[steady], before=lambda a: later(a.interrupt))
+    settings = {"tool": {"interrupt_grace": PATIENCE}}
+    played = play([tools(call("steady", {}))], tools=[steady], settings=settings, before=interrupt.aim)
     assert played.result.messages[2]["content"] == "finished all the same"
     assert played.exit == "interrupted_in_tools"
 
 
 def test_93_a_tool_that_does_not_listen_is_left_behind_after_the_grace() -> None:
-    release = threading.Event()
+    release, interrupt = threading.Event(), Interrupt()
 
     @tool
     def deaf() -> str:
         """Never ends."""
-        release.wait(30)
+        interrupt()
+        release.wait()
         return "late"
 
     settings = {"tool": {"interrupt_grace": 0.2}}
-    played = play([tools(call("deaf", {}))], tools=[deaf], settings=settings, before=lambda a: later(a.interrupt))
+    played = play([tools(call("deaf", {}))], tools=[deaf], settings=settings, before=interrupt.aim)
     release.set()
     assert "unknown" in played.result.messages[2]["content"]
 
@@ -137,24 +149,30 @@ def test_while_waiting_for_an_approval() -> None:
         """Do it."""
         return "done"
 
-    def never(request: Any) -> bool:
-        time.sleep(1.5)
-        return True
+    release, interrupt = threading.Event(), Interrupt()
 
-    played = play([tools(call("danger", {}))], tools=[danger], callbacks={"approval": never}, before=lambda a: later(a.interrupt))
+    def never(request: Any) -> bool:
+        interrupt()
+        return release.wait()
+
+    played = play([tools(call("danger", {}))], tools=[danger], callbacks={"approval": never}, before=interrupt.aim)
+    release.set()
     assert played.exit == "interrupted_in_tools"
     assert not played.heard.of("tool_start")
 
 
 def test_after_an_interrupt_the_session_goes_on() -> None:
+    interrupt = Interrupt()
+
     @tool
     async def nap() -> str:
-        """Sleep for long."""
-        await asyncio.sleep(60)
+        """Sleep for ever."""
+        interrupt()
+        await asyncio.Event().wait()
         return "awake"
 
     with table([tools(call("nap", {})), text("back")], tools=[nap]) as (agent, _, _, _):
-        later(agent.interrupt)
+        interrupt.aim(agent)
         assert agent.run_conversation("one").interrupted
         assert agent.chat("two") == "back"
 
@@ -173,13 +191,20 @@ def test_steering_that_no_tool_could_carry_is_given_back() -> None:
 
 
 def test_109_a_second_turn_on_a_session_is_refused_and_says_who_holds_it() -> None:
-    with table([slow("slow answer", 0.2), text("x")]) as (agent, _, _, _):
+    asked, answer = threading.Event(), threading.Event()
+
+    def slowly(request: Any) -> None:
+        asked.set()
+        answer.wait()
+
+    with table([text("slow answer", on_request=slowly), text("x")]) as (agent, _, _, _):
         first = agent.start("one")
         thread = threading.Thread(target=first.run)
         thread.start()
-        time.sleep(0.1)
+        assert asked.wait(PATIENCE)
         with pytest.raises(SessionBusy, match=first.id):
             agent.run_conversation("two")
+        answer.set()
         thread.join()
         assert first.result is not None
         assert first.result.completed
@@ -191,15 +216,11 @@ def test_a_cancelled_task_frees_the_session() -> None:
         with ScriptedServer([silence("connect"), text("ok")]) as server:
             agent = Agent("openai:m", base_url=server.url, api_key="k", toolsets=[])
             running = asyncio.ensure_future(agent.arun("one"))
-            await asyncio.sleep(0.2)
+            await until_so(lambda: server.completions == 1, "the request")
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
-            for _ in range(100):
-                if server.closed_early:
-                    break
-                await asyncio.sleep(0.01)
-            assert server.closed_early == 1, "no request outlives the task that wanted it"
+            await until_so(lambda: server.closed_early == 1, "the end of the request, which must not outlive its task")
             assert (await agent.arun("two")).final_response == "ok"
             await agent.aclose()
 

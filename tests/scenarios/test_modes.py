@@ -6,7 +6,6 @@ import functools
 import itertools
 import json
 import re
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -34,7 +33,7 @@ from fsm_agent.testing import (
     text,
     tools,
 )
-from tests.harness import TOOLS, Played, play, table
+from tests.harness import TOOLS, Interrupt, Played, play, reads, table
 from tests.wire_rows import chat_rows, rows_key
 
 MODELS = {
@@ -64,10 +63,6 @@ class Refreshable:
 
 def talk(turns: int) -> list[dict[str, Any]]:
     return [{"role": role, "content": f"{role} {n} " + "words " * 60} for n in range(turns) for role in ("user", "assistant")]
-
-
-def later(agent: Agent) -> None:
-    threading.Timer(0.15, agent.interrupt).start()
 
 
 @dataclass(frozen=True)
@@ -107,7 +102,7 @@ SCENARIOS = {
     ),
     70: Scenario([overflow(8192)], 1, "overflow_uncompressible"),
     85: Scenario([ECHO, ECHO, ECHO, text("what I did")], 4, "max_iterations_summary", given(settings={"max_iterations": 3})),
-    92: Scenario([silence("Hello there")], 1, "interrupted_in_call", given(before=lambda: later)),
+    92: Scenario([silence("Hello there")], 1, "interrupted_in_call", given(interrupted_after="Hello there")),
 }
 OWN = {"session_id", "turn_id", "task_id", "provider", "base_url"}
 """Fields of a result that name the turn or its provider."""
@@ -116,6 +111,9 @@ OWN = {"session_id", "turn_id", "task_id", "provider", "base_url"}
 def play_in(mode: str, scenario: Scenario) -> Played:
     options = {"context_window": WINDOW, **{name: make() for name, make in scenario.options.items()}}
     options["settings"] = {"backoff": {"seed": 1}, **options.get("settings", {})}
+    if words := options.pop("interrupted_after", None):
+        interrupt = Interrupt()
+        options |= {"before": interrupt.aim, "callbacks": {"speech_delta": reads(words, interrupt)}}
     return play(scenario.script, model=MODELS[mode], **options)
 
 

@@ -1,0 +1,40 @@
+"""Has a request left? Said by the transport that writes it, and not guessed from how its call ended.
+
+A call may be interrupted or killed at any moment: while its connection is made nobody has seen the request yet, a moment later the
+provider may be at work on it and charge for it. Only the transport knows which it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from typing import Any
+
+
+class Departure:
+    """``left``: the first byte of the request was handed to its connection, so the provider may have got it."""
+
+    def __init__(self) -> None:
+        self.left = False
+
+    async def trace(self, event: str, info: Mapping[str, Any]) -> None:
+        """A step of httpcore (its extension ``trace``). Nothing is waited for between this one and the write itself. A proxy that is
+        asked for a tunnel (CONNECT) is told nothing of the request."""
+        if event.endswith(".send_request_headers.started") and info["request"].method != b"CONNECT":
+            self.left = True
+
+
+_CURRENT: ContextVar[Departure] = ContextVar("departure")
+
+
+def departing() -> Departure:
+    """The departure of the one request that the current task makes from here on."""
+    departure = Departure()
+    _CURRENT.set(departure)
+    return departure
+
+
+async def watched(request: Any) -> None:
+    """A hook for the requests of an HTTP client: the SDKs have no argument for extensions. Clients are shared by calls at the same
+    time, which are told apart by their tasks."""
+    request.extensions["trace"] = _CURRENT.get().trace

@@ -18,9 +18,9 @@ from fsm_agent.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedModel
 from states import table as table_module
 from tests.dap_schema import check
+from tests.waiting import PATIENCE
 
 TABLE = Path(str(table_module.__file__))
-SECONDS = 10.0
 
 
 class Refused(Exception):
@@ -86,12 +86,12 @@ class Editor:
 
     def over(self) -> bool:
         """Wait until the server has closed the connection."""
-        while (message := self._came.get(timeout=SECONDS)) is not None:
+        while (message := self._came.get(timeout=PATIENCE)) is not None:
             check(message)
         return True
 
     def _next(self) -> dict[str, Any]:
-        message = self._came.get(timeout=SECONDS)
+        message = self._came.get(timeout=PATIENCE)
         assert message is not None, f"the server has left: {self._broken}"
         check(message)
         self.messages.append(message)
@@ -187,7 +187,7 @@ def editing(workshop: Workshop, first: str | None = None, secrets: tuple[str, ..
         with ours, ours.makefile("rb", 0) as reading, ours.makefile("wb") as writing:
             yield Editor(reading, writing)
             ours.shutdown(socket.SHUT_WR)
-            server.join(SECONDS)
+            server.join(PATIENCE)
             assert not server.is_alive(), "the server outlived its editor"
         assert not problems, problems
     finally:

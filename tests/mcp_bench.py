@@ -17,9 +17,11 @@ from fsm_agent.ports import Clock
 from fsm_agent.requests import RunTool, ToolOutcome
 from fsm_agent.settings import Settings
 from fsm_agent.tools import ToolRunner
+from tests.waiting import PATIENCE
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
-QUICK = {"start_timeout": 5, "connect_timeout": 10}
+PATIENT = {"start_timeout": PATIENCE, "connect_timeout": 2 * PATIENCE}
+"""The first start in a process loads the SDK, which takes a second of a machine that has nothing else to do."""
 
 
 def program(**options: Any) -> dict[str, Any]:
@@ -40,7 +42,7 @@ class Bench:
         return await self.runner.ready(asyncio.Event())
 
     async def call(
-        self, name: str, /, timeout: float = 10, interrupted: asyncio.Event | None = None, **given: Any
+        self, name: str, /, timeout: float = PATIENCE, interrupted: asyncio.Event | None = None, **given: Any
     ) -> ToolOutcome:
         return await self.runner.run(RunTool("c1", name, given, timeout), interrupted or asyncio.Event())
 
@@ -56,7 +58,7 @@ class Bench:
 async def bench(
     home: Path, servers: dict[str, Any], *, clock: Clock | None = None, environment: dict[str, str] | None = None, **limits: Any
 ) -> AsyncIterator[Bench]:
-    settings, clock = Settings.of({"mcp": QUICK | limits, "poll": {"control": 0.01}}), clock or SystemClock()
+    settings, clock = Settings.of({"mcp": PATIENT | limits, "poll": {"control": 0.01}}), clock or SystemClock()
     found = McpServers.of(servers, home=home, workdir=home, clock=clock, settings=settings, environment=environment)
     assert found is not None
     runner = ToolRunner([], clock=clock, more=found, poll=0.01)

@@ -11,6 +11,8 @@ a JSON object with any of
     a file that gets a byte at each start; so many starts go well before ``start`` counts
 ``child``
     a file for the process id of a child that ignores every request to end
+``lingers``
+    seconds for which the process goes on after it has closed its output, when it is told to die
 ``stubborn``
     ignores the end of its input and the request to end
 """
@@ -119,6 +121,9 @@ def run(key: Any, name: str, given: dict[str, Any]) -> dict[str, Any] | None:
                 time.sleep(0.005)
             return says("waited")
         case "die" | "read_and_die":
+            if "lingers" in OPTIONS:
+                os.close(sys.stdout.fileno())
+                time.sleep(OPTIONS["lingers"])
             print(given.get("text", "it was told to die"), file=sys.stderr, flush=True)
             os._exit(7)
         case "environment":

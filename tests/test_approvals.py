@@ -20,6 +20,7 @@ from fsm_agent.requests import Approval, AskApproval, ToolSpec
 from fsm_agent.settings import Settings
 from fsm_agent.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
+from tests.waiting import PATIENCE
 
 
 def asked(tool: str, workdir: str = "/work", paths: tuple[str, ...] = (), **arguments: Any) -> Asked:
@@ -324,22 +325,18 @@ def test_a_check_that_crashes_blocks_what_may_change_something(tmp_path: Path) -
 
 
 def test_a_check_does_not_keep_reading_tools_from_running_at_the_same_time(tmp_path: Path) -> None:
-    together: list[int] = []
-    now = [0]
+    both = asyncio.Barrier(2)
 
-    @tool(concurrency="parallel", effect="pure")
+    @tool(concurrency="parallel", effect="pure", timeout=PATIENCE)
     async def peek(n: int) -> int:
-        """Look."""
-        now[0] += 1
-        together.append(now[0])
-        await asyncio.sleep(0.02)
-        now[0] -= 1
-        return n
+        """Look, when there are two who do."""
+        async with both:
+            return n
 
     script = [tools(call("peek", {"n": 1}), call("peek", {"n": 2})), text("ok")]
     hook = {"before_tool": lambda name: None}
-    Agent(ScriptedModel(script), home=tmp_path, tools=[peek], toolsets=[], callbacks=hook).chat("go")
-    assert max(together) == 2
+    result = Agent(ScriptedModel(script), home=tmp_path, tools=[peek], toolsets=[], callbacks=hook).run_conversation("go")
+    assert [row["content"] for row in result.messages if row["role"] == "tool"] == ["1", "2"]
 
 
 # Waiting

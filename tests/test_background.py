@@ -20,6 +20,7 @@ from fsm_agent.invariants import violations
 from fsm_agent.testing import ScriptedServer, call, repeat, text, tools
 from fsm_agent.testing.wirerows import chat_rows
 from tests.test_delegation import Lines, model, told
+from tests.waiting import PATIENCE
 
 ON: dict[str, Any] = {"delegation": {"background": True}, "poll": {"control": 0.02}}
 
@@ -63,7 +64,7 @@ def waits(name: str, answer: str) -> list[Any]:
 
 
 def settle(one: Agent) -> None:
-    asyncio.run(asyncio.wait_for(one.background.settled(), 20))
+    asyncio.run(asyncio.wait_for(one.background.settled(), PATIENCE))
 
 
 def last_user(body: Any) -> str:
@@ -81,7 +82,7 @@ def test_a_handle_comes_at_once_and_the_report_in_front_of_the_next_message(tmp_
         assert first.final_response == "I have begun."
         (started,) = told(first)[0]["started"]
         assert started["task"] == "find the cat"
-        assert door.reached.wait(5)
+        assert door.reached.wait(PATIENCE)
         assert one.background.running == {started["handle"]: "find the cat"}
         door.opened.set()
         settle(one)
@@ -104,7 +105,7 @@ def test_a_report_that_comes_while_the_turn_still_works_comes_with_its_next_resu
     @tool(effect="pure")
     def busy() -> str:
         """Work until the other one is done."""
-        assert ended.wait(5)
+        assert ended.wait(PATIENCE)
         return "did my part"
 
     def heard(name: str, data: Mapping[str, Any]) -> None:
@@ -164,7 +165,7 @@ def test_tasks_that_were_left_are_taken_up_by_the_next_turn(tmp_path: Path) -> N
     lines = {"go": [later("a", "b"), text("begun")], "a": waits("a", "A"), "b": [text("B")]}
     with agent(tmp_path, lines, tools=[door.tool], session_id="s-1", callbacks={"status": said.append}) as one:
         one.run_conversation("go")
-        assert door.reached.wait(5)
+        assert door.reached.wait(PATIENCE)
         while len(one.background.running) > 1:
             time.sleep(0.01)
     assert said[-1].endswith("to go on with, in the background: a")
@@ -228,7 +229,7 @@ def test_an_agent_that_may_not_go_on_with_it_reports_it_as_unfinished_once(tmp_p
     door, requests = Door(), list[Any]()
     with agent(tmp_path, {"go": [later("a"), text("begun")], "a": waits("a", "A")}, tools=[door.tool], session_id="s-1") as one:
         one.run_conversation("go")
-        assert door.reached.wait(5)
+        assert door.reached.wait(PATIENCE)
     other = Agent(model({"go": [text("a pity"), text("well")]}, requests), home=tmp_path, session_id="s-1", toolsets=[])
     other.run_conversation("next")
     other.run_conversation("and?")
@@ -259,7 +260,7 @@ def test_tasks_of_a_turn_that_was_given_up_live_on(tmp_path: Path) -> None:
             await asyncio.wait({running})
 
         asyncio.run(cut_off())
-        assert door.reached.wait(5)
+        assert door.reached.wait(PATIENCE)
     door.opened.set()
     rest = {"go": [text("later"), text("done")], "a": [text("A")]}
     with agent(tmp_path, rest, requests, tools=[door.tool], session_id="s-1") as other:
@@ -308,7 +309,7 @@ def test_two_agents_on_one_session_never_work_on_one_task_twice(tmp_path: Path) 
     lines = {"go": [later("a"), text("begun")], "a": waits("a", "A")}
     with agent(tmp_path, lines, tools=[door.tool], session_id="s-1") as one:
         one.run_conversation("go")
-        assert door.reached.wait(5)
+        assert door.reached.wait(PATIENCE)
         with agent(tmp_path, {"go": [text("not yet"), text("now")]}, requests, tools=[door.tool], session_id="s-1") as other:
             other.run_conversation("next")
             assert not other.background.running
@@ -367,7 +368,7 @@ def test_an_interrupt_stops_them_and_what_they_did_is_reported(tmp_path: Path) -
     lines = {"go": [later("a"), text("begun"), text("never"), text("stopped, then")], "a": waits("a", "A")}
     with agent(tmp_path, lines, requests, tools=[door.tool]) as one:
         one.run_conversation("go")
-        assert door.reached.wait(5)
+        assert door.reached.wait(PATIENCE)
         one.interrupt()
         settle(one)
         assert one.run_conversation("next").interrupted

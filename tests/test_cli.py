@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,10 @@ from fsm_agent.cli import main
 from fsm_agent.cli.live import Live
 from fsm_agent.cli.screen import clean, preview, seconds
 from fsm_agent.cli.wrapping import Wrapping
+from fsm_agent.store import store_for
+from fsm_agent.store.read import Turns
 from fsm_agent.testing import ScriptedServer, call, silence, slow, status, text, tools
+from tests.waiting import PATIENCE, until
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 Cli = Callable[..., tuple[int, str, str]]
@@ -68,11 +70,9 @@ def test_version_and_help(cli: Cli) -> None:
     assert sorted(listed) == sorted(commands)
 
 
-def test_help_is_quick_and_loads_nothing_heavy() -> None:
-    began = time.monotonic()
+def test_help_loads_nothing_heavy() -> None:
     helped = process("--help")
-    assert "simulate" in helped.communicate(timeout=20)[0]
-    assert time.monotonic() - began < 2
+    assert "simulate" in helped.communicate(timeout=PATIENCE)[0]
     code = (
         "import sys, fsm_agent; from fsm_agent.cli.app import app; "
         "print([name for name in ('rich', 'openai', 'prompt_toolkit', 'pydantic', 'transitions') if name in sys.modules])"
@@ -245,14 +245,15 @@ def test_a_text_that_is_no_utf8_is_answered() -> None:
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_ctrl_c_keeps_the_partial_text() -> None:
     with ScriptedServer([silence("It was a dark and ")]) as server:
-        running = process("run", "tell", *server_options(server), "--json")
-        _until(lambda: server.completions == 1)
-        time.sleep(0.3)
+        running = process("run", "tell", *server_options(server))
+        _read_until(running, "It was a dark and ")
         running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=20)
-    result = json.loads(out)
+        out, err = running.communicate(timeout=PATIENCE)
     assert (running.returncode, err) == (130, "")
-    assert (result["turn_exit_reason"], result["final_response"]) == ("interrupted_in_call", "It was a dark and ")
+    assert "interrupted · interrupted_in_call" in out
+    store = store_for(os.environ["FSM_AGENT_HOME"])
+    (turn,) = Turns(store.database).recent(1)
+    assert store.session(turn.session).rows[-1].content == "It was a dark and "
 
 
 @pytest.mark.slow
@@ -261,21 +262,23 @@ def test_a_second_ctrl_c_leaves_at_once(tmp_path: Path) -> None:
     started = tmp_path / "started"
     command = f"trap '' INT TERM; touch {started}; sleep 30"
     running = process("run", f"run `{command}`", "--model", "offline:demo", "--yes", warnings="default")
-    _until(started.exists)
+    until(started.exists, "the command")
     running.send_signal(signal.SIGINT)
-    time.sleep(0.3)
+    _read_until(running, "press Ctrl-C again to leave")
     running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=20)
+    _, err = running.communicate(timeout=PATIENCE)
     assert running.returncode == 130
-    assert "press Ctrl-C again to leave" in out
     assert "Traceback" not in err
 
 
-def _until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 15
-    while not holds():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.02)
+def _read_until(running: subprocess.Popen[str], words: str) -> None:
+    """Read what it writes until these words have come."""
+    assert running.stdout is not None
+    seen = ""
+    while words not in seen:
+        piece = os.read(running.stdout.fileno(), 65_536)
+        assert piece, f"it ended without {words!r}: {seen}"
+        seen += piece.decode("utf-8", "replace")
 
 
 def test_a_closed_pipe_is_no_traceback() -> None:
@@ -285,7 +288,7 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     assert running.stderr is not None
     assert running.stderr.read() == ""
     running.stderr.close()
-    assert running.wait(20) == 1
+    assert running.wait(PATIENCE) == 1
 
 
 # chat
@@ -293,7 +296,7 @@ def test_a_closed_pipe_is_no_traceback() -> None:
 
 def chat(lines: str, *options: str) -> tuple[int, str, str]:
     running = process("chat", *options, stdin=subprocess.PIPE)
-    out, err = running.communicate(lines, timeout=20)
+    out, err = running.communicate(lines, timeout=PATIENCE)
     return running.returncode, out, err
 
 
@@ -401,10 +404,8 @@ def test_simulate_survives_every_fault(faults: list[str], cli: Cli) -> None:
 
 
 def test_simulate_shows_guards_and_waits(cli: Cli) -> None:
-    began = time.monotonic()
     code, out, _ = cli("simulate", "--seed", "3")
     assert code == 0
-    assert time.monotonic() - began < 10
     assert "retries left: yes" in out
     assert "7.00 s" in out
     assert "completed · text_response · 8 requests" in out
@@ -467,7 +468,7 @@ def test_streamed_text_is_not_repeated(cli: Cli) -> None:
 @pytest.mark.parametrize("example", sorted((Path(__file__).parents[1] / "examples").glob("*.py")), ids=lambda path: path.stem)
 def test_examples_run(example: Path, tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "FSM_AGENT_MODEL": "offline:demo"}
-    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, cwd=tmp_path, env=env, timeout=30)
+    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, cwd=tmp_path, env=env, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (0, "")
     assert "(offline demo: no language model was used)" in done.stdout
 

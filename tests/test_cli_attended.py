@@ -19,9 +19,9 @@ from fsm_agent import Agent, tool
 from fsm_agent.cli import main
 from fsm_agent.testing import ScriptedModel, ScriptedServer, call, text, tools
 from fsm_agent.visible import original
+from tests.waiting import PATIENCE
 
 pty = pytest.importorskip("pty", reason="a terminal is needed")
-TIMEOUT = 20
 
 
 class Terminal:
@@ -51,7 +51,7 @@ class Terminal:
         os.write(self._file, keys.encode())
 
     def _read(self, enough: Callable[[], bool], what: str) -> None:
-        until = time.monotonic() + TIMEOUT
+        until = time.monotonic() + PATIENCE
         while not enough():
             assert time.monotonic() < until, f"waited for {what}; the screen says: {self.screen[-2000:]}"
             try:
@@ -59,7 +59,7 @@ class Terminal:
             except BlockingIOError:
                 time.sleep(0.01)
             except OSError:  # the other end was closed
-                self.running.wait(TIMEOUT)
+                self.running.wait(PATIENCE)
 
 
 @contextmanager

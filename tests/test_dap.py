@@ -21,6 +21,7 @@ from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, 
 from fsm_agent.tools import ToolFailure
 from tests.dap_editor import TABLE, Editor, Refused, agent_of, column_of, editing, line_of, workshop_of
 from tests.dap_schema import schema
+from tests.waiting import PATIENCE
 
 ERROR = 'on("error", go("ClassifyError")'
 LOOKED_UP = [tools(call("look_up", {"what": "x"}, id="c1")), text("x is 42")]
@@ -411,12 +412,12 @@ def test_pause_and_terminate(tmp_path: Path) -> None:
     def wait() -> str:
         """Wait."""
         begun.set()
-        assert go.wait(10)
+        assert go.wait(PATIENCE)
         return "waited"
 
     with editing(workshop_of(tmp_path, [tools(call("wait")), text("done")], tools=[wait])) as editor:
         editor.begin(task="wait")
-        assert begun.wait(10)
+        assert begun.wait(PATIENCE)
         with pytest.raises(Refused, match="the turn is running"):
             editor.ask("stackTrace", threadId=1)
         editor.ask("pause", threadId=1)
@@ -678,7 +679,7 @@ def test_turns_that_a_turn_starts_are_threads_too(tmp_path: Path) -> None:
     @tool(effect="pure")
     def wait() -> str:
         """Wait."""
-        assert go.wait(10)
+        assert go.wait(PATIENCE)
         return "waited"
 
     def replies(body: dict[str, Any]) -> Any:
@@ -757,12 +758,12 @@ def test_a_long_turn_is_looked_through_quickly(tmp_path: Path) -> None:
     with editing(workshop) as editor:
         editor.begin("attach")
         editor.stopped()
-        began = time.perf_counter()
+        began = time.process_time()  # what others take of the processor is not counted
         for _ in range(50):
             editor.ask("stepBack", threadId=1)
             editor.stopped()
             editor.stack(startFrame=0, levels=20)
-        assert (time.perf_counter() - began) / 50 < 0.1
+        assert (time.process_time() - began) / 50 < 0.1
 
 
 def test_an_agent_of_another_kind_of_home_is_not_needed_to_look(tmp_path: Path) -> None:

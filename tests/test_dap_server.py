@@ -24,6 +24,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.testing import text
 from tests.dap_editor import Editor, workshop_of
 from tests.dap_schema import check
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 
@@ -103,10 +104,10 @@ def listening(workshop: Workshop) -> Iterator[int]:
 
     server = threading.Thread(target=lambda: codes.append(serve_port(workshop, None, never, 0, ready=tell)), daemon=True)
     server.start()
-    assert there.wait(10)
+    assert there.wait(PATIENCE)
     try:
         yield ready[0]
-        server.join(10)
+        server.join(PATIENCE)
         assert codes == [0]
     finally:
         workshop.close()
@@ -114,7 +115,7 @@ def listening(workshop: Workshop) -> Iterator[int]:
 
 @contextmanager
 def editor(port: int) -> Iterator[Editor]:
-    ours = socket.create_connection(("127.0.0.1", port), timeout=10)
+    ours = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
     with ours, ours.makefile("rb", 0) as reading, ours.makefile("wb") as writing:
         yield Editor(reading, writing)
         ours.shutdown(socket.SHUT_RDWR)
@@ -132,7 +133,7 @@ def test_a_browser_is_turned_away_and_one_editor_is_served(tmp_path: Path) -> No
     with listening(workshop_of(tmp_path, [text("hello")])) as port:
         launch = framed(b'{"seq":1,"type":"request","command":"launch","arguments":{"task":"go"}}')
         for said in (b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\n" + launch, launch, b""):
-            with socket.create_connection(("127.0.0.1", port), timeout=10) as other:
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as other:
                 with contextlib.suppress(OSError):  # it may be closed by then
                     other.sendall(said)
                     other.shutdown(socket.SHUT_WR)
@@ -141,7 +142,7 @@ def test_a_browser_is_turned_away_and_one_editor_is_served(tmp_path: Path) -> No
             one.begin(task="go", stopOnEntry=True)
             one.stopped()
             with pytest.raises(OSError):  # noqa: PT011 - refused, reset or timed out, by platform
-                socket.create_connection(("127.0.0.1", port), timeout=10).recv(1)
+                socket.create_connection(("127.0.0.1", port), timeout=PATIENCE).recv(1)
             one.ask("continue", threadId=1)
             one.event("terminated")
             one.ask("disconnect")
@@ -167,7 +168,9 @@ def test_a_port_that_cannot_be(tmp_path: Path, port: int) -> None:
 
 def run(arguments: list[str], said: bytes, home: Path) -> subprocess.CompletedProcess[bytes]:
     environment = {**os.environ, "FSM_AGENT_HOME": str(home), "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
-    return subprocess.run([sys.executable, *arguments], input=said, capture_output=True, env=environment, timeout=60, check=False)
+    return subprocess.run(
+        [sys.executable, *arguments], input=said, capture_output=True, env=environment, timeout=PATIENCE, check=False
+    )
 
 
 def test_the_command_speaks_nothing_but_the_protocol(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from fsm_agent.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
 from fsm_agent.threads import LOOP
 from states.table import TURN
+from tests.waiting import PATIENCE, until, until_so
 
 ROUNDS = ("Prepare.ready", "BuildMessages.built/3", "CallLLM.tools", "ExecuteTools.done", "BuildMessages.built/3", "CallLLM.text")
 
@@ -77,7 +77,7 @@ def go(debugger: Debugger, order: str, **body: Any) -> Status:
 
     async def ordered() -> Status:
         debugger.order(order, body)
-        return await debugger.settled(10)
+        return await debugger.settled(PATIENCE)
 
     return asyncio.run(ordered())
 
@@ -173,12 +173,12 @@ def test_a_turn_that_somebody_runs_in_this_process_is_attached_to(desk: Desk) ->
         debugger = Debugger.attach(desk.workshop.store, turn.id)
         assert debugger.status.phase == "running"
         debugger.order("pause")
-        paused = await debugger.settled(5)
+        paused = await debugger.settled(PATIENCE)
         moves = len(turn.steps)
         await asyncio.sleep(0.05)
         assert (len(turn.steps), paused.seq, running.done()) == (moves, moves, False)
         debugger.order("step")
-        assert (await debugger.settled(5)).seq == moves + 1
+        assert (await debugger.settled(PATIENCE)).seq == moves + 1
         debugger.close()
         assert (await running).final_response == "blue"
 
@@ -208,9 +208,7 @@ def test_leaving_a_turn_lets_it_be_resumed(desk: Desk) -> None:
     debugger = desk.start()
     go(debugger, "over")
     debugger.close()
-    given_up = time.monotonic() + 60  # a step that was being made is made to its end first
-    while desk.workshop.open(debugger.id).status.phase != "idle" and time.monotonic() < given_up:
-        time.sleep(0.005)
+    until(lambda: desk.workshop.open(debugger.id).status.phase == "idle", "its rest")
     resumed = desk.workshop.resume(debugger.id)
     assert (resumed.status.phase, resumed.status.seq) == ("paused", 2)
     assert go(resumed, "continue").phase == "ended"
@@ -244,7 +242,7 @@ class AtTheTerminal:
 
     def approval(self, request: Any) -> str:
         self.asked.set()
-        return self.says if self.said.wait(5) else "deny"
+        return self.says if self.said.wait(PATIENCE) else "deny"
 
     def answers(self, says: str) -> None:
         self.says = says
@@ -259,7 +257,7 @@ def test_whoever_answers_first_decides(desk: Desk, where: str, said: str, ran: b
     turn = desk.agent(callbacks=terminal).start("paint")
     debugger = Debugger.of(desk.workshop.store, turn)
     go(debugger, "continue")
-    assert terminal.asked.wait(5)
+    assert terminal.asked.wait(PATIENCE)
     held = _next_held(debugger, 0, allowable=True)
     assert held["elsewhere"]
     if where == "page":
@@ -276,11 +274,11 @@ def test_a_debugger_that_comes_while_somebody_is_asked_may_answer_too(desk: Desk
     desk.script = [tools(call("paint", {"thing": "wall"})), text("done")]
     turn = desk.agent(callbacks=terminal).start("paint")
     running = LOOP.submit(turn.arun())
-    assert terminal.asked.wait(5)
+    assert terminal.asked.wait(PATIENCE)
     debugger = Debugger.attach(desk.workshop.store, turn.id)
     held = _next_held(debugger, 0, allowable=True)
     debugger.order("answer", {"id": held["id"], "said": "once"})
-    assert running.result(5).final_response == "done"
+    assert running.result(PATIENCE).final_response == "done"
     assert desk.ran == ["paint wall"]
     terminal.answers("deny")
 
@@ -290,12 +288,12 @@ def test_a_debugger_that_leaves_does_not_answer_for_the_terminal(desk: Desk) -> 
     desk.script = [tools(call("paint", {"thing": "wall"})), text("done")]
     turn = desk.agent(callbacks=terminal).start("paint")
     running = LOOP.submit(turn.arun())
-    assert terminal.asked.wait(5)
+    assert terminal.asked.wait(PATIENCE)
     debugger = Debugger.attach(desk.workshop.store, turn.id)
     _next_held(debugger, 0)
     debugger.close()
     terminal.answers("once")
-    assert running.result(5).final_response == "done"
+    assert running.result(PATIENCE).final_response == "done"
     assert desk.ran == ["paint wall"]
 
 
@@ -306,7 +304,7 @@ def test_nothing_is_allowed_before_the_rules_have_spoken(desk: Desk) -> None:
     class Slow(AtTheTerminal):
         def before_tool(self, name: str, arguments: Any) -> Any:
             checking.set()
-            self.said.wait(5)
+            self.said.wait(PATIENCE)
             return ("block", "not today")
 
     check = Slow()
@@ -377,7 +375,7 @@ def test_an_error_of_the_provider_by_hand(desk: Desk) -> None:
     held = go(debugger, "continue").held[0]
     debugger.breakpoint("state", "ClassifyError")
     debugger.order("answer", {"id": held["id"], "said": {"failure": "overloaded", "status": 503}})
-    assert asyncio.run(debugger.settled(5)).state == "ClassifyError"
+    assert asyncio.run(debugger.settled(PATIENCE)).state == "ClassifyError"
 
 
 # Looking
@@ -605,19 +603,12 @@ def test_every_row_and_arrow_of_the_table_can_be_stopped_at() -> None:
 
 
 def _next_held(debugger: Debugger, before: int, *, allowable: bool = False) -> dict[str, Any]:
-    async def wait() -> dict[str, Any]:
-        for _ in range(500):
-            if held := [one for one in debugger.status.held if one["id"] > before and one["allowable"] >= allowable]:
-                return held[0]
-            await asyncio.sleep(0.01)
-        raise AssertionError("nothing more is asked")
+    def held() -> list[dict[str, Any]]:
+        return [one for one in debugger.status.held if one["id"] > before and one["allowable"] >= allowable]
 
-    return asyncio.run(wait())
+    until(lambda: bool(held()), "another question")
+    return held()[0]
 
 
 async def _ended(debugger: Debugger) -> None:
-    for _ in range(500):
-        if debugger.status.phase == "ended":
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(debugger.status)
+    await until_so(lambda: debugger.status.phase == "ended", "the end")

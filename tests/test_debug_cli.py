@@ -12,6 +12,7 @@ import httpx2 as httpx
 import pytest
 
 from fsm_agent.cli.entry import main
+from tests.waiting import PATIENCE, until
 
 
 def test_it_prints_its_address_and_serves_until_interrupted(tmp_path: Path) -> None:
@@ -28,13 +29,10 @@ def test_it_prints_its_address_and_serves_until_interrupted(tmp_path: Path) -> N
         headers = {"x-fsm-agent-token": token, "content-type": "application/json"}
         assert httpx.get(f"{address}api/turns/{turn}", headers=headers).json()["status"]["phase"] == "paused"
         httpx.post(f"{address}api/turns/{turn}/orders/continue", headers=headers, content=b"{}")
-        for _ in range(500):
-            said = httpx.get(f"{address}api/turns/{turn}", headers=headers).json()
-            if said["ended"]:
-                break
-        assert said["outcome"] == "completed"
+        until(lambda: httpx.get(f"{address}api/turns/{turn}", headers=headers).json()["ended"], "the end")
+        assert httpx.get(f"{address}api/turns/{turn}", headers=headers).json()["outcome"] == "completed"
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(PATIENCE) == 130
     finally:
         process.kill()
         process.wait()

@@ -28,7 +28,8 @@ from fsm_agent.testing import (
     status,
     text,
     tools,
-)  # fmt: skip
+)
+from tests.waiting import PATIENCE  # fmt: skip
 
 
 @tool(effect="pure")
@@ -147,7 +148,7 @@ def test_a_fork_with_an_answer_by_hand(tmp_path: Path) -> None:
     workshop = Workshop(store, agent)
     fork = workshop.fork(turn_id, 3, {"results": {"call_1_0": "the sky is green"}})
     fork.order("continue")
-    asyncio.run(fork.settled(10))
+    asyncio.run(fork.settled(PATIENCE))
     run(workshop.test(fork.id), tmp_path / "played")
     workshop.close()
 

@@ -7,7 +7,6 @@ import itertools
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +28,7 @@ from fsm_agent.runner import Runner
 from fsm_agent.store import store_for
 from fsm_agent.table import Counter, Row, Rung, Table, end, go, left, lines_of, on
 from tests.dap_editor import editing
+from tests.waiting import PATIENCE, until, until_so
 
 ROOT = Path(__file__).parents[1]
 
@@ -169,7 +169,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 def order(debugger: Debugger, name: str, **body: Any) -> Status:
     async def ordered() -> Status:
         debugger.order(name, body)
-        return await debugger.settled(10)
+        return await debugger.settled(PATIENCE)
 
     return asyncio.run(ordered())
 
@@ -253,18 +253,15 @@ def test_requests_are_held_back_and_answered_by_hand(desk: Desk) -> None:
 
 
 def _held_next(debugger: Debugger, before: int) -> dict[str, Any]:
-    for _ in range(500):
-        held = [one for one in debugger.status.held if one["id"] != before]
-        if held:
-            return held[0]
-        time.sleep(0.01)
-    raise AssertionError(debugger.status)
+    def held() -> list[dict[str, Any]]:
+        return [one for one in debugger.status.held if one["id"] != before]
+
+    until(lambda: bool(held()), "another question")
+    return held()[0]
 
 
 async def _ended(debugger: Debugger) -> Status:
-    async with asyncio.timeout(10):
-        while debugger.status.phase != "ended":
-            await asyncio.sleep(0.01)
+    await until_so(lambda: debugger.status.phase == "ended", "the end")
     return debugger.status
 
 
@@ -281,10 +278,7 @@ def test_a_turn_that_was_left_is_resumed_where_it_was(desk: Desk) -> None:
     debugger = desk.start()
     order(debugger, "step")
     debugger.close()
-    for _ in range(200):
-        if desk.workshop.open(debugger.id).status.phase == "idle":
-            break
-        time.sleep(0.01)
+    until(lambda: desk.workshop.open(debugger.id).status.phase == "idle", "its rest")
     resumed = desk.workshop.resume(debugger.id)
     assert (resumed.status.phase, resumed.status.seq) == ("paused", 1)
     assert order(resumed, "continue").phase == "ended"
@@ -418,30 +412,22 @@ def test_a_turn_of_another_process_is_watched_stopped_and_let_go(tmp_path: Path)
         assert other.stdout is not None
         turn = other.stdout.readline().strip()
         workshop = Workshop.of_table(store_for(tmp_path, "normal"), Post().make)
-        _until(lambda: workshop.newest() == turn and workshop.open(turn).record.count > 1)
+        until(lambda: workshop.newest() == turn and workshop.open(turn).record.count > 1)
         debugger = workshop.open(turn)
         assert debugger.status.where == "elsewhere"
         debugger.order("pause")
-        _until(lambda: debugger.status.phase == "paused")
+        until(lambda: debugger.status.phase == "paused")
         here = debugger.record.count
         debugger.order("step")
-        _until(lambda: debugger.status.phase == "paused" and debugger.status.seq == here + 1)
+        until(lambda: debugger.status.phase == "paused" and debugger.status.seq == here + 1)
         debugger.breakpoint("row", "Drive.broken/1", condition=f"tries >= {here + 4}")
         debugger.order("continue")
-        _until(lambda: debugger.status.reason == "breakpoint")
+        until(lambda: debugger.status.reason == "breakpoint")
         assert debugger.record.counters(debugger.status.seq, ["tries"])["tries"] == here + 4
         debugger.order("interrupt")
         assert other.stdout.readline().strip() == "stopped"
-        _until(lambda: debugger.status.phase == "ended")
+        until(lambda: debugger.status.phase == "ended")
         workshop.close()
-
-
-def _until(holds: Any) -> None:
-    for _ in range(1000):
-        if holds():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it does not come")
 
 
 # The command and an editor

@@ -23,6 +23,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
 from states.table import TURN
+from tests.waiting import PATIENCE
 
 KEY = "sk-live-0123456789abcdef"
 OWN = "correct-horse-battery"
@@ -147,7 +148,7 @@ def test_only_the_files_of_the_page_can_be_had(served: Served, path: str) -> Non
     server = served.server
     lines = [f"GET /{path} HTTP/1.1", f"Host: 127.0.0.1:{server.port}", f"x-fsm-agent-token: {server.token}", "Connection: close"]
     head = "\r\n".join([*lines, "", ""])
-    with socket.create_connection(("127.0.0.1", served.server.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", served.server.port), timeout=PATIENCE) as connection:
         connection.sendall(head.encode())
         said = b""
         while piece := connection.recv(65536):

@@ -15,6 +15,7 @@ from fsm_agent.errors import SessionBusy
 from fsm_agent.events import CHATTY, DROPPED, Event, EventQueue
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from tests.harness import Heard, echo
+from tests.waiting import PATIENCE
 
 
 def agent(home: Path, *script: Any, **options: Any) -> Agent:
@@ -63,11 +64,11 @@ def test_listening_to_a_turn_that_somebody_else_runs(tmp_path: Path) -> None:
 
     listener = threading.Thread(target=listen)
     listener.start()
-    assert begun.wait(5)
+    assert begun.wait(PATIENCE)
     while not _listening(turn.id):
         pass
     turn.run()
-    listener.join(5)
+    listener.join(PATIENCE)
     assert not listener.is_alive()
     assert "transition" in heard
     assert list(turn.events(run=False)) == []

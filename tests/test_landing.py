@@ -9,6 +9,7 @@ from concurrent.futures import Future
 import pytest
 
 from fsm_agent.store.landing import Landing
+from tests.waiting import PATIENCE
 
 
 class CountingLoop(asyncio.SelectorEventLoop):
@@ -37,7 +38,7 @@ def test_one_wake_up_for_all_that_is_done() -> None:
             done.set()
 
         threading.Thread(target=finish).start()
-        done.wait(5)  # the loop looks only when everything is done
+        done.wait(PATIENCE)  # the loop looks only when everything is done
         await asyncio.gather(*waiters)
         return loop.woken
 
@@ -51,8 +52,8 @@ def test_what_failed_or_is_done_already_has_landed_too() -> None:
     done.set_result(None)
 
     async def waiting() -> None:
-        await asyncio.wait_for(landing.landed(failed), 5)
-        await asyncio.wait_for(landing.landed(done), 5)
+        await asyncio.wait_for(landing.landed(failed), PATIENCE)
+        await asyncio.wait_for(landing.landed(done), PATIENCE)
 
     asyncio.run(waiting())
     with pytest.raises(ValueError, match="no"):
@@ -83,7 +84,7 @@ def test_each_loop_is_told_of_its_own() -> None:
             waiter = asyncio.ensure_future(landing.landed(futures[number]))
             await asyncio.sleep(0)
             await asyncio.to_thread(started.wait, 5)
-            await asyncio.wait_for(waiter, 5)
+            await asyncio.wait_for(waiter, PATIENCE)
 
         asyncio.run(waiting())
         ended.append(number)
@@ -91,9 +92,9 @@ def test_each_loop_is_told_of_its_own() -> None:
     threads = [threading.Thread(target=serve, args=(number,)) for number in range(3)]
     for thread in threads:
         thread.start()
-    started.wait(5)
+    started.wait(PATIENCE)
     for future in futures:
         future.set_result(None)
     for thread in threads:
-        thread.join(5)
+        thread.join(PATIENCE)
     assert sorted(ended) == [0, 1, 2]

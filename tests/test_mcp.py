@@ -10,8 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +23,9 @@ from fsm_agent.settings import Settings
 from fsm_agent.testing import FakeClock
 from fsm_agent.tools import ToolRunner, tool
 from fsm_agent.tools.runner import UNKNOWN_EFFECT
-from tests.mcp_bench import QUICK, bench, program
+from tests.mcp_bench import PATIENT, bench, program
 from tests.processes import alive, children, wardens
+from tests.waiting import PATIENCE, until, until_so
 
 pytestmark = pytest.mark.anyio
 
@@ -34,13 +33,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-async def until(holds: Callable[[], bool], seconds: float = 5) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it never came to hold"
-        await asyncio.sleep(0.01)
 
 
 # Listed and called
@@ -146,34 +138,38 @@ async def test_turns_on_different_loops_share_a_server(tmp_path: Path) -> None:
 async def test_calls_run_side_by_side(tmp_path: Path) -> None:
     async with bench(tmp_path, {"s": program()}) as table:
         await table.ready()
-        began = time.monotonic()
-        outcomes = await asyncio.gather(*(table.call("s__slow", seconds=0.3) for _ in range(8)))
-        assert {outcome.text for outcome in outcomes} == {"waited"}
-        assert time.monotonic() - began < 1.5
+        here = tmp_path / "here"
+        calls = [asyncio.ensure_future(table.call("s__note", path=str(here), text="x", seconds=600)) for _ in range(8)]
+        await until_so(lambda: here.exists() and here.stat().st_size == 8, "the eighth call, beside the others")
+        for call in calls:
+            assert call.cancel()
+        await asyncio.wait(calls)
 
 
 # Slow, silent, dying
 
 
 async def test_a_server_that_never_answers_holds_up_a_turn_once_and_only_for_the_limit(tmp_path: Path) -> None:
-    async with bench(tmp_path, {"s": program(), "slow": program(start="deaf")}, start_timeout=0.5) as table:
-        began = time.monotonic()
-        lines = await table.ready()
-        assert time.monotonic() - began < 3
-        assert lines == ("MCP server slow: not ready yet; its tools come with a later turn",)
+    clock = FakeClock()
+    async with bench(tmp_path, {"s": program(), "slow": program(start="deaf")}, clock=clock) as table:
+        beginning = asyncio.ensure_future(table.ready())
+        await until_so(lambda: table.servers.servers[0].status == "ready")
+        assert not beginning.done()
+        clock.advance(PATIENCE)
+        assert await beginning == ("MCP server slow: not ready yet; its tools come with a later turn",)
         assert "s__echo" in table.names
-        began = time.monotonic()
-        assert await table.ready() == (), "what was said is not said again"
-        assert time.monotonic() - began < 0.3
+        async with asyncio.timeout(PATIENCE / 2):  # the clock stands still: a turn that waited would wait for longer
+            assert await table.ready() == (), "what was said is not said again"
 
 
 async def test_the_first_turn_can_be_interrupted_while_it_waits(tmp_path: Path) -> None:
     async with bench(tmp_path, {"slow": program(start="hang")}) as table:
         interrupted = asyncio.Event()
-        asyncio.get_running_loop().call_later(0.2, interrupted.set)
-        began = time.monotonic()
-        assert await table.runner.ready(interrupted) == ()
-        assert time.monotonic() - began < 2
+        beginning = asyncio.ensure_future(table.runner.ready(interrupted))
+        await until_so(lambda: table.servers.servers[0].status == "starting")
+        interrupted.set()
+        async with asyncio.timeout(PATIENCE / 2):
+            assert await beginning == ()
 
 
 @pytest.mark.parametrize(
@@ -225,6 +221,12 @@ async def test_a_server_that_writes_without_end_is_cut_off(name: str, given: dic
         assert (await table.call("s__echo", text="a new one")).text == "a new one"
 
 
+async def test_why_a_server_ended_is_known_although_its_output_ends_first(tmp_path: Path) -> None:
+    async with bench(tmp_path, {"s": program(lingers=0.4)}) as table:
+        await table.ready()
+        assert "the process ended with status 7: it was told to die." in (await table.call("s__die")).text
+
+
 @pytest.mark.parametrize(
     ("config", "name", "status", "advice"),
     [
@@ -254,7 +256,7 @@ async def test_one_that_was_killed_between_turns_is_back_before_the_next(tmp_pat
         await table.ready()
         (pid,) = children() - before
         os.kill(pid, signal.SIGKILL)
-        await until(lambda: table.servers.servers[0].status == "down")
+        await until_so(lambda: table.servers.servers[0].status == "down")
         assert table.servers.servers[0].problem == "the process ended with signal SIGKILL"
         assert await table.ready() == ()
         assert (await table.call("s__echo", text="back")).text == "back"
@@ -277,11 +279,11 @@ async def test_a_server_that_keeps_failing_rests_longer_and_longer(tmp_path: Pat
         (line,) = await table.ready()
         assert "missing" in line
         assert table.names == []
-        await until(lambda: starts.stat().st_size == 5 and table.servers.servers[0].status == "down")
+        await until_so(lambda: starts.stat().st_size == 5 and table.servers.servers[0].status == "down")
         starts.unlink()
         clock.advance(60)
         await table.ready()
-        await until(lambda: table.servers.servers[0].status == "ready")
+        await until_so(lambda: table.servers.servers[0].status == "ready")
         assert await table.ready() == ("MCP server s: ready with 15 tools",)
         assert (await table.call("s__echo", text="x")).text == "x"
 
@@ -297,25 +299,27 @@ async def test_a_tool_of_a_turn_that_another_process_began_is_found(tmp_path: Pa
 
 
 async def test_the_server_hears_of_a_call_that_ran_out_of_time(tmp_path: Path) -> None:
-    async with bench(tmp_path, {"s": program()}) as table:
+    clock, here = FakeClock(), tmp_path / "here"
+    async with bench(tmp_path, {"s": program()}, clock=clock) as table:
         await table.ready()
-        began = time.monotonic()
-        late = await table.call("s__slow", timeout=0.2, seconds=30)
+        call = asyncio.ensure_future(table.call("s__note", path=str(here), text="x", seconds=600))
+        await until_so(here.exists, "the call")
+        clock.advance(PATIENCE)
+        late = await call
         assert late.status == "timeout"
         assert UNKNOWN_EFFECT in late.text
-        assert time.monotonic() - began < 2
         assert len(json.loads((await table.call("s__cancelled")).text)) == 1
 
 
-@pytest.mark.parametrize(("config", "status"), [({}, "unknown"), ({"tools": {"slow": {"effect": "pure"}}}, "cancelled")])
+@pytest.mark.parametrize(("config", "status"), [({}, "unknown"), ({"tools": {"note": {"effect": "pure"}}}, "cancelled")])
 async def test_an_interrupt_ends_a_call_at_once(config: dict[str, Any], status: str, tmp_path: Path) -> None:
     async with bench(tmp_path, {"s": program() | config}) as table:
         await table.ready()
-        interrupted = asyncio.Event()
-        asyncio.get_running_loop().call_later(0.1, interrupted.set)
-        began = time.monotonic()
-        assert (await table.call("s__slow", seconds=30, interrupted=interrupted)).status == status
-        assert time.monotonic() - began < 2
+        interrupted, here = asyncio.Event(), tmp_path / "here"
+        call = asyncio.ensure_future(table.call("s__note", path=str(here), text="x", seconds=600, interrupted=interrupted))
+        await until_so(here.exists, "the call")
+        interrupted.set()
+        assert (await call).status == status
         assert len(json.loads((await table.call("s__cancelled")).text)) == 1
 
 
@@ -356,8 +360,6 @@ async def test_nothing_outlives_its_agent(tmp_path: Path) -> None:
         grandchild = int(child.read_text())
         assert len(children() - before) == 2
         assert alive(grandchild)
-        began = time.monotonic()
-    assert time.monotonic() - began < 5
     assert children() <= before
     assert not alive(grandchild)
     outcome = await table.call("s__echo", text="x")
@@ -369,20 +371,20 @@ async def test_a_server_that_is_still_starting_ends_with_its_agent(tmp_path: Pat
     before = children()
     async with bench(tmp_path, {"s": program(start="hang"), "t": program(start="deaf")}, start_timeout=0.3) as table:
         await table.ready()
-        await until(lambda: len(children() - before) == 2)
+        await until_so(lambda: len(children() - before) == 2)
     assert children() <= before
 
 
 async def test_an_agent_that_nobody_closed_is_cleared_away(tmp_path: Path) -> None:
     before = children()
-    settings = Settings.of({"mcp": QUICK})
+    settings = Settings.of({"mcp": PATIENT})
     found = McpServers.of({"s": program()}, home=tmp_path, workdir=tmp_path, clock=SystemClock(), settings=settings)
     assert found is not None
     await found.ready((), asyncio.Event())
     assert children() - before
     del found
     gc.collect()
-    await until(lambda: children() <= before)
+    await until_so(lambda: children() <= before)
 
 
 @pytest.mark.slow
@@ -397,33 +399,38 @@ import asyncio, os, pathlib, signal
 from fsm_agent.clock import SystemClock
 from fsm_agent.mcp import McpServers
 from fsm_agent.settings import Settings
+from tests.mcp_bench import PATIENT
 from tests.processes import children, wardens
 
 home = pathlib.Path({str(tmp_path)!r})
-servers = McpServers.of({{"s": {launch!r}}}, home=home, workdir=home, clock=SystemClock(), settings=Settings())
+settings = Settings.of({{"mcp": PATIENT}})
+servers = McpServers.of({{"s": {launch!r}}}, home=home, workdir=home, clock=SystemClock(), settings=settings)
 asyncio.run(servers.ready((), asyncio.Event()))
 print(*children(), *wardens(os.getpid()), flush=True)
 if {ending!r} == "kill":
     os.kill(os.getpid(), signal.SIGKILL)
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=30, check=False
+        [sys.executable, "-c", script],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
     )
     assert done.returncode == (0 if ending == "exit" else -signal.SIGKILL), done.stderr
     assert done.stderr == ""
     server, warden = map(int, done.stdout.split())
     left = {"a server": server, "its child": int(grandchild.read_text()), "the warden": warden}
-    end = time.monotonic() + 5
-    while still := [name for name, pid in left.items() if alive(pid)]:
-        assert time.monotonic() < end, f"{still} left"
-        time.sleep(0.02)
+    for name, pid in left.items():
+        until(lambda pid=pid: not alive(pid), f"the end of {name}")
 
 
 async def test_nobody_waits_for_the_end_of_an_agent_without_servers(tmp_path: Path) -> None:
     async with bench(tmp_path, {"s": program()}) as table:
         await table.ready()
         assert len(wardens(os.getpid())) == 1
-    await until(lambda: not wardens(os.getpid()))
+    await until_so(lambda: not wardens(os.getpid()))
 
 
 def test_a_number_that_was_given_to_another_group_hurts_nobody() -> None:
@@ -435,10 +442,12 @@ def test_a_number_that_was_given_to_another_group_hurts_nobody() -> None:
         other.stdout.readline()
         born = warden.born(other.pid)
         words = f"+{other.pid} {int(born) - 1 if born else 'x'}\n"
-        watching = subprocess.run([sys.executable, warden.__file__], input=words, text=True, timeout=10, check=False)
+        watching = subprocess.run([sys.executable, warden.__file__], input=words, text=True, timeout=PATIENCE, check=False)
         assert (watching.returncode, other.poll()) == (0, None if born else -signal.SIGTERM)
-        subprocess.run([sys.executable, warden.__file__], input=f"+{other.pid} {born}\n", text=True, timeout=10, check=False)
-        assert other.wait(5) == -signal.SIGTERM
+        subprocess.run(
+            [sys.executable, warden.__file__], input=f"+{other.pid} {born}\n", text=True, timeout=PATIENCE, check=False
+        )
+        assert other.wait(PATIENCE) == -signal.SIGTERM
 
 
 # The newest protocol
@@ -447,7 +456,7 @@ def test_a_number_that_was_given_to_another_group_hurts_nobody() -> None:
 @pytest.mark.slow
 async def test_a_server_made_with_the_sdk(tmp_path: Path) -> None:
     sdk = {"command": sys.executable, "args": [str(Path(__file__).with_name("mcp_sdk_server.py"))], "trust": True}
-    async with bench(tmp_path, {"s": sdk}, start_timeout=20) as table:
+    async with bench(tmp_path, {"s": sdk}) as table:
         assert await table.ready() == ()
         specs = {spec.name: spec for spec in table.runner.specs}
         assert specs["s__weather"].effect == "pure"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -37,6 +36,7 @@ class Behaviour:
     url: str = ""
     calls: int = 0
     elsewhere: str = ""
+    over: threading.Event = field(default_factory=threading.Event)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -75,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
             case "packed":
                 self.answer(200, gzip.compress(b"x" * 1_000_000), encoding="gzip")
             case "silent":
-                time.sleep(3)
+                self.behaviour.over.wait()
             case "broken":
                 self.answer(502, b"the machine behind me is away", "text/plain")
             case "html":
@@ -117,6 +117,7 @@ def server() -> Iterator[Behaviour]:
     thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     yield behaviour
+    behaviour.over.set()
     made.shutdown()
     made.server_close()
     thread.join()
@@ -182,9 +183,7 @@ async def test_a_silent_server_costs_the_limit_of_the_call(server: Behaviour, tm
     async with bench(tmp_path, {"h": config(server)}, environment={"TOKEN": TOKEN}) as table:
         await table.ready()
         server.how = "silent"
-        began = time.monotonic()
         assert (await table.call("h__echo", timeout=0.3, text="x")).status == "timeout"
-        assert time.monotonic() - began < 2
         server.how = "well"
         assert (await table.call("h__echo", text="there")).text == "there"
 

@@ -16,7 +16,7 @@ from fsm_agent import Agent, TurnResult
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from tests.harness import Heard
-from tests.mcp_bench import program
+from tests.mcp_bench import PATIENT, program
 from tests.processes import children
 
 
@@ -26,7 +26,7 @@ def agent(
 ) -> Iterator[tuple[Agent, ScriptedModel, Heard]]:
     model, heard = ScriptedModel(script), Heard()
     own = options.pop("callbacks", {})
-    settings = {"poll": {"control": 0.01}, "mcp": {"start_timeout": 5}} | options.pop("settings", {})
+    settings = {"poll": {"control": 0.01}, "mcp": PATIENT} | options.pop("settings", {})
     made = Agent(
         model, home=home, workdir=home, toolsets=[], mcp=mcp, settings=settings, callbacks=heard.functions(**own), **options
     )
@@ -188,7 +188,7 @@ def doctor(home: Path) -> tuple[int, str]:
     """Its exit code and its line about MCP servers."""
     done = subprocess.run(
         [sys.executable, "-m", "fsm_agent.cli", "doctor", "--home", str(home)],
-        capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "FSM_AGENT_MCP__START_TIMEOUT": "5"},
+        capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "FSM_AGENT_MCP__START_TIMEOUT": "60"},
     )  # fmt: skip
     (line,) = [line for line in done.stdout.splitlines() if "mcp servers" in line]
     return done.returncode, line

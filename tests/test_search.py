@@ -20,6 +20,7 @@ from fsm_agent.store.snippets import snippet_of
 from fsm_agent.store.words import fold, plain_text, query_of
 from fsm_agent.testing import call, text, tools
 from tests.store_homes import agent, left_unfinished, written
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -266,10 +267,7 @@ def test_the_index_is_filled_in_batches_beside_running_turns(store: Store) -> No
     assert pending(store.database) == 300
     commits = store.database.commits
     keep_up(store.database)
-    until = time.monotonic() + 10
-    while pending(store.database) and time.monotonic() < until:
-        time.sleep(0.01)
-    assert pending(store.database) == 0
+    until(lambda: pending(store.database) == 0, "the index of all")
     assert store.database.commits - commits >= 300 // 64
     assert len(found(store, "message", session="s-1")) == 100
 

@@ -22,6 +22,7 @@ from fsm_agent.store.schema import VERSIONS
 from fsm_agent.store.search import search
 from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, text, tools
 from tests.store_homes import written
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -545,16 +546,16 @@ def test_an_upgrade_that_fails_changes_nothing(home: Path) -> None:
 def test_jobs_that_wait_share_a_commit_and_one_that_fails_takes_nothing_with_it(home: Path) -> None:
     database = Database(home / "x.db")
     gate = threading.Event()
-    futures = [database.submit(lambda c: gate.wait(5))]
+    futures = [database.submit(lambda c: gate.wait(PATIENCE))]
     insert = "INSERT INTO marks VALUES (?, ?)"
     futures += [database.submit(lambda c, n=n: c.execute(insert, (f"m{n}", n)).rowcount) for n in range(20)]
     wrong = database.submit(lambda c: [c.execute(insert, ("half", 1)), c.execute(insert, ("m1", 1))])
     futures.append(database.submit(lambda c: c.execute(insert, ("last", 1)).rowcount))
     before = database.commits
     gate.set()
-    assert [future.result(5) for future in futures[1:]] == [1] * 21
+    assert [future.result(PATIENCE) for future in futures[1:]] == [1] * 21
     with pytest.raises(StoreError, match="UNIQUE"):
-        wrong.result(5)
+        wrong.result(PATIENCE)
     assert database.commits - before <= 2
     with database.reading() as c:
         assert c.execute("SELECT count(*) FROM marks").fetchone() == (21,)
@@ -600,14 +601,14 @@ def test_a_commit_that_fails_fails_everybody_in_it(home: Path) -> None:
 
     database = Failing(home / "x.db")
     gate = threading.Event()
-    first = database.submit(lambda c: gate.wait(5))
+    first = database.submit(lambda c: gate.wait(PATIENCE))
     insert = "INSERT INTO marks VALUES (?, ?)"
     futures = [database.submit(lambda c, n=n: c.execute(insert, (f"m{n}", n)) and None) for n in range(5)]
     database.broken = True
     gate.set()
     for future in (first, *futures):
         with pytest.raises(StoreError, match="disk I/O error"):
-            future.result(5)
+            future.result(PATIENCE)
     database.broken = False
     database.write(lambda c: c.execute(insert, ("again", 1)) and None)
     with database.reading() as c:
@@ -633,12 +634,12 @@ def test_an_index_that_is_refused_takes_nothing_of_its_neighbours_with_it(home: 
     database = store.database
     written(store, ["first", "字" * 6000])  # the words of the second are longer than the text
     gate, insert = threading.Event(), "INSERT INTO marks VALUES (?, 1)"
-    blocker = database.submit(lambda c: gate.wait(5) and None)
+    blocker = database.submit(lambda c: gate.wait(PATIENCE) and None)
     neighbours = [database.submit(lambda c: c.execute(insert, ("before",)) and None)]
     keep_up(database)
     neighbours.append(database.submit(lambda c: c.execute(insert, ("after",)) and None))
     gate.set()
-    assert [future.result(5) for future in (blocker, *neighbours)] == [None] * 3
+    assert [future.result(PATIENCE) for future in (blocker, *neighbours)] == [None] * 3
     with pytest.raises(StoreError, match="too big"):
         catch_up(database)
     with database.reading() as c:
@@ -652,12 +653,12 @@ def test_an_index_that_is_refused_takes_nothing_of_its_neighbours_with_it(home: 
 def test_who_stops_waiting_takes_nobody_with_them(home: Path) -> None:
     database = Database(home / "x.db")
     gate = threading.Event()
-    blocker = database.submit(lambda c: gate.wait(5))
+    blocker = database.submit(lambda c: gate.wait(PATIENCE))
     dropped = database.submit(lambda c: c.execute("INSERT INTO marks VALUES ('dropped', 1)") and None)
     kept = database.submit(lambda c: c.execute("INSERT INTO marks VALUES ('kept', 1)") and None)
     assert dropped.cancel()
     gate.set()
-    assert (blocker.result(5), kept.result(5)) == (True, None)
+    assert (blocker.result(PATIENCE), kept.result(PATIENCE)) == (True, None)
     with database.reading() as c:
         assert c.execute("SELECT name FROM marks").fetchall() == [("kept",)]
     database.close()

@@ -43,6 +43,7 @@ from fsm_agent.testing import (
     text,
     tools,
 )
+from tests.waiting import PATIENCE, until
 
 
 class Quiet:
@@ -70,7 +71,7 @@ def asked(stream: bool = True) -> ModelRequest:
 
 @contextmanager
 def connected(server: ScriptedServer) -> Iterator[http.client.HTTPConnection]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
     try:
         yield connection
     finally:
@@ -271,18 +272,10 @@ def test_silence_calls_its_hook_and_sees_the_client_go() -> None:
             connection.request("POST", "/v1/chat/completions", json.dumps({"stream": True}))
             response = connection.getresponse()
             assert response.status == 200
-            wait_for(lambda: clock.now() > start)
+            until(lambda: clock.now() > start)
             response.close()
-        wait_for(lambda: server.closed_early == 1)
+        until(lambda: server.closed_early == 1)
     assert clock.now() == start + 500
-
-
-def wait_for(true: Any) -> None:
-    for _ in range(500):
-        if true():
-            return
-        asyncio.run(asyncio.sleep(0.01))
-    raise AssertionError("it did not come true in time")
 
 
 @pytest.mark.parametrize("raw", [b"nonsense\r\n\r\n", b"POST / HTTP/1.1\r\ncontent-length: x\r\n\r\n", b"GET", b""])
@@ -299,7 +292,7 @@ def test_closing_does_not_wait_for_anybody() -> None:
     server = ScriptedServer([silence("connect")]).start()
     with connected(server) as connection:
         connection.request("POST", "/v1/chat/completions", "{}")
-        wait_for(lambda: server.completions == 1)
+        until(lambda: server.completions == 1)
         server.close()
         server.close()
         with pytest.raises((ConnectionError, http.client.HTTPException)):

@@ -15,9 +15,10 @@ from fsm_agent.requests import RunTool
 from fsm_agent.tools import ToolRunner, tool
 from fsm_agent.tools.workers import Workers
 from fsm_agent.toolsets import toolset
+from tests.waiting import PATIENCE, until
 
 
-def ended(thread: threading.Thread, within: float = 5.0) -> bool:
+def ended(thread: threading.Thread, within: float = PATIENCE) -> bool:
     thread.join(within)
     return not thread.is_alive()
 
@@ -32,10 +33,8 @@ def done_by(workers: Workers) -> threading.Thread:
         did.set()
 
     workers.run(job)
-    assert did.wait(5)
-    until = time.monotonic() + 5
-    while not workers._idle and time.monotonic() < until:
-        time.sleep(0.001)
+    assert did.wait(PATIENCE)
+    until(lambda: bool(workers._idle), "its rest")
     return found[0]
 
 
@@ -45,7 +44,7 @@ def test_a_thread_that_is_idle_does_the_next_job() -> None:
 
 
 def test_jobs_never_wait_for_each_other() -> None:
-    workers, together = Workers(), threading.Barrier(21, timeout=5)
+    workers, together = Workers(), threading.Barrier(21, timeout=PATIENCE)
     for _ in range(20):
         workers.run(lambda: together.wait() and None)
     together.wait()
@@ -74,7 +73,7 @@ def test_no_job_is_lost_between_two_threads() -> None:
         workers.run(lambda: did.release())
         time.sleep(0.0005)
     for _ in range(300):
-        assert did.acquire(timeout=5)
+        assert did.acquire(timeout=PATIENCE)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks on this system")

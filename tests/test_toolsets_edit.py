@@ -176,10 +176,10 @@ def test_looking_for_a_likeness_is_quick_in_a_long_file() -> None:
     wanted = (
         "    value_777 = compute(777, scales=0)\n    value_778 = compute(778, scale=1)\n    value_779 = compute(779, scale=22)\n"
     )
-    started = time.monotonic()
+    started = time.thread_time()  # what others take of the processor is not counted
     assert [place.first for place in places(text, wanted)] == [778]
     assert not places(text, "nothing of this kind is anywhere in the whole of that file\n" * 5)
-    assert time.monotonic() - started < 5
+    assert time.thread_time() - started < 5
 
 
 @given(
@@ -247,9 +247,9 @@ def test_a_diff_names_the_lines_of_the_whole_file() -> None:
 
 def test_diffs_that_nobody_reads_are_a_sentence() -> None:
     old, new = ("\n".join(f"{word} {n}" for n in range(3_000)) for word in ("old", "new"))
-    started = time.monotonic()
+    started = time.thread_time()
     assert diff(old, new, "f") == "From line 1 on 3,000 lines were replaced by 3,000."
-    assert time.monotonic() - started < 1
+    assert time.thread_time() - started < 1
     assert diff("a\n", "a\r\n", "f") == "Changed line ends only."
     assert diff("a", "a", "f") == "Changed nothing."
 

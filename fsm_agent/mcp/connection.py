@@ -34,7 +34,7 @@ from fsm_agent.mcp.listed import Listed
 from fsm_agent.mcp.log import ServerLog
 from fsm_agent.mcp.lost import Broken, Ending, Refused, Unusable
 from fsm_agent.mcp.results import Result, result_of
-from fsm_agent.mcp.stdio import stdio
+from fsm_agent.mcp.stdio import MOMENT, stdio
 from fsm_agent.texts import one_line
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ MOST_LISTED = 1_000
 """Tools that are read of one server; what is offered of them is decided later, and is fewer."""
 CLOSE = 4.0
 """Seconds for an orderly end; a process that does not end takes two."""
-_NOTICED = 1.0
+_NOTICED = MOMENT + 1
 """Seconds until the reason of an end is known after its first sign."""
 
 

@@ -47,7 +47,7 @@ class Door:
 
     @property
     def tool(self) -> Any:
-        @tool(effect="pure", timeout=20)
+        @tool(effect="pure", timeout=2 * PATIENCE)
         async def wait_at(name: str) -> str:
             """Wait."""
             self.entered.append(name)

@@ -21,14 +21,17 @@ from tests.waiting import PATIENCE, until
 
 PROGRAM = """
 import asyncio, sys
+from pathlib import Path
 from fsm_agent import Agent, tool
 from fsm_agent.store import store_for
 from fsm_agent.testing import ScriptedModel, call, text, tools
 
 @tool(effect="pure")
 async def rest(number: int) -> str:
-    "Rest."
+    "Rest, the last time until somebody lets it go on."
     await asyncio.sleep(0.03)
+    while number == rounds - 1 and not Path(home, "go").exists():
+        await asyncio.sleep(0.01)
     return f"rested {number}"
 
 @tool(approval="ask")
@@ -82,6 +85,10 @@ class Elsewhere:
         turns = Turns(self.store.database)
         until(lambda: any(turn.seq > 2 for turn in turns.recent(1)), "the beginning of the turn")
         return turns.recent(1)[0].id
+
+    def go_on(self) -> None:
+        """Let it leave its last rest."""
+        (self.home / "go").touch()
 
     def close(self) -> None:
         self.process.kill()
@@ -145,10 +152,12 @@ def test_a_turn_of_another_process_is_watched_and_steered(elsewhere: Elsewhere) 
 
 @pytest.mark.slow
 def test_a_tool_elsewhere_is_approved_here(tmp_path: Path) -> None:
-    elsewhere = Elsewhere(tmp_path / "home", 60)
+    elsewhere = Elsewhere(tmp_path / "home", 3)
     try:
         debugger = Debugger.attach(elsewhere.store, elsewhere.turn)
-        go(debugger, "pause", "paused")
+        debugger.order("pause")
+        elsewhere.go_on()
+        reached(debugger, "paused")
         held = go(debugger, "continue", "waiting").held
         assert [(one["kind"], one["name"], one["arguments"]) for one in held] == [("approval", "paint", {"thing": "wall"})]
         go(debugger, "answer", "ended", id=held[0]["id"], said="once")
@@ -161,6 +170,7 @@ def test_a_tool_elsewhere_is_approved_here(tmp_path: Path) -> None:
 def test_a_question_asked_at_a_terminal_elsewhere_is_answered_here(tmp_path: Path) -> None:
     """It was asked before any debugger had a say: the journal tells of it, and the answer attaches."""
     elsewhere = Elsewhere(tmp_path / "home", 1, attended=True)
+    elsewhere.go_on()
     try:
         debugger = Debugger.attach(elsewhere.store, elsewhere.turn)
         (held,) = reached(debugger, "waiting").held

@@ -247,16 +247,25 @@ def test_an_interrupt_reaches_every_child_and_keeps_what_they_said(tmp_path: Pat
 
 
 def test_a_child_that_does_nothing_is_stopped_and_a_long_one_shows_a_sign_of_life(tmp_path: Path) -> None:
-    @tool(effect="pure")
+    """Time goes by in two steps: until the sign, which comes once the child is at work, and after it."""
+    clock, status = FakeClock(), list[str]()
+
+    @tool(effect="pure", timeout=3_000)
     async def linger() -> str:
         """Stay."""
+        clock.advance(70)
         await asyncio.Event().wait()
         return "never"
 
-    status: list[str] = []
+    def sign(line: str) -> None:
+        if "(linger)" in line:
+            clock.advance(700)
+        status.append(line)
+
     lines = {"go": [delegate("a"), text("ok")], "a": [tools(call("linger")), text("never")]}
-    settings = {"delegation": {"stale_in_tool": 0.3, "heartbeat": 0.1}, "poll": {"control": 0.02}}
-    result = agent(tmp_path, lines, tools=[linger], settings=settings, callbacks={"status": status.append}).run_conversation("go")
+    settings = {"delegation": {"stale_in_tool": 600, "heartbeat": 60}, "poll": {"control": 0.02}}
+    one = agent(tmp_path, lines, tools=[linger], settings=settings, callbacks={"status": sign}, clock=clock)
+    result = one.run_conversation("go")
     (entry,) = told(result)[0]["results"]
     assert result.completed
     assert entry["status"] == "interrupted"

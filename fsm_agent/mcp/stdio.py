@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
@@ -25,8 +26,8 @@ from fsm_agent.mcp.process import Launch, ended, started, status_of
 log = logging.getLogger(__name__)
 
 _CHUNK = 65_536
-MOMENT = 1.0
-"""Seconds that a process may outlive its output: on a busy machine its end is not known at once."""
+MOMENT, _LOOK = 1.0, 0.01
+"""Seconds that a process may outlive its output, for on a busy machine its end is not known at once; and between two looks."""
 _SHOWN = 200
 """Bytes of a line that is no message, as they are logged."""
 
@@ -111,13 +112,13 @@ def _message(line: bytes, flood: Flood, server_log: ServerLog) -> SessionMessage
 
 
 async def _why(process: asyncio.subprocess.Process, server_log: ServerLog) -> str:
-    """What is known of an end that came from the other side. The pipe ends a moment before the process is known to have ended, and
-    what it wrote to standard error before that has come but may not be read yet."""
-    with anyio.move_on_after(MOMENT):
-        while process.returncode is None:
-            await anyio.sleep(0.01)
-    for _ in range(5):  # rounds of the event loop: one to see that there is something, one to read it
-        await anyio.sleep(0)
+    """What is known of an end that came from the other side."""
+    for _ in range(round(MOMENT / _LOOK)):  # the pipe ends a moment before the process is known to have ended
+        if process.returncode is not None:
+            break
+        await anyio.sleep(_LOOK)
+    for _ in range(5):  # its last words have come, but the rounds of the event loop that read them may be still to be
+        await anyio.lowlevel.checkpoint()
     code = process.returncode
     how = "the process closed its output" if code is None else f"the process ended with {status_of(code)}"
     return f"{how}: {words}" if (words := server_log.last_words) else how

@@ -30,7 +30,7 @@ from fsm_agent.ports import Clock, ModelPort
 from fsm_agent.prompt import Sources, prompt_of
 from fsm_agent.requests import CloseTurn, OpenTurn
 from fsm_agent.result import TurnResult
-from fsm_agent.root import COUNTERS, DIGEST, MACHINE, STATES, TurnState, continued, joined, recomposed, result_of
+from fsm_agent.root import COUNTERS, DIGEST, MACHINE, STATES, TurnState, continued, joined, reopened, result_of
 from fsm_agent.runner import Runner, drive
 from fsm_agent.sessions import Session
 from fsm_agent.settings import Settings
@@ -213,17 +213,20 @@ class Agent:
         return self._continued(position, session, enter)
 
     def _continued(self, position: Position, session: Session, enter: Callable[[], Awaitable[Begun]]) -> Turn:
-        state = continued(position)
+        imported = position.turn.imported
+        state = continued(position, self.settings)
         state.attended = self._world.callbacks.has("approval")
-        performer, log = Performer(self._world, session), self._log(state, session, position.recording)
+        state.has_memory = self._world.recall.there and not imported  # a memory is not told what a stranger wrote
+        performer = Performer(self._world, session, imported=imported)
+        log = self._log(state, session, position.recording)
 
         async def reenter() -> Begun:
             begun = await enter()
             joined(state, session, position.in_flight)
+            log.opened()  # before: what the agent puts in place of what is stored is a change like others
             performer.prompted(*((state.system_prompt, ()) if state.seq else self._prompt(session, None)))
-            recomposed(state, await performer.reopen(state.runtime))
+            reopened(state, await performer.reopen(state.runtime), position)
             performer.spent_before(state.iterations, children_of(self._store, state.turn_id))
-            log.opened()
             return begun
 
         steps = self.journal.steps(position.turn.id, 1, state.seq) if state.seq else []
@@ -245,7 +248,7 @@ class Agent:
         steps: Sequence[Step] = (),
     ) -> Turn:
         gate = Gate(state, self.signals, controls_of(self._store.database))
-        runner = Runner(state, MACHINE, STATES, gate.through(performer), log, self._moved(state))
+        runner = Runner(state, MACHINE, STATES, performer.through(gate), log, self._moved(state))
         tenancy = Tenancy(
             self._store,
             state.turn_id,

@@ -2,16 +2,18 @@
 
 Asked in this order, and the first that has an answer gives it: hard lines (never); what is forbidden by the settings or for good;
 a ``before_tool`` callback that blocks; what is allowed by the settings, for good, or for this session; a ``before_tool`` callback
-that approves; a person. Whatever goes wrong on the way means no.
+that approves; a person. Whatever goes wrong on the way means no. For a turn that came in a file nothing counts that was
+allowed beforehand, see ``for_imported``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import math
 import weakref
-from collections.abc import Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -51,6 +53,7 @@ class Approvals:
         self._nobody, self._origin = NOBODY, ""
         self._turnstiles: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
         self._specs: dict[str, ToolSpec] = {}
+        self._imported, self._outside = False, frozenset[str]()
 
     def for_child(self, callbacks: Callbacks, origin: str, *, ask: bool) -> Approvals:
         """Those of a child turn: under the same rules and checks, without what was approved for this session. With ``ask`` the
@@ -66,18 +69,32 @@ class Approvals:
         child._origin, child._turnstiles, child._nobody, child._hooks = origin, self._turnstiles, CHILD, self._hooks
         return child
 
-    def looked_at(self, tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
-        """The tools of a turn; those that the rules have something to say about are asked about before they run."""
+    def for_imported(self) -> Approvals:
+        """Those of a turn that came in a file, whose calls a stranger may have written: all are asked about but those
+        that only read here, and what was allowed beforehand was not meant for them. What forbids holds, and so does a yes
+        for the session of that turn, which can only have been given since."""
+        strict = copy.copy(self)
+        strict._imported, strict._specs = True, {}
+        return strict
+
+    def looked_at(self, tools: tuple[ToolSpec, ...], outside: Collection[str] = ()) -> tuple[ToolSpec, ...]:
+        """The tools of a turn; those that the rules have something to say about are asked about before they run.
+        ``outside``: names of those that reach others than this machine."""
         try:
             denied = [*self._denied, *(grant.pattern for grant in self._grants.all() if grant.verdict == "deny")]
         except StoreError:
             denied = [Pattern.of("*")]
-        self._specs = {tool.name: tool for tool in tools}
+        self._specs, self._outside = {tool.name: tool for tool in tools}, frozenset(outside)
         return tuple(replace(tool, approval="ask") if self._concerns(tool, denied) else tool for tool in tools)
 
     def _concerns(self, tool: ToolSpec, denied: list[Pattern]) -> bool:
         ruled = self._rules.policy.get(tool.name) in ("ask", "deny")
-        return tool.approval == "never" and (ruled or any(pattern.names(tool.name) for pattern in denied))
+        forbidden = any(pattern.names(tool.name) for pattern in denied)
+        return tool.approval == "never" and (ruled or forbidden or self._suspected(tool))
+
+    def _suspected(self, tool: ToolSpec) -> bool:
+        """Does a stranger's call need a person, although ours does not? Reading a page tells its server something."""
+        return self._imported and (tool.effect != "pure" or tool.name in self._outside)
 
     # Asking
 
@@ -118,12 +135,17 @@ class Approvals:
         said = await self._hook(call.tool, call.arguments, interrupted)
         if said is not None and not said.granted:
             return said
-        if self._rules.bypass or policy == "allow":
+        if not self._imported and (self._rules.bypass or policy == "allow"):
             return Approval(True, "allowed by the settings")
-        allowed = [*self._allowed, *(grant.pattern for grant in remembered if grant.verdict == "allow"), *self._session]
-        if any(pattern.allows(call, self._workdir) for pattern in allowed):
+        if any(pattern.allows(call, self._workdir) for pattern in self._allowing(remembered)):
             return Approval(True, "approved before", "session")
         return self._own(call.tool) if said is None else said
+
+    def _allowing(self, remembered: list[Grant]) -> list[Pattern]:
+        given = [grant for grant in remembered if grant.verdict == "allow"]
+        if self._imported:
+            return [grant.pattern for grant in given if grant.session]
+        return [*self._allowed, *(grant.pattern for grant in given), *self._session]
 
     def _remembered(self, session: str) -> list[Grant]:
         return [*self._grants.all(), *(self._grants.of_session(session, self._workdir) if session else ())]
@@ -131,7 +153,8 @@ class Approvals:
     def _own(self, tool: str) -> Approval | None:
         """A tool that is only looked at because something of it is forbidden needs no yes for the rest."""
         spec = self._specs.get(tool)
-        free = spec is not None and spec.approval == "never" and self._rules.policy.get(tool) != "ask"
+        ruled = self._rules.policy.get(tool) == "ask"
+        free = spec is not None and spec.approval == "never" and not ruled and not self._suspected(spec)
         return Approval(True, "not forbidden") if free else None
 
     async def _person(self, request: AskApproval, call: Asked, session: str) -> Approval:
@@ -161,14 +184,8 @@ class Approvals:
 
     async def before(self, name: str, arguments: Mapping[str, Any], interrupted: asyncio.Event) -> str:
         """For a call that needs no approval: why a ``before_tool`` callback blocks it, or nothing."""
-        if not self._hooks.has(HOOK) or self._asked_about(name):
-            return ""
         said = await self._hook(name, arguments, interrupted)
         return said.reason if said is not None and not said.granted else ""
-
-    def _asked_about(self, name: str) -> bool:
-        spec = self._specs.get(name)
-        return spec is not None and (spec.approval == "ask" or self._rules.policy.get(name) in ("ask", "deny"))
 
     async def _hook(self, name: str, arguments: Mapping[str, Any], interrupted: asyncio.Event) -> Approval | None:
         """What the callback says; one that fails blocks what may change something (APPR-09)."""

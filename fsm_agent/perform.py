@@ -9,8 +9,10 @@ from typing import Any
 
 from fsm_agent.agenttools import Scene, bridged
 from fsm_agent.attempts import Attempts
+from fsm_agent.authority import Admission
 from fsm_agent.budget import IterationBudget, tree_budget
 from fsm_agent.events import CURRENT
+from fsm_agent.gate import Gate, Perform
 from fsm_agent.masking import mask
 from fsm_agent.requests import (
     Approval,
@@ -53,17 +55,24 @@ from fsm_agent.sessions import Session
 from fsm_agent.texts import one_line
 from fsm_agent.world import DUMPS, RESULTS, World, save
 
+UNASKED = "nobody said yes to it"
+FROM_A_FILE = (
+    "this turn came in a file: it goes on with the model, the tools and the rules of this agent, and every call that "
+    "does more than read here is asked about"
+)
 DENIED = "denied: {why}. Do not try the same thing in other words; ask the user or go on without."
 
 
 class Performer:
     """One turn's requests. Call it with a request, await its reply; see ``fsm_agent.requests`` for what each one means.
-    ``session`` is the one that the turn is in, which compactions change."""
+    ``session`` is the one that the turn is in, which compactions change. ``imported``: the turn came in a file."""
 
-    def __init__(self, world: World, session: Session) -> None:
+    def __init__(self, world: World, session: Session, *, imported: bool = False) -> None:
         self._world, self.session = world, session
         self._prompt: str = ""
         self._notices: Sequence[str] = ()
+        self._imported, self._admission = imported, Admission()
+        self._approvals = world.approvals.for_imported() if imported else world.approvals
         self._attempts = Attempts(world)
         self._budget = world.budget or _family_budget(world)
         self._performers: dict[type, Callable[[Any], Awaitable[Any]]] = {
@@ -93,6 +102,18 @@ class Performer:
     def __call__(self, request: Any) -> Awaitable[Any]:
         return self._performers[type(request)](request)
 
+    def through(self, gate: Gate) -> Perform:
+        """This performer behind ``gate``, where a debugger may give the answer to a question."""
+        by_way = gate.through(self)
+
+        async def perform(request: Any) -> Any:
+            reply = await by_way(request)
+            if isinstance(request, AskApproval):
+                self._admission.answered(request, reply)
+            return reply
+
+        return perform
+
     # Begin and end
 
     def prompted(self, system_prompt: str, notices: Sequence[str] = ()) -> None:
@@ -105,7 +126,7 @@ class Performer:
         notices = (*self._world.notices, *self._notices, *((notice,) if notice else ()), *missing)
         self._world.notices = ()
         rows, workdir = tuple(self.session.rows), str(self._world.workdir)
-        guard, auxiliary = self.session.guard, self._world.auxiliary
+        guard = self.session.guard
         await self._ready_auxiliary()
         return Opened(
             runtime,
@@ -114,7 +135,7 @@ class Performer:
             self._prompt,
             workdir,
             notices,
-            auxiliary=tuple(backend.choice.runtime(primary=False) for backend in auxiliary),
+            auxiliary=self._auxiliary(),
             compacted=Compacted(guard.done, guard.blocked(self._world.clock.now())),
             review_due=self._review_due(),
             news=await self._news(opening=True),
@@ -122,8 +143,13 @@ class Performer:
 
     def _tools(self) -> tuple[ToolSpec, ...]:
         world = self._world
-        specs = world.approvals.looked_at((*world.tools.specs, *world.agent_tools.specs))
+        specs = (*world.tools.specs, *world.agent_tools.specs)
+        specs = self._approvals.looked_at(specs, world.tools.outside_names)
+        self._admission.opened(specs)
         return bridged(specs, world.tools.late_names, world.settings.tool.bridge_above)
+
+    def _auxiliary(self) -> tuple[Runtime, ...]:
+        return tuple(backend.choice.runtime(primary=False) for backend in self._world.auxiliary)
 
     async def _news(self, *, opening: bool = False) -> tuple[str, ...]:
         """What is to be told of tasks in the background."""
@@ -132,18 +158,19 @@ class Performer:
             return ()
         return await background.news(self.session, CURRENT.get(), window, opening=opening)
 
-    async def reopen(self, before: Runtime) -> Runtime:
-        """What ``OpenTurn`` does, for a turn that was opened in another process: the runtime to go on with."""
-        self._tools()
-        runtime, notice = await self._world.backends.resume(before)
+    async def reopen(self, before: Runtime) -> Opened:
+        """What ``OpenTurn`` does, for a turn that was opened in another process: what it goes on with. It ran on
+        ``before``, which is looked for in the chain, unless the turn came in a file."""
+        backends = self._world.backends
+        runtime, notice = await (backends.new_turn() if self._imported else backends.resume(before))
         await self._ready_auxiliary()
         missing = await self._world.tools.ready(self._world.signals.event())
-        for line in (*self._notices, notice, *missing):
+        for line in (*self._notices, FROM_A_FILE if self._imported else "", notice, *missing):
             if line:
                 self._world.callbacks.emit("status", line)
         if self._world.background is not None:
             self._world.background.resumed()
-        return runtime
+        return Opened(runtime, self._tools(), workdir=str(self._world.workdir), auxiliary=self._auxiliary())
 
     def spent_before(self, iterations: int, children: Sequence[ChildTurn]) -> None:
         """What a turn that goes on in this process has taken of its own budget already."""
@@ -224,7 +251,10 @@ class Performer:
     async def _ran(self, request: RunTool) -> ToolOutcome:
         """By the agent itself for its own tools, and by the registry for all others: this is the only place that chooses."""
         world, interrupted = self._world, self._world.signals.event()
-        if why := await world.approvals.before(request.name, request.arguments, interrupted):
+        why = "" if self._admission.admits(request) else UNASKED
+        if self._admission.free(request.name):
+            why = await self._approvals.before(request.name, request.arguments, interrupted)
+        if why:
             return ToolOutcome(request.call_id, "denied", DENIED.format(why=why))
         if not world.agent_tools.handles(request.name):
             return await world.tools.run(request, interrupted)
@@ -241,7 +271,7 @@ class Performer:
         return replace(outcome, text=answer) if isinstance(answer, str) else outcome
 
     async def _ask(self, request: AskApproval) -> Approval:
-        return await self._world.approvals.ask(request, self._world.signals.event(), self.session.id)
+        return await self._approvals.ask(request, self._world.signals.event(), self.session.id)
 
     # Store and people
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from fsm_agent.authority import SETTINGS
 from fsm_agent.deltas import restored
 from fsm_agent.errors import ConfigError
 from fsm_agent.journal import Step
 from fsm_agent.machine import Machine
 from fsm_agent.outcome import ExitReason, Outcome
 from fsm_agent.providers.prices import total_cost
-from fsm_agent.requests import Runtime
+from fsm_agent.requests import Opened
 from fsm_agent.result import TurnResult, TurnUsage, VisitedState
 from fsm_agent.runner import State
 from fsm_agent.sessions import Session
@@ -26,9 +27,12 @@ from states.execute_tools import execute_tools
 from states.finalize import finalize
 from states.prepare import prepare
 from states.table import TURN
-from states.turn import TurnState
+from states.turn import TurnState, limits_of
 
-__all__ = ["COUNTERS", "DIGEST", "MACHINE", "STATES", "TurnState", "continued", "joined", "recomposed", "result_of"]
+__all__ = [
+    "COUNTERS", "DIGEST", "MACHINE", "STATES",
+    "TurnState", "continued", "joined", "recomposed", "reopened", "result_of",
+]  # fmt: skip
 
 STATES: dict[str, State] = {
     "Prepare": prepare,
@@ -49,12 +53,14 @@ DIGEST = TURN.digest
 COUNTERS = frozenset(counter.name for counter in TURN.counters)
 
 
-def continued(position: Position) -> TurnState:
-    """The turn as it was at ``position``, with nothing of its session yet: ``joined`` is to follow.
+def continued(position: Position, live: Settings | None = None) -> TurnState:
+    """The turn as it was at ``position``, with nothing of its session yet: ``joined`` is to follow. ``live``: settings
+    of the agent that goes on with it, ``None`` where it is only looked at.
 
-    Raises ``ConfigError`` for a turn that another table moved, into a state or by a row that this one does not have.
+    Raises ``ConfigError`` for a turn that another table moved, into a state or by a row that this one does not have,
+    and for counters that no turn has.
     """
-    snapshot, settings = position.snapshot, Settings.of(position.settings)
+    snapshot, settings = position.snapshot, _settings(position, live)
     if snapshot["state"] not in STATES or (position.row is not None and position.row not in {row.id for row in TURN.rows}):
         raise ConfigError(
             f"turn {snapshot['turn_id']} was moved by another version of the table",
@@ -69,6 +75,9 @@ def continued(position: Position) -> TurnState:
         rows=[row for _, row in position.own],
         came=TURN.row(position.row) if position.row else None,
     )
+    for name, count in turn.counters().items():
+        if not isinstance(count, int) or count < 0:  # below 0 a budget would be larger than its limit
+            raise ConfigError(f"counter {name} of {turn.turn_id} cannot be used", count, "a whole number from 0")
     return turn
 
 
@@ -78,10 +87,38 @@ def joined(turn: TurnState, session: Session, in_flight: int) -> None:
     turn.sent += in_flight
 
 
-def recomposed(turn: TurnState, runtime: Runtime) -> None:
-    """Put a continued turn on ``runtime``, and make the body of the request again that was about to go out: it is not stored,
-    because it follows from the rest."""
-    turn.runtime = runtime
+def _settings(position: Position, live: Settings | None) -> Settings:
+    """A turn keeps the limits that it was begun with and has no rights of its own; one from a file has neither."""
+    if live is None:
+        return Settings.of(position.settings)
+    if position.turn.imported:
+        return live
+    return Settings.of(position.settings).model_copy(update={name: getattr(live, name) for name in SETTINGS})
+
+
+def reopened(turn: TurnState, opened: Opened, position: Position) -> None:
+    """Put a turn that was continued from ``position`` on what its agent has now, whatever is stored of that.
+
+    A tool that the agent does not have any more stays known for the calls of this visit that are answered from the
+    record, so that the model hears what became of them. The budgets of a turn from a file are no larger than those of
+    a new one."""
+    there, answered = {tool.name for tool in opened.tools}, position.recording.answered()
+    gone = [
+        replace(tool, approval="ask", effect="unsafe", deferred=True)
+        for tool in turn.tools
+        if tool.name in answered and tool.name not in there
+    ]
+    turn.runtime, turn.auxiliary, turn.workdir = opened.runtime, opened.auxiliary, opened.workdir
+    turn.tools = (*opened.tools, *gone)
+    if position.turn.imported:
+        limits = limits_of(turn.settings, opened.runtime)
+        turn.limits = {name: min(turn.limits.get(name, most), most) for name, most in limits.items()}
+    recomposed(turn)
+
+
+def recomposed(turn: TurnState) -> None:
+    """Make the body of the request again that was about to go out: it is not stored, because it follows from the
+    rest."""
     if turn.request is not None and turn.state in ("CallLLM", "ClassifyError"):
         turn.request = replace(turn.request, body=compose(turn).body)
 

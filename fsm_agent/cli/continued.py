@@ -46,11 +46,13 @@ def _newest_unfinished(store: Store) -> str:
 
 
 def _with_its_model(store: Store, turn_id: str, given: Given) -> Given:
-    """The model that the turn was begun with, where no other is named. A stored address is believed only when it is on this
-    machine: a turn may have come in a file, and a key must not go where that says."""
-    if given.model is not None:
+    """The model that the turn was begun with, where no other is named. A stored address is believed only when it is on
+    this machine, because a key must not go where a record says. A turn that came in a file gets the model that a new one
+    would."""
+    turns = Turns(store.database)
+    if given.model is not None or turns.info(turn_id).imported:
         return given
-    runtime = Turns(store.database).snapshot(turn_id)["runtime"]
+    runtime = turns.snapshot(turn_id)["runtime"]
     address = runtime.get("base_url")
     base_url = given.base_url or (address if is_loopback(address) else None)
     return replace(given, model=f"{runtime['provider']}:{runtime['model']}", base_url=base_url)

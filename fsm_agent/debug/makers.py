@@ -13,7 +13,7 @@ from fsm_agent.store import Store
 from fsm_agent.store.read import Turns
 
 Agents = Callable[[str | None], Agent]
-"""Makes the agent that runs a turn; told the ``"<provider>:<model>"`` that the turn ran on, if there is one already."""
+"""Makes the agent that runs a turn; told the ``"<provider>:<model>"`` that it ran on, if it began in this home."""
 
 
 class Runs(Protocol):
@@ -81,7 +81,7 @@ class AgentMaker:
         if self._agents is None:
             raise ConfigError("this debugger only looks: it was given no agent to run turns with")
         hint = None
-        if turn_id is not None:
+        if turn_id is not None and not self._turns.info(turn_id).imported:
             runtime = self._turns.snapshot(turn_id).get("runtime") or {}
             hint = f"{runtime['provider']}:{runtime['model']}" if runtime.get("provider") else None
         agent = self._agents(hint)

@@ -17,7 +17,7 @@ def composed(store: Store, turn_id: str, at: int) -> dict[str, Any]:
     if position.snapshot["state"] != "CallLLM":
         return {"body": None, "why": f"{position.snapshot['state']} does not send the conversation to the model"}
     turn = continued(position)
-    recomposed(turn, turn.runtime)
+    recomposed(turn)
     if turn.request is None:
         return {"body": None, "why": "no request was made here"}
     body = json.loads(turn.request.body)

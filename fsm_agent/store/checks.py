@@ -220,7 +220,7 @@ def _broken_snapshots(
     number: int, turn: TurnLine, made: list[tuple[int, MoveLine]], sessions: set[str]
 ) -> Iterator[tuple[int, str]]:
     snapshot = turn.start
-    if problem := _misplaced(snapshot, sessions):
+    if problem := _misplaced(snapshot, turn.id, sessions):
         yield number, f"start: {problem}"
         return
     changes = [(place, move.delta) for place, move in made] + ([(number, turn.final)] if turn.final is not None else [])
@@ -230,13 +230,15 @@ def _broken_snapshots(
         except (TypeError, KeyError, AttributeError):
             yield place, "delta does not fit what was before it"
             return
-        if problem := _misplaced(snapshot, sessions):
+        if problem := _misplaced(snapshot, turn.id, sessions):
             yield place, f"delta: {problem}"
             return
 
 
-def _misplaced(snapshot: Mapping[str, Any], sessions: set[str]) -> str:
+def _misplaced(snapshot: Mapping[str, Any], turn: str, sessions: set[str]) -> str:
     match snapshot.get("history"), snapshot.get("rows"):
         case [str(session), int(), int(), int()], list():
+            if snapshot.get("turn_id") != turn:
+                return "turn_id must be the turn's own"
             return "" if session in sessions else f"session {session} is not in the file"
     return "history must be [session, version, length, newest number], rows a list"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fsm_agent import authority
 from fsm_agent.codec import dumps
 from fsm_agent.errors import ConfigError
 from fsm_agent.messages import Message, ModelReply, ToolCall
@@ -21,7 +22,7 @@ def edited(position: Position, edit: Mapping[str, Any], counters: frozenset[str]
     or {index: row, or None to take it out}. ``results``: {call id: text}, of calls that are still to run or that are in the
     transcript. ``reply``: what the model says, as text or {"text", "tool_calls": [{"name", "arguments"}]}; the turn must be in
     CallLLM. ``user_message``: other words of the user. ``rerun_tools``: run the tools of this visit again instead of taking their
-    recorded results.
+    recorded results. What a turn has from its agent (``fsm_agent.authority``) is in none of them.
     """
     position.recording = Recording() if edit.get("rerun_tools") else position.recording.taken_over()
     for name, value in edit.items():
@@ -45,7 +46,8 @@ def _edit_counters(position: Position, value: Any, counters: frozenset[str]) -> 
 
 
 def _edit_fields(position: Position, value: Any, counters: frozenset[str]) -> None:
-    fixed = {"turn_id", "session_id", "seq", "history", "rows", "state", "block", *counters}
+    place = {"turn_id", "session_id", "seq", "history", "rows", "state", "block"}
+    fixed = place | counters | authority.FIELDS
     for name, new in _mapping("fields", value).items():
         if name not in position.snapshot or name in fixed:
             raise ConfigError("no such field to edit", name, ", ".join(sorted(set(position.snapshot) - fixed)))
@@ -109,7 +111,14 @@ def _arguments(value: Any) -> str:
 
 
 def _edit_settings(position: Position, value: Any, counters: frozenset[str]) -> None:
-    position.settings = _merged(position.settings, _mapping("settings", value))
+    changes = _mapping("settings", value)
+    if position.turn.imported:
+        raise ConfigError("a turn that came in a file has no settings of its own", ", ".join(changes), "none")
+    for name in changes:
+        if name in authority.SETTINGS:
+            others = f"all but {', '.join(authority.SETTINGS)}"
+            raise ConfigError("these settings are the agent's, not the turn's", name, others)
+    position.settings = _merged(position.settings, changes)
 
 
 def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:

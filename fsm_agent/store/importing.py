@@ -33,9 +33,10 @@ class Imported:
 
 
 def import_lines(store: Store, lines: Iterable[str], name: str = "the file") -> Imported:
-    """Store what the lines describe. Sessions and turns whose ids are here already get new ones, all of the file together; an
-    unfinished turn among them is given up then, because the one that is here may still be resumed, and nothing must be done
-    twice. Raises ``ConfigError`` that names the first bad line."""
+    """Store what the lines describe. Sessions and turns whose ids are here already get new ones, all of the file
+    together; an unfinished turn among them is given up then, because the one that is here may still be resumed, and
+    nothing must be done twice. All turns are marked as imported, for good: see ``fsm_agent.authority``. Raises
+    ``ConfigError`` that names the first bad line."""
     file = read_lines(lines, name)
 
     def write(c: sqlite3.Connection) -> Imported:
@@ -67,6 +68,8 @@ def _write(c: sqlite3.Connection, file: Lines, ids: Mapping[str, str]) -> Import
         insert = f"INSERT INTO {kind.table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608 - ours
         c.executemany(insert, (tuple(_renamed(line, ids).values()) for _, line in file.of(kind)))
     c.executemany("UPDATE sessions SET title = ? WHERE id = ?", [(title, ids.get(line, line)) for line, title in titles.items()])
+    turns = [(ids.get(line.id, line.id),) for _, line in file.of(TurnLine)]
+    c.executemany("UPDATE turns SET imported = 1 WHERE id = ?", turns)
     sessions = [ids.get(line.id, line.id) for _, line in file.of(SessionLine)]
     open_turns = [turn.id for _, turn in file.of(TurnLine) if turn.ended is None]
     if ids:

@@ -290,7 +290,8 @@ class TurnLog:
         return (*self._effect(exchange, place, request), status, asked, reply_json(reply), at, took, origin)
 
     def _effect(self, exchange: Exchange, place: int, request: Any) -> tuple[Any, ...]:
-        where = (self._turn.turn_id, exchange.seq, exchange.ordinal, place, exchange.state)
+        kept = self._recording.where(exchange.ordinal, place, request)
+        where = (self._turn.turn_id, exchange.seq, *kept, exchange.state)
         return (*where, type(request).__name__, *named(request))
 
     def _spent(self, request: CallModel, reply: Any) -> list[Job]:

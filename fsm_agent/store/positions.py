@@ -119,6 +119,7 @@ def forked(store: Store, position: Position, session: Session, turn_id: str, dig
     turn = (
         turn_id, session.id, info.id, snapshot["seq"], info.asked, snapshot["state"], snapshot["seq"], store.owners.me, digest,
         dumps(position.settings), dumps(snapshot), at, at, None if answers is None else dumps(answers),
+        info.imported,
     )  # fmt: skip
 
     def write(c: Any) -> None:
@@ -130,7 +131,7 @@ def forked(store: Store, position: Position, session: Session, turn_id: str, dig
         )
         c.execute(
             "INSERT INTO turns (id, session, parent, forked_at, asked, state, seq, owner, digest, settings, start, began, moved,"
-            " answers) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            " answers, imported) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             turn,
         )
 

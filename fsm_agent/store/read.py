@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fsm_agent.deltas import patched
@@ -16,7 +16,8 @@ from fsm_agent.store.rows import transcript
 
 @dataclass(frozen=True, slots=True)
 class TurnInfo:
-    """One turn as lists show it. Times in seconds since the epoch; ``ended`` is ``None`` for one that was not finished."""
+    """One turn as lists show it. Times in seconds since the epoch; ``ended`` is ``None`` for one that was not
+    finished. ``imported``: it, or the turn that it was forked from, came in a file."""
 
     id: str
     session: str
@@ -33,6 +34,7 @@ class TurnInfo:
     owner: str | None
     epoch: int
     digest: str
+    imported: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Effect:
     origin: str = ""
 
 
-_INFO = "id, session, asked, state, seq, began, moved, ended, exit, outcome, parent, forked_at, owner, epoch, digest"
+_INFO = "id, session, asked, state, seq, began, moved, ended, exit, outcome, parent, forked_at, owner, epoch, digest, imported"
 
 
 class Turns:
@@ -76,7 +78,7 @@ class Turns:
                 f"SELECT {_INFO} FROM turns {where} ORDER BY began DESC, rowid DESC LIMIT ?",  # noqa: S608 - both are ours
                 (session, session, limit),
             ).fetchall()
-        return [TurnInfo(*row) for row in rows]
+        return [_read(row) for row in rows]
 
     def steps(self, turn_id: str, first: int = 1, last: int | None = None) -> list[Step]:
         """The moves numbered ``first`` to ``last``, both included."""
@@ -158,7 +160,11 @@ def _info(c: sqlite3.Connection, turn_id: str) -> TurnInfo:
     row = c.execute(f"SELECT {_INFO} FROM turns WHERE id = ?", (turn_id,)).fetchone()  # noqa: S608 - the names are ours
     if row is None:
         raise ConfigError("no such turn", turn_id, "an id that `fsm-agent sessions show` lists")
-    return TurnInfo(*row)
+    return _read(row)
+
+
+def _read(row: tuple[Any, ...]) -> TurnInfo:
+    return replace(TurnInfo(*row), imported=bool(row[-1]))
 
 
 def _owner_of(c: sqlite3.Connection, turn_id: str, seq: int) -> str:

@@ -4,7 +4,8 @@ sessions      a conversation: what goes on from turn to turn, and who is running
 messages      its rows, numbered within the session, never changed; ``active`` is false for rows that were put aside
 transcripts   after a compaction or an undo: the numbers of the rows that the new version of the transcript begins with
 turns         one message of a user and what became of it; ``start`` is its snapshot before the first move, ``undone`` when its
-              user took it back, ``final`` what the last state changed, which makes no move
+              user took it back, ``final`` what the last state changed, which makes no move, ``imported`` when it, or
+              the turn that it was forked from, came in a file
 given         the conversation that a caller gave a turn to begin with, apart because a turn's own row is written at every move
 transitions   every move, with what it changed (``delta``); the snapshot at a move is the sum of those before
 effects       every request of a state and its reply; ``in_flight`` while nobody knows how it ended
@@ -196,5 +197,10 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
         """UPDATE sessions SET exit = COALESCE((SELECT t.exit FROM turns t WHERE t.session = sessions.id AND t.ended IS NOT NULL
             ORDER BY t.began DESC LIMIT 1), '')""",
         "UPDATE sessions SET source = kind WHERE source = '' AND kind IN ('fork', 'child')",
+    ),
+    (
+        "ALTER TABLE turns ADD COLUMN imported INTEGER NOT NULL DEFAULT 0",
+        # one that came before and was not gone on with here yet is known by having no owner
+        "UPDATE turns SET imported = 1 WHERE ended IS NULL AND owner IS NULL",
     ),
 )

@@ -74,6 +74,12 @@ class ToolRunner:
         return frozenset(tool.spec.name for tool in self._more.tools()) if self._more is not None else frozenset()
 
     @property
+    def outside_names(self) -> frozenset[str]:
+        """Of the tools whose results come from somebody else: calls of them reach others than this machine."""
+        late = self._more.tools() if self._more is not None else ()
+        return frozenset(tool.spec.name for tool in (*self._tools.values(), *late) if tool.external)
+
+    @property
     def lasting_names(self) -> tuple[str, ...]:
         """Names that are the same for every turn: a prompt that is made from them is too."""
         return (*self._tools, *(self._more.labels if self._more is not None else ()))

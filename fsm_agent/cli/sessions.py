@@ -191,6 +191,8 @@ def import_file(home: str | None, file: str, as_json: bool) -> int:
     _say(f"{done.of} {done.id}: {count(done.turns, 'turn')} and {count(done.messages, 'message')} imported{new}")
     for turn in done.unfinished:
         _say(f"it was left unfinished: fsm-agent sessions resume {turn}")
+    if done.unfinished:
+        _say("It goes on under the rules of this home, and asks before every call that does more than read here.")
     return 0
 
 

@@ -17,14 +17,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fsm_agent import Agent
 from fsm_agent.store import Store
 from fsm_agent.testing import ScriptedModel, repeat, text
 from fsm_agent.tools.workers import WORKERS
 from tests.crash.mutants import MUTANTS
-from tests.crash.scene import HISTORY, SESSION, Crash, GroupingDatabase, agent_of, world
+from tests.crash.scene import HERE, HISTORY, SESSION, Crash, GroupingDatabase, agent_of, note, world
 
 Result = dict[str, Any]
 Point = tuple[str, int]
@@ -182,6 +184,25 @@ def matrix(durability: str, recoveries: bool, every: int = 1) -> None:
                 say({"point": point, **recovery(durability, home, then, found["signals"][:1])})
 
 
+def asked() -> None:
+    """The turn whose unsafe tool waits for a person, killed at every point."""
+
+    def person(request: Any) -> str:
+        note(HERE.home, "asked", request.name)
+        return "once"
+
+    def asking(*given: Any, tools: Any, callbacks: Any, **options: Any) -> Agent:
+        with_question = [replace(one, spec=replace(one.spec, approval="ask")) if one.spec.name == "put" else one for one in tools]
+        return Agent(*given, tools=with_question, callbacks={**callbacks, "approval": person}, **options)
+
+    with folder() as home:
+        _, base = in_process(lambda: first(home, Crash(), "full", kind=asking))
+    say({"base": base})
+    for point in points(base["counts"]):
+        with folder() as home:
+            say(case("full", point, home, kind=asking))
+
+
 def given_up() -> None:
     """Every point of the turn; then another turn in its session, itself killed at every point up to its first few commits."""
     base = undisturbed("full")
@@ -309,6 +330,8 @@ if __name__ == "__main__":
             matrix(durability, recoveries=False, every=int(every))
         case ["matrix", durability, "twice", every]:
             matrix(durability, recoveries=True, every=int(every))
+        case ["asked"]:
+            asked()
         case ["given up"]:
             given_up()
         case ["mutant", name]:

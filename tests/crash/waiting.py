@@ -1,4 +1,5 @@
-"""A turn that is killed while it waits: for a person, or for its children. Run as a program: ``waiting.py HOME KIND``."""
+"""A turn that is killed while it waits: for a person, or for its children. Run as a program: ``waiting.py HOME
+MARK KIND``; the kind ``begun`` is that of ``approval``, killed later."""
 
 from __future__ import annotations
 
@@ -34,8 +35,11 @@ def answers(body: dict[str, Any]) -> Any:
     return scripts[asked][rounds]
 
 
-def agent_of(home: Path, mark: Path, *, dies: bool, attended: bool = True) -> Agent:
-    """``mark`` collects what was really done, one line each."""
+def agent_of(
+    home: Path, mark: Path, *, dies: bool, attended: bool = True, begun: bool = False, gone: bool = False, **options: Any
+) -> Agent:
+    """``mark`` collects what was really done, one line each. ``begun``: it dies when the tool has begun instead of when the
+    person is asked. ``gone``: it has that tool no longer; ``options`` of it otherwise."""
 
     def note(line: str) -> None:
         with mark.open("a") as file:
@@ -43,14 +47,18 @@ def agent_of(home: Path, mark: Path, *, dies: bool, attended: bool = True) -> Ag
 
     def person(*asked: Any) -> str:
         note("asked")
-        if dies:
+        if dies and not begun:
             kill()
         return "once"
 
-    @tool(approval="ask")
+    settings = options.pop("settings", None)
+
+    @tool(**{"approval": "ask", **options})
     def danger(name: str) -> str:
         """Danger."""
         note(f"ran {name}")
+        if dies:
+            kill()
         return "dropped"
 
     @tool(effect="pure")
@@ -64,11 +72,14 @@ def agent_of(home: Path, mark: Path, *, dies: bool, attended: bool = True) -> Ag
         return "seen"
 
     agent = Agent(
-        ScriptedModel(repeat(answers)), home=home, session_id=SESSION, tools=[danger, look],
+        ScriptedModel(repeat(answers)), home=home, session_id=SESSION, tools=[look] if gone else [danger, look],
+        settings=settings,
         toolsets=["todo", "delegate", "clarify"], callbacks={"approval": person, "clarify": person} if attended else {},
     )  # fmt: skip
     return agent
 
 
 if __name__ == "__main__":
-    agent_of(Path(sys.argv[1]), Path(sys.argv[2]), dies=True).chat(sys.argv[3])
+    kind = sys.argv[3]
+    one = agent_of(Path(sys.argv[1]), Path(sys.argv[2]), dies=True, begun=kind == "begun")
+    one.chat("approval" if kind == "begun" else kind)

@@ -487,3 +487,5 @@ def test_an_answer_that_cannot_be_stored_holds_for_this_agent_alone(tmp_path: Pa
         return [(await approvals.ask(request, asyncio.Event(), "s-1")).granted for _ in range(2)]
 
     assert asyncio.run(twice()) == [True, True]
+    strict = approvals.for_imported()
+    assert not asyncio.run(_asked(strict)).granted, "a turn that came in a file is asked about all the same"

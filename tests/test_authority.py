@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from fsm_agent import Agent, tool
 from fsm_agent.cli import main
+from fsm_agent.debug import Workshop
 from fsm_agent.errors import ConfigError
 from fsm_agent.store import Database, Store
 from fsm_agent.store.export import export_session
@@ -415,6 +416,68 @@ def test_no_key_goes_to_an_address_that_a_file_names(tmp_path: Path, monkeypatch
         assert main(["sessions", "resume", turn, "--home", str(home)]) == 0
         assert evil.requests == []
         assert [dict(one.headers)["authorization"] for one in mine.requests if one.method == "POST"] == ["Bearer sk-of-mine"]
+
+
+def test_a_file_does_not_choose_among_the_models_of_the_agent(tmp_path: Path) -> None:
+    turn, lines = made_by(tmp_path / "a", call("look", {}, "c1"))
+    with ScriptedServer([repeat(text("not me"))]) as fallback:
+        runtime = {"provider": "local", "model": "small", "base_url": fallback.url, "auxiliary": True}
+        in_turn(lines)["delta"]["runtime"] = {"to": runtime}
+        imported(tmp_path / "b", lines)
+        chain = [{"model": "local:small", "base_url": fallback.url}]
+        result = Desk(tmp_path / "b", fallbacks=chain).agent.resume(turn).run()
+        assert (result.final_response, result.provider, fallback.completions) == ("end", "scripted", 0)
+        hints: list[str | None] = []
+
+        def agent(hint: str | None) -> Agent:
+            hints.append(hint)
+            return Desk(tmp_path / "b").agent
+
+        workshop = Workshop(Store(tmp_path / "b"), agent)
+        workshop.fork(turn, 3)
+        workshop.close()
+        assert hints == [None]
+
+
+def test_an_external_memory_is_not_told_what_a_file_says(tmp_path: Path) -> None:
+    class Memory:
+        def __init__(self) -> None:
+            self.heard: list[str] = []
+
+        def prefetch(self, text: str) -> str:
+            self.heard.append(text)
+            return ""
+
+        def sync(self, user: str, answer: str) -> None:
+            self.heard.append(answer)
+
+        def tools(self) -> list[Any]:
+            return []
+
+        def initialize(self, session_id: str) -> None:
+            """Nothing to do."""
+
+        def pre_compress(self, rows: Any) -> str:
+            return ""
+
+        def session_switch(self, session_id: str, previous: str) -> None:
+            """Nothing to do."""
+
+        def shutdown(self) -> None:
+            """Nothing to do."""
+
+    turn, lines = made_by(tmp_path / "a", call("look", {}, "c1"))
+    in_turn(lines)["delta"]["has_memory"] = {"to": True}
+    imported(tmp_path / "b", lines)
+    memory = Memory()
+    desk = Desk(tmp_path / "b", text("mine"), memory=memory, session_id="s-own")
+    desk.agent.chat("my own words")
+    desk.agent.close()
+    assert memory.heard == ["my own words", "mine"]
+    desk = Desk(tmp_path / "b", memory=memory)
+    desk.agent.resume(turn).run()
+    desk.agent.close()
+    assert memory.heard == ["my own words", "mine"]
 
 
 def test_a_turn_that_came_before_turns_were_marked_is_known_by_having_no_owner(tmp_path: Path) -> None:

@@ -59,6 +59,15 @@ def test_a_turn_calls_the_tools_of_a_server(tmp_path: Path) -> None:
     assert children() <= before
 
 
+def test_a_fork_has_the_tools_of_servers_that_its_own_agent_started(tmp_path: Path) -> None:
+    server = {"s": program() | {"approval": "never"}}
+    with agent([tools(call("s__echo", {"text": "hello"})), text("end")], server, tmp_path) as (one, _, _):
+        turn = one.run_conversation("say hello").turn_id
+    with agent([text("end")], server, tmp_path) as (other, model, _):
+        assert last_result(other.fork(turn, 3, {"rerun_tools": True}).run()) == "hello"
+        assert "s__echo" in offered(model.requests[0])
+
+
 def test_nobody_there_means_no(tmp_path: Path) -> None:
     """Whatever the server says of its tools, as long as the user does not trust it."""
     note = call("s__note", {"path": str(tmp_path / "x"), "text": "!"})

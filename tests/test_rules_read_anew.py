@@ -162,16 +162,22 @@ def test_an_unsafe_call_that_was_running_is_in_doubt_whatever_its_tool_says_now(
     assert told(result)[1].startswith("Unknown outcome")
 
 
-def test_a_call_that_was_harmless_then_is_not_repeated_when_it_no_longer_is(tmp_path: Path) -> None:
-    turn, _ = left_at(tmp_path, is_of(AskApproval, "c1"), DANGER, answer="once")
+@pytest.mark.parametrize(
+    ("name", "arguments", "repeated"),
+    [("danger", "{}", False), ("look", '{"name":"elsewhere"}', False), ("look", '{"name":"here"}', True)],
+    ids=["it is unsafe now", "it would be made with other arguments now", "the same"],
+)
+def test_a_call_that_was_harmless_is_repeated_only_as_it_was(tmp_path: Path, name: str, arguments: str, repeated: bool) -> None:
+    turn, _ = left_at(tmp_path, lambda happened: happened.state == "ExecuteTools", call(name, {"name": "here"}, "c1"))
     store = Store(tmp_path)
-    running = '{"is":"RunTool","call_id":"c1","name":"danger","arguments":{},"timeout":5.0,"effect":"pure","key":"k"}'
-    values = (turn, 3, 4, 0, "ExecuteTools", "RunTool", "danger", "pure", "k", "in_flight", running, None, 1.0, None, "")
+    said = f'"name":"{name}","arguments":{arguments},"timeout":5.0,"effect":"pure","key":"k"'
+    running = f'{{"is":"RunTool","call_id":"c1",{said}}}'
+    values = (turn, 3, 7, 0, "ExecuteTools", "RunTool", name, "pure", "k", "in_flight", running, None, 1.0, None, "")
     store.database.write(lambda c: c.execute(f"INSERT OR REPLACE INTO effects VALUES ({','.join('?' * 15)})", values) and None)
     store.close()
     desk = gone_on(tmp_path, turn, answer="once")
-    assert desk.ran == []
-    assert desk.results(turn)[0].startswith("Unknown outcome")
+    assert bool(desk.ran) is repeated
+    assert desk.results(turn)[0].startswith("Unknown outcome") is not repeated
 
 
 @pytest.mark.slow

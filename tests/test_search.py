@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 import sqlite3
 import threading
 import time
@@ -312,12 +313,13 @@ def test_an_index_of_another_format_is_made_anew(store: Store) -> None:
 def test_a_damaged_index_is_made_anew_and_costs_nobody_else_anything(store: Store) -> None:
     written(store, ["an okapi", "a zebra"])
     assert found(store, "okapi")
-    damage = "UPDATE message_index_data SET block = randomblob(50) WHERE id != 1"
+    garbage = random.Random(1)
+    damage = "UPDATE message_index_data SET block = ? WHERE id != 1"
     for query in (damage, damage.replace("!=", "=")):
-        store.database.write(lambda c, query=query: c.execute(query) and None)
+        store.database.write(lambda c, query=query: c.execute(query, (garbage.randbytes(50),)) and None)
         assert found(store, "okapi") == ["an okapi"]
         assert found(store, "zebra") == ["a zebra"]
-    store.database.write(lambda c: c.execute("UPDATE message_index_data SET block = randomblob(50)") and None)
+    store.database.write(lambda c: c.execute(damage.replace("WHERE id != 1", ""), (garbage.randbytes(50),)) and None)
     written(store, ["another okapi"])
     beside = [store.database.submit(job) for job in (lambda c: 1, lambda c: index_batch(c, 10, 1_000), lambda c: 2)]
     assert (beside[0].result(), beside[2].result()) == (1, 2)

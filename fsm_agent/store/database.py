@@ -1,8 +1,9 @@
 """One SQLite file: opened, brought to this version, written by one thread in groups, read by whoever asks.
 
 Commits are grouped: what is waiting when the writer is free goes into one transaction with one flush to disk, each job behind
-a savepoint of its own, so that a job which is refused takes nothing of the others with it. A commit that fails, fails
-every job in it.
+a savepoint of its own, so that a job which is refused takes nothing of the others with it. SQLite takes back a whole transaction
+by itself when it runs out of memory or of disk: who was not at fault is then run again, alone and in order. Nobody is told that a
+job is done before it is in the file.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sqlite3
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -35,6 +37,7 @@ CHECKPOINT = 50
 """Commits after which the log is moved into the file (SESS-01)."""
 GROUP = 512
 """Jobs of one commit at most."""
+SAVEPOINT = "fsm_agent_job"
 IDLE = 1.0
 """Seconds without work after which the writer's thread ends, and its connection with it."""
 
@@ -48,7 +51,8 @@ class Database:
     def __init__(self, path: Path, durability: Durability = "full") -> None:
         self.path, self._durability = path, durability
         self._jobs: queue.SimpleQueue[Waiting] = queue.SimpleQueue()
-        self._alone: Waiting | None = None
+        self._next: deque[Waiting] = deque()  # each of them alone, before anything that waits in the queue
+        self._in_job = False
         self._reading = threading.Lock()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -84,25 +88,33 @@ class Database:
             if not group:
                 break
             try:
-                connection = connection or self._connected()
-                self._commit(connection, group)
+                connection = connection or self._writing()
+                whole = self._commit(connection, group)
                 self._tidy(connection)
             except BaseException as error:
                 _fail(group, as_store_error(error, self.path))
-                if connection is not None:
-                    with contextlib.suppress(sqlite3.Error):
-                        connection.rollback()
-                    connection.close()
-                    connection = None
+                whole = False
+            if connection is not None and not whole:
+                with contextlib.suppress(sqlite3.Error):
+                    connection.rollback()
+                connection.close()
+                connection = None
             del group  # what the jobs hold must not live until the next one comes
         if connection is not None:
             connection.close()
 
+    def _writing(self) -> sqlite3.Connection:
+        """A connection on which a job cannot begin or end a transaction: it shares that with others."""
+        connection = self._connected()
+        connection.set_authorizer(
+            lambda action, *_: sqlite3.SQLITE_DENY if self._in_job and action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
+        )
+        return connection
+
     def _group(self) -> list[Waiting]:
         """What is waiting, at least one job; nothing when the thread is to end."""
-        if self._alone is not None:
-            group, self._alone = [self._alone], None
-            return group
+        if self._next:
+            return [self._next.popleft()]
         try:
             group = [self._jobs.get(timeout=IDLE)]
         except queue.Empty:
@@ -115,37 +127,78 @@ class Database:
             while len(group) < self.group and not group[0][2]:
                 more = self._jobs.get_nowait()
                 if more[2]:
-                    self._alone = more
+                    self._next.append(more)
                     break
                 group.append(more)
         return group
 
-    def _commit(self, connection: sqlite3.Connection, group: list[Waiting]) -> None:
-        done: list[tuple[Future[Any], Any, BaseException | None]] = []
-        waited = [(job, future) for job, future, _ in group if future.set_running_or_notify_cancel()]  # from here on all are
+    def _commit(self, connection: sqlite3.Connection, group: list[Waiting]) -> bool:
+        """Run the jobs in one transaction, and tell everybody who waits. False when it was lost with all that was done in it: the
+        jobs are next then, each alone. Raises when it cannot be begun, or the only job's cannot be committed."""
+        waiting = [one for one in group if one[1].running() or one[1].set_running_or_notify_cancel()]
+        done: list[tuple[Future[Any], Any, Exception | None]] = []
         _patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
-        for job, future in waited:
-            if len(group) > 1:
-                connection.execute("SAVEPOINT job")
+        for place, (job, future, _) in enumerate(waiting):
             try:
-                done.append((future, job(connection), None))
+                done.append((future, self._run(connection, job, len(waiting) > 1), None))
             except Exception as error:
-                if isinstance(error, sqlite3.DatabaseError) and _spoils_all(error):
+                problem = as_store_error(error, self.path)
+                done.append((future, None, problem))
+                if _spoils_all(error) or not connection.in_transaction:
+                    if len(waiting) > 1:
+                        self._one_by_one([*waiting[:place], (_raising(problem), future, True), *waiting[place + 1 :]])
+                        return False
+                    _tell(done)
+                    return False
+        if all(problem is not None for _, _, problem in done):
+            connection.rollback()
+        else:
+            try:
+                self.committing()
+                connection.commit()
+            except sqlite3.Error:
+                if len(waiting) == 1:
                     raise
-                connection.execute("ROLLBACK TO job" if len(group) > 1 else "ROLLBACK")
-                done.append((future, None, as_store_error(error, self.path)))
-            if len(group) > 1:
-                connection.execute("RELEASE job")
-        if connection.in_transaction:
-            self.committing()
-            connection.execute("COMMIT")
+                self._one_by_one(waiting)
+                return False
             self.commits += 1
             self.committed()
-        for future, result, problem in done:
-            if problem is not None:
-                future.set_exception(problem)
-            else:
-                future.set_result(result)
+        _tell(done)
+        return True
+
+    def _one_by_one(self, jobs: list[Waiting]) -> None:
+        """They are next, before everything that came after them."""
+        self._next.extendleft(reversed(jobs))
+
+    def _run(self, connection: sqlite3.Connection, job: Job, shared: bool) -> Any:
+        """The job's result. When it raises, nothing of it is left in the transaction, or there is no transaction any more."""
+        try:
+            if not shared:
+                return self._called(connection, job)
+            connection.execute(f"SAVEPOINT {SAVEPOINT}")
+            try:
+                return self._called(connection, job)
+            except Exception:
+                if connection.in_transaction:
+                    connection.execute(f"ROLLBACK TO {SAVEPOINT}")
+                raise
+            finally:
+                if connection.in_transaction:
+                    connection.execute(f"RELEASE {SAVEPOINT}")
+        except sqlite3.OperationalError as error:
+            if SAVEPOINT in str(error):  # SQLite took it back with the transaction, and the job opened another
+                connection.rollback()
+            raise
+
+    def _called(self, connection: sqlite3.Connection, job: Job) -> Any:
+        self._in_job = True
+        try:
+            result = job(connection)
+        finally:
+            self._in_job = False
+        if not connection.in_transaction:
+            raise StoreError("an error of SQLite took back what was written, and the job went on without it")
+        return result
 
     def _tidy(self, connection: sqlite3.Connection) -> None:
         """Every so many commits, when everybody has been told: move what was committed from the log into the file."""
@@ -241,6 +294,23 @@ def _fail(group: Sequence[Waiting], failure: Exception) -> None:
             future.set_exception(failure)
 
 
+def _tell(done: Sequence[tuple[Future[Any], Any, Exception | None]]) -> None:
+    for future, result, problem in done:
+        if problem is not None:
+            future.set_exception(problem)
+        else:
+            future.set_result(result)
+
+
+def _raising(problem: Exception) -> Job:
+    """In place of a job that failed already: who waits hears of it when those before it are done."""
+
+    def fail(connection: sqlite3.Connection) -> None:
+        raise problem
+
+    return fail
+
+
 def _version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
@@ -257,10 +327,10 @@ def _patiently(attempt: Callable[[], object]) -> None:
             time.sleep(random.uniform(RETRY_FROM, RETRY_TO))  # noqa: S311 - spreads writers, no secret
 
 
-def _spoils_all(error: sqlite3.Error) -> bool:
-    """Is it the file, and not the job, that is at fault?"""
+def _spoils_all(error: Exception) -> bool:
+    """Is it the file, and not the job, that is at fault? Then nothing more is done on this connection."""
     words = str(error).lower()
-    return any(
+    return isinstance(error, sqlite3.DatabaseError) and any(
         word in words for word in ("disk", "full", "malformed", "locked", "readonly", "not a database", "i/o", "unable to open")
     )
 
@@ -281,6 +351,8 @@ def as_store_error(error: BaseException, path: Path) -> Exception:
         else:
             hint = words
         return StoreError(f"the session store {path} cannot be used: {hint} ({words})")
+    if isinstance(error, MemoryError):
+        return StoreError(f"the session store {path} cannot be used: SQLite ran out of memory")
     if isinstance(error, OSError):
         return StoreError(f"the session store {path} cannot be used: {os.strerror(error.errno or 0)}")
     return error if isinstance(error, Exception) else RuntimeError(repr(error))

@@ -21,6 +21,8 @@ from fsm_agent.store.words import columns, plain_text
 INDEX, MARK, FORMAT_MARK = "message_index", "message_index", "message_index_format"
 FORMAT = 1
 """Of what ``words.columns`` makes; another number builds the index anew."""
+DAMAGED = -1
+"""In place of the format: what is there is not to be opened."""
 BESIDE = (64, 200_000)
 """Messages and characters of one transaction beside running turns: a few milliseconds."""
 AT_ONCE = (400, 800_000)
@@ -68,7 +70,7 @@ def pending(database: Database) -> int:
 
 def forget(database: Database) -> None:
     """The index is damaged, or may be: it is made anew when it is next asked for. Nothing else is lost."""
-    database.write(lambda c: _set_mark(c, FORMAT_MARK, 0))
+    database.write(lambda c: _set_mark(c, FORMAT_MARK, DAMAGED))
 
 
 def there(connection: sqlite3.Connection) -> bool:
@@ -108,12 +110,13 @@ def _insert(connection: sqlite3.Connection, batch: list[tuple[int, str, str, str
         connection.executemany(insert, batch)
         connection.execute("SAVEPOINT indexed")
         connection.execute("RELEASE indexed")
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, MemoryError) as error:
         if not looks_damaged(error):
             raise
-        raise StoreError("the full-text index of the sessions is damaged; it is made anew by the next search") from error
+        raise StoreError(IS_DAMAGED) from error
 
 
+IS_DAMAGED = "the full-text index of the sessions is damaged; it is made anew by the next search"
 SIGNS = ("malformed", "constraint failed", "logic error", "vtable constructor", "invalid fts5")
 """What SQLite says of a full-text table that is not what it should be."""
 
@@ -125,17 +128,23 @@ def looks_damaged(error: BaseException | None) -> bool:
 
 
 def _drop(connection: sqlite3.Connection) -> None:
-    """A table too damaged to be opened cannot be dropped: its parts are, and its entry is taken out of the schema."""
-    try:
-        connection.execute(f"DROP TABLE IF EXISTS {INDEX}")
-    except sqlite3.DatabaseError as error:
-        if not looks_damaged(error):
-            raise
-        for part in ("data", "idx", "docsize", "config", "content"):
-            connection.execute(f"DROP TABLE IF EXISTS {INDEX}_{part}")
-        connection.execute("PRAGMA writable_schema = ON")
-        connection.execute("DELETE FROM sqlite_schema WHERE name = ?", (INDEX,))
-        connection.execute("PRAGMA writable_schema = RESET")
+    """A damaged table is not opened, which may take all the memory and with that the transaction; too damaged, it could not be
+    dropped either. Its parts are dropped, and its entry is taken out of the schema."""
+    if _mark(connection, FORMAT_MARK) != DAMAGED:
+        try:
+            connection.execute(f"DROP TABLE IF EXISTS {INDEX}")
+        except MemoryError as error:  # SQLite took back the whole transaction
+            raise StoreError(IS_DAMAGED) from error
+        except sqlite3.DatabaseError as error:
+            if not looks_damaged(error):
+                raise
+        else:
+            return
+    for part in ("data", "idx", "docsize", "config", "content"):
+        connection.execute(f"DROP TABLE IF EXISTS {INDEX}_{part}")
+    connection.execute("PRAGMA writable_schema = ON")
+    connection.execute("DELETE FROM sqlite_schema WHERE name = ?", (INDEX,))
+    connection.execute("PRAGMA writable_schema = RESET")
 
 
 def _prepare(connection: sqlite3.Connection) -> None:

@@ -53,7 +53,7 @@ class Repeating(Recording):
 class EarlyDatabase(CrashingDatabase):
     """Tells everybody that it is done before it is, where the crash comes."""
 
-    def _commit(self, connection: Any, group: list[tuple[Job, Future[Any], bool]]) -> None:
+    def _commit(self, connection: Any, group: list[tuple[Job, Future[Any], bool]]) -> bool:
         if self.crash.point == ("before", self.crash.counts.get("before", 0) + 1):
             for job, future, _ in group:
                 connection.execute("BEGIN")
@@ -62,7 +62,7 @@ class EarlyDatabase(CrashingDatabase):
                 future.set_result(result)
             time.sleep(1)
             os.kill(os.getpid(), signal.SIGKILL)
-        super()._commit(connection, group)
+        return super()._commit(connection, group)
 
 
 def engine(log: type[TurnLog] = TurnLog, recording: type[Recording] | None = None) -> type[Agent]:

@@ -18,6 +18,7 @@ from fsm_agent.errors import StoreError
 from fsm_agent.store import Database, Store
 from fsm_agent.store.health import health
 from fsm_agent.store.schema import VERSIONS
+from fsm_agent.store.whole import marked
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 from tests.store_homes import agent, left_unfinished
 
@@ -144,7 +145,10 @@ def test_a_damaged_or_newer_file_is_a_problem_for_the_doctor(tmp_path: Path, cli
     store.close()
     path = tmp_path / "sessions.db"
     with sqlite3.connect(path) as c:
-        c.execute("PRAGMA user_version = 99" if damage == "newer" else "PRAGMA wal_checkpoint(TRUNCATE)")
+        c.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        if damage == "newer":
+            c.execute("PRAGMA user_version = 99")
+            c.execute(f"PRAGMA application_id = {marked(99)}")
     c.close()
     if damage != "newer":
         content = path.read_bytes()

@@ -14,6 +14,7 @@ from typing import Any
 from fsm_agent.messages import Message
 from fsm_agent.sessions import Session
 from fsm_agent.store import Store
+from fsm_agent.store.sealed import loads
 
 MAX_RESULT = 2_000_000
 """Characters of a result that is believed."""
@@ -59,7 +60,7 @@ def _of_session(c: sqlite3.Connection, session_id: str, tool: str, until: float 
         (session_id, tool, until, until, LOOKED_AT),
     )
     for (reply,) in rows:
-        outcome = json.loads(reply)
+        outcome = loads(reply)
         if outcome.get("status") == "ok" and (found := _object(outcome.get("text", ""))) is not None:
             return found
     return None

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 from fsm_agent.result import ChildTurn, TurnUsage
 from fsm_agent.store import Store
+from fsm_agent.store.sealed import loads
 
 
 def children_of(store: Store, turn_id: str) -> list[ChildTurn]:
@@ -21,7 +20,7 @@ def children_of(store: Store, turn_id: str) -> list[ChildTurn]:
 
 
 def _child(turn_id: str, session: str, outcome: str | None, exit_reason: str | None, result: str | None) -> ChildTurn:
-    said = json.loads(result) if result else {}
+    said = loads(result) if result else {}
     return ChildTurn(
         turn_id=turn_id,
         session_id=session,

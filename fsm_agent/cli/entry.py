@@ -11,7 +11,7 @@ import typer
 
 from fsm_agent.cli.app import app
 from fsm_agent.cli.screen import clean
-from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy
+from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy, StoreError
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 _UsageError: type[Exception] = typer.BadParameter.__mro__[2]  # typer gives the root of its own errors no public name
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given = None if arguments is None else list(arguments)
         code = app(args=given, prog_name="fsm-agent", standalone_mode=False)
         sys.stdout.flush()
-    except (ConfigError, SessionBusy) as error:
+    except (ConfigError, SessionBusy, StoreError) as error:
         return _complain(str(error))
     except FsmAgentError as error:
         return _complain(str(error), FAILED)

@@ -6,7 +6,6 @@ move ``n + 1`` ends it. A forked turn has the moves of the turn it comes from be
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from fsm_agent.journal import Step
 from fsm_agent.store import Store
 from fsm_agent.store.read import TurnInfo, Turns
 from fsm_agent.store.rows import transcript
+from fsm_agent.store.sealed import loads
 
 EVERY = 256
 """Moves between two snapshots that are kept, so that looking anywhere costs at most so many deltas."""
@@ -161,7 +161,7 @@ class Record:
         with self._store.database.reading() as c:
             rows = transcript(c, session, version, length)
         last = len(rows) - 1 if last is None else last
-        return [json.loads(body) for _, body in rows[max(0, first) : min(last, first + WINDOW - 1) + 1]]
+        return [loads(body) for _, body in rows[max(0, first) : min(last, first + WINDOW - 1) + 1]]
 
     def _history(self, at: int) -> list[Any]:
         """Which transcript, and how much of it. The last state makes no move any more, but may have written the answer."""
@@ -231,7 +231,7 @@ class Record:
                     "SELECT delta FROM transitions WHERE turn = ? AND seq BETWEEN ? AND ? ORDER BY seq",
                     (part.turn, part.first, part.last),
                 )
-                deltas += [json.loads(delta) for (delta,) in rows]
+                deltas += [loads(delta) for (delta,) in rows]
         return patched(self._snapshots[start], deltas) | {"seq": at}
 
 

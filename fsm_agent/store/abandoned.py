@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from fsm_agent.messages import Message, ToolCall
 from fsm_agent.store.recording import IN_DOUBT
 from fsm_agent.store.rows import insert_message, message_of, transcript
+from fsm_agent.store.sealed import loads
 
 ABANDONED = "abandoned"
 """How a turn ended whose process died, when the session went on without it."""
@@ -49,12 +50,12 @@ def close_out(connection: sqlite3.Connection, session_id: str, turn_ids: Sequenc
         "SELECT request, status, class, reply FROM effects WHERE turn IN (SELECT value FROM json_each(?)) AND kind = 'RunTool'",
         (json.dumps(turn_ids),),
     ).fetchall()
-    known = {json.loads(request)["call_id"]: (status, kind, reply) for request, status, kind, reply in effects}
+    known = {loads(request)["call_id"]: (status, kind, reply) for request, status, kind, reply in effects}
     (last,) = connection.execute("SELECT MAX(number) FROM messages WHERE session = ?", (session_id,)).fetchone()
     for number, call in enumerate(open_calls, last + 1):
         status, kind, reply = known.get(call.id, ("", "", None))
         text = NOT_STARTED if not status or kind == "pure" else IN_DOUBT
-        text = json.loads(reply)["text"] if reply else text
+        text = loads(reply)["text"] if reply else text
         row = Message("tool", text, tool_call_id=call.id, name=call.name)
         insert_message(connection, session_id, number, version, None, at, row)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from fsm_agent.store.database import Database
 from fsm_agent.store.line import compacted_line
+from fsm_agent.store.sealed import loads
 from fsm_agent.store.search import KEPT, STANDING, Among, search
 from fsm_agent.store.snippets import snippet_of
 from fsm_agent.store.words import plain_text, query_of
@@ -71,7 +72,7 @@ def _aside(c: sqlite3.Connection, ids: Sequence[int], text: str) -> list[Aside]:
         f" WHERE m.id IN (SELECT value FROM json_each(?)) AND {_ASIDE} ORDER BY m.number",
         (json.dumps(list(ids)),),
     ).fetchall()
-    return [Aside(number, role, at, _clipped(plain_text(json.loads(body)), text)) for number, role, at, body in rows]
+    return [Aside(number, role, at, _clipped(plain_text(loads(body)), text)) for number, role, at, body in rows]
 
 
 def _clipped(whole: str, text: str) -> str:

@@ -26,6 +26,7 @@ from typing import Any, Literal
 from fsm_agent.errors import StoreError
 from fsm_agent.store.landing import Landing
 from fsm_agent.store.schema import VERSIONS
+from fsm_agent.store.whole import format_of, look_through, looking, marked
 
 Durability = Literal["full", "normal"]
 Job = Callable[[sqlite3.Connection], Any]
@@ -43,7 +44,8 @@ IDLE = 1.0
 
 
 class Database:
-    """Raises ``StoreError`` in one line for a file that cannot be used: not writable, corrupt, or of a newer version."""
+    """Raises ``StoreError`` in one line for a file that cannot be used: not writable, or of a newer version. One
+    that is damaged is not written to; what is left of it can be read."""
 
     group = GROUP
     versions = VERSIONS
@@ -56,9 +58,11 @@ class Database:
         self._reading = threading.Lock()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._looked_through = False
+        self._damaged: Exception | None = None
         self.landed = Landing().landed
         self._reader = self._prepared()
-        weakref.finalize(self, self._reader.close).atexit = False  # threads that end with the process may still read
+        self._close_when_dropped()
         self.commits = self._tidied = 0
         self.closed = False
 
@@ -104,12 +108,16 @@ class Database:
             connection.close()
 
     def _writing(self) -> sqlite3.Connection:
-        """A connection on which a job cannot begin or end a transaction: it shares that with others."""
+        """A connection to a file that is whole, on which a job cannot begin or end a transaction: it shares that
+        with others."""
+        self._look_through()
         connection = self._connected()
-        connection.set_authorizer(
-            lambda action, *_: sqlite3.SQLITE_DENY if self._in_job and action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
-        )
+        connection.set_authorizer(self._allowed)
         return connection
+
+    def _allowed(self, action: int, *_: object) -> int:
+        refused = self._in_job and action == sqlite3.SQLITE_TRANSACTION
+        return sqlite3.SQLITE_DENY if refused else sqlite3.SQLITE_OK
 
     def _group(self) -> list[Waiting]:
         """What is waiting, at least one job; nothing when the thread is to end."""
@@ -133,8 +141,9 @@ class Database:
         return group
 
     def _commit(self, connection: sqlite3.Connection, group: list[Waiting]) -> bool:
-        """Run the jobs in one transaction, and tell everybody who waits. False when it was lost with all that was done in it: the
-        jobs are next then, each alone. Raises when it cannot be begun, or the only job's cannot be committed."""
+        """Run the jobs in one transaction, and tell everybody who waits. False when it was lost with all that was
+        done in it: the jobs are next then, each alone. Raises when it cannot be begun, or the only job's cannot be
+        committed."""
         waiting = [one for one in group if one[1].running() or one[1].set_running_or_notify_cancel()]
         done: list[tuple[Future[Any], Any, Exception | None]] = []
         _patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
@@ -145,17 +154,18 @@ class Database:
                 problem = as_store_error(error, self.path)
                 done.append((future, None, problem))
                 if _spoils_all(error) or not connection.in_transaction:
-                    if len(waiting) > 1:
-                        self._one_by_one([*waiting[:place], (_raising(problem), future, True), *waiting[place + 1 :]])
-                        return False
-                    _tell(done)
+                    if len(waiting) == 1:
+                        _tell(done)
+                    else:
+                        waiting[place] = (_raising(problem), future, True)
+                        self._one_by_one(waiting)
                     return False
         if all(problem is not None for _, _, problem in done):
             connection.rollback()
         else:
             try:
                 self.committing()
-                connection.commit()
+                _patiently(connection.commit)
             except sqlite3.Error:
                 if len(waiting) == 1:
                     raise
@@ -171,7 +181,8 @@ class Database:
         self._next.extendleft(reversed(jobs))
 
     def _run(self, connection: sqlite3.Connection, job: Job, shared: bool) -> Any:
-        """The job's result. When it raises, nothing of it is left in the transaction, or there is no transaction any more."""
+        """The job's result. When it raises, nothing of it is left in the transaction, or there is no transaction any
+        more."""
         try:
             if not shared:
                 return self._called(connection, job)
@@ -240,11 +251,52 @@ class Database:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if not self.path.exists():
                 self.path.touch(mode=0o600)
+            if self._is_current():
+                return self._opened()
             connection = self._connected()
             _patiently(lambda: self._migrate(connection))
         except (sqlite3.Error, OSError) as error:
             raise as_store_error(error, self.path) from error
         return connection
+
+    def _is_current(self) -> bool:
+        """False when it must be written to before it can be used, and may be."""
+        with contextlib.closing(looking(self.path)) as c:
+            version, known = format_of(c)
+            current = len(self.versions)
+            if version > current:
+                raise newer(self.path, version, current)
+            if version == current and known:
+                return True
+            if version:
+                look_through(c, self.path)
+                self._looked_through = True
+            return False
+
+    def _look_through(self) -> None:
+        """Raise what is wrong with the file, and never write to it then."""
+        if self._damaged is not None:
+            raise self._damaged
+        if self._looked_through:
+            return
+        connection = looking(self.path)
+        try:
+            look_through(connection, self.path)
+        except sqlite3.OperationalError:  # nothing was found out
+            connection.close()
+            raise
+        except sqlite3.DatabaseError as error:
+            self._damaged = as_store_error(error, self.path)
+            with self._reading:  # closed as the last one, it would move the log into the file
+                self._reader.close()
+                self._reader = connection
+                self._close_when_dropped()
+            raise self._damaged from error
+        self._looked_through = True
+        connection.close()
+
+    def _close_when_dropped(self) -> None:
+        weakref.finalize(self, self._reader.close).atexit = False  # threads that end with the process may still read
 
     def _connected(self) -> sqlite3.Connection:
         connection = self._opened()
@@ -259,21 +311,18 @@ class Database:
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
         version, current = _version(connection), len(self.versions)
-        if version == current:
-            return
-        if version > current:
-            raise StoreError(
-                f"{self.path} was written by a newer version of fsm-agent (format {version}, this one reads up to {current}); "
-                "update fsm-agent, or use another home directory"
-            )
-        if version:
+        if 0 < version < current:
             self._back_up(connection, version)
         connection.execute("BEGIN IMMEDIATE")
         try:
-            for statements in self.versions[_version(connection) :]:
+            version = _version(connection)
+            if version > current:
+                raise newer(self.path, version, current)
+            for statements in self.versions[version:]:
                 for statement in statements:
                     connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {current}")
+            connection.execute(f"PRAGMA application_id = {marked(current)}")
             connection.execute("COMMIT")
         except BaseException:
             connection.execute("ROLLBACK")
@@ -335,6 +384,13 @@ def _spoils_all(error: Exception) -> bool:
     )
 
 
+def newer(path: Path, version: int, current: int) -> StoreError:
+    return StoreError(
+        f"{path} was written by a newer version of fsm-agent (format {version}, this one reads up to {current}); "
+        "update fsm-agent, or use another home directory"
+    )
+
+
 def as_store_error(error: BaseException, path: Path) -> Exception:
     """One line that says what is wrong with the file and what to do; other errors as they are."""
     if isinstance(error, sqlite3.Error):
@@ -344,8 +400,11 @@ def as_store_error(error: BaseException, path: Path) -> Exception:
             hint = "the disk is full; make room, the turn can then be resumed"
         elif "locked" in lower:
             hint = "another program holds its lock; close it and try again"
-        elif "malformed" in lower or "not a database" in lower:
-            hint = f"it is damaged; move {path.name} away (and restore a backup) to go on"
+        elif any(word in lower for word in ("malformed", "not a database", "could not decode", "unsupported file format")):
+            hint = (
+                f"it is damaged; restore a backup, or move {path.name} away to begin anew; "
+                "what can be read is in `fsm-agent sessions`, and what `sqlite3 FILE .recover` gives"
+            )
         elif "readonly" in lower or "unable to open" in lower:
             hint = "it cannot be written; check the permissions of the file and its directory"
         else:

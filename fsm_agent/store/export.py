@@ -7,7 +7,6 @@ forked from. A turn brings its session as it was at its end.
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator
@@ -20,6 +19,7 @@ from fsm_agent.store.database import Database, as_store_error
 from fsm_agent.store.lines import KINDS, End, Header, Line
 from fsm_agent.store.read import Turns
 from fsm_agent.store.rows import transcript
+from fsm_agent.store.sealed import loads
 
 SECRET = re.compile(
     r"(?i)\A(x-)?(api[_-]?key|(access|refresh|auth|bearer)?[_-]?token|(client[_-]?)?secret|passw(or)?d|authorization)\Z"
@@ -135,7 +135,7 @@ def _value(line: type[Line], name: str, value: Any) -> Any:
     annotation = str(line.model_fields[name].annotation)
     if annotation == str(bool):
         return bool(value)
-    return json.loads(value) if value is not None and ("dict" in annotation or "list" in annotation) else value
+    return loads(value) if value is not None and ("dict" in annotation or "list" in annotation) else value
 
 
 def _cut(fields: dict[str, Any], kind: str, chosen: _Chosen) -> dict[str, Any] | None:

@@ -8,9 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsm_agent.errors import StoreError
-from fsm_agent.store.database import as_store_error
+from fsm_agent.store.database import as_store_error, newer
 from fsm_agent.store.schema import VERSIONS
+from fsm_agent.store.sealed import loads
 from fsm_agent.store.store import FILE
+from fsm_agent.store.whole import format_of, look_through, looking
+
+TEXTS = {
+    "sessions": ("prompts", "meter", "guard", "usage"),
+    "messages": ("body",),
+    "transcripts": ("numbers",),
+    "turns": ("settings", "start", "result", "final", "answers"),
+    "given": ("history",),
+    "transitions": ("guards", "changes", "delta"),
+    "effects": ("request", "reply"),
+}
+"""Columns that hold JSON, most of them with a checksum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +38,41 @@ class Health:
 
 
 def health(home: Path) -> Health | None:
-    """What is in the file of a home, every page of it read; ``None`` when there is none yet. Raises ``StoreError`` for one that
-    is damaged, locked, or of a newer version."""
+    """What is in the file of a home, every page and every text of it read; ``None`` when there is none yet. Raises ``StoreError``
+    for one that is damaged, locked, or of a newer version."""
     path = home / FILE
     if not path.exists():
         return None
     try:
-        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=1)) as c:
-            version = int(c.execute("PRAGMA user_version").fetchone()[0])
+        with contextlib.closing(looking(path)) as c:
+            version, _ = format_of(c)
             if version > len(VERSIONS):
-                raise StoreError(f"{path} was written by a newer version of fsm-agent (format {version}); update fsm-agent")
-            if (said := c.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
-                raise sqlite3.DatabaseError(f"malformed: {' '.join(said.split())}")
+                raise newer(path, version, len(VERSIONS))
+            look_through(c, path)
+            if version:
+                _read_texts(c, path)
             sessions = c.execute("SELECT COUNT(*) FROM sessions").fetchone()[0] if version else 0
             unfinished = c.execute("SELECT COUNT(*) FROM turns WHERE ended IS NULL").fetchone()[0] if version else 0
     except sqlite3.Error as error:
         raise as_store_error(error, path) from error
     size = sum(one.stat().st_size for one in (path, path.with_name(f"{FILE}-wal")) if one.exists())
     return Health(path, size, version, sessions, unfinished)
+
+
+def _read_texts(c: sqlite3.Connection, path: Path) -> None:
+    """Raise ``StoreError`` with the number of texts that are not what was written, and where the first of them is."""
+    damaged: list[str] = []
+    for table, columns in TEXTS.items():
+        there = {name for _, name, *_ in c.execute(f"PRAGMA table_info({table})")}
+        for column in (name for name in columns if name in there):
+            key = "id" if "id" in there else "session" if "session" in there else "turn"
+            for owner, text in c.execute(f"SELECT {key}, {column} FROM {table} WHERE {column} IS NOT NULL"):  # noqa: S608 - ours
+                try:
+                    loads(text)
+                except StoreError:
+                    damaged.append(f"{column} in {table}, {key} {owner}")
+    if damaged:
+        raise StoreError(
+            f"{path} has {len(damaged)} damaged texts, the first is {damaged[0]}; its pages are whole, so it can be used "
+            "without them; a backup has them"
+        )

@@ -7,7 +7,6 @@ turns, one short transaction at a time, so that nobody waits long for the writer
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any
 
 from fsm_agent.errors import StoreError
 from fsm_agent.store.database import Database
+from fsm_agent.store.sealed import loads
 from fsm_agent.store.words import columns, plain_text
 
 INDEX, MARK, FORMAT_MARK = "message_index", "message_index", "message_index_format"
@@ -90,7 +90,7 @@ def index_batch(connection: sqlite3.Connection, rows: int, chars: int) -> bool:
     )
     batch: list[tuple[int, str, str, str]] = []
     for message, role, session, at, kind, body in found:
-        words, singles, tags = columns(plain_text(json.loads(body)), role, session, at)
+        words, singles, tags = columns(_text(body), role, session, at)
         batch.append((message, words, singles, f"{tags} {kind}"))
         chars -= len(words)
         if chars <= 0:
@@ -100,6 +100,14 @@ def index_batch(connection: sqlite3.Connection, rows: int, chars: int) -> bool:
     _insert(connection, batch)
     _set_mark(connection, MARK, batch[-1][0])
     return len(batch) == rows or chars <= 0
+
+
+def _text(body: str) -> str:
+    """A damaged message does not keep the others from being found."""
+    try:
+        return plain_text(loads(body))
+    except StoreError:
+        return ""
 
 
 def _insert(connection: sqlite3.Connection, batch: list[tuple[int, str, str, str]]) -> None:

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from fsm_agent.codec import dumps
 from fsm_agent.store.recording import Origin
+from fsm_agent.store.sealed import dumps
 
 FORMAT = 1
 

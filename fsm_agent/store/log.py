@@ -17,7 +17,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from fsm_agent.codec import dumps
 from fsm_agent.deltas import Tracker
 from fsm_agent.errors import JournalError, StaleCopyError, StoreError
 from fsm_agent.journal import UNKNOWN, Exchange, Step
@@ -28,6 +27,7 @@ from fsm_agent.sessions import Session
 from fsm_agent.store.database import Database, Job
 from fsm_agent.store.recording import IN_DOUBT, Origin, Recording
 from fsm_agent.store.rows import Kept, changed, named, refuse_unless_ours, reply_json, request_json, write_notes
+from fsm_agent.store.sealed import dumps, opened
 
 ACTS = (CallModel, RunTool, AskApproval)
 """Requests that take long or act on the world: they are in the journal while they are in flight."""
@@ -157,9 +157,9 @@ class TurnLog:
         """``ended``, on a copy of the session that was read again: rows of this turn that are not in it are written behind it."""
         with self._database.reading() as c:
             said = "SELECT body FROM messages WHERE session = ? AND turn = ?"
-            stored = Counter(body for (body,) in c.execute(said, (self.session.id, self._turn.turn_id)))
+            stored = Counter(opened(body) for (body,) in c.execute(said, (self.session.id, self._turn.turn_id)))
         for row in self._turn.rows:
-            if stored[body := dumps(row.to_dict())]:
+            if stored[body := opened(dumps(row.to_dict()))]:
                 stored[body] -= 1
             else:
                 self.session.append([row])

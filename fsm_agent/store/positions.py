@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fsm_agent.codec import dumps
 from fsm_agent.messages import Message
 from fsm_agent.sessions import Session
 from fsm_agent.store.database import Job
 from fsm_agent.store.read import TurnInfo, Turns
 from fsm_agent.store.recording import Recording
 from fsm_agent.store.rows import METER, insert_session, message_of, transcript
+from fsm_agent.store.sealed import dumps, loads
 from fsm_agent.store.store import Begun, Store
 from fsm_agent.store.titles import free_title
 
@@ -49,7 +48,7 @@ def position_of(store: Store, turn_id: str, seq: int | None = None) -> Position:
     last = turns.steps(turn_id, at, at) if at else []
     session, version, length, newest = snapshot["history"]
     with store.database.reading() as c:
-        settings, answers = map(json.loads, c.execute(_KEPT, (turn_id,)).fetchone())
+        settings, answers = map(loads, c.execute(_KEPT, (turn_id,)).fetchone())
         # before its first move a turn has loaded no row yet, and goes on with all that its session had when it began
         stored = transcript(c, session, version, length if at else None)
         rows = [(number, message_of(body)) for number, body in stored if at or number <= newest]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,6 +11,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.journal import Step
 from fsm_agent.store.database import Database
 from fsm_agent.store.rows import transcript
+from fsm_agent.store.sealed import loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +119,13 @@ class Turns:
         """The transcript after ``seq`` moves, oldest first; by default as it is now."""
         with self._database.reading() as c:
             session, version, length, _ = self._snapshot(c, turn_id, seq)["history"]
-            return [json.loads(body) for _, body in transcript(c, session, version, length)]
+            return [loads(body) for _, body in transcript(c, session, version, length)]
 
     def result(self, turn_id: str) -> dict[str, Any] | None:
         """The result without messages and states; ``None`` until the turn has ended."""
         with self._database.reading() as c:
             row = c.execute("SELECT result FROM turns WHERE id = ?", (turn_id,)).fetchone()
-        return json.loads(row[0]) if row and row[0] else None
+        return loads(row[0]) if row and row[0] else None
 
     def _snapshot(self, c: sqlite3.Connection, turn_id: str, seq: int | None) -> dict[str, Any]:
         info, at_end = _info(c, turn_id), seq is None
@@ -138,8 +138,8 @@ class Turns:
         rows = c.execute("SELECT delta FROM transitions WHERE turn = ? AND seq <= ? ORDER BY seq", (turn_id, seq)).fetchall()
         given = c.execute("SELECT history FROM given WHERE turn = ?", (turn_id,)).fetchone() if seq == 0 else None
         deltas = [delta for (delta,) in rows] + ([final] if final and at_end else [])
-        snapshot = patched(json.loads(start), map(json.loads, deltas)) | {"seq": seq}
-        return snapshot | {"supplied_history": json.loads(given[0])} if given else snapshot
+        snapshot = patched(loads(start), map(loads, deltas)) | {"seq": seq}
+        return snapshot | {"supplied_history": loads(given[0])} if given else snapshot
 
     def _moves(self, c: sqlite3.Connection, turn_id: str, first: int, last: int | None) -> list[tuple[Any, ...]]:
         info = _info(c, turn_id)
@@ -177,12 +177,12 @@ def _owner_of(c: sqlite3.Connection, turn_id: str, seq: int) -> str:
 
 def _effect(row: tuple[Any, ...]) -> Effect:
     seq, ordinal, place, state, kind, name, status, request, reply, at, seconds, origin = row
-    answer = json.loads(reply) if reply else None
-    return Effect(seq, ordinal, place, state, kind, name, status, json.loads(request), answer, at, seconds, origin)
+    answer = loads(reply) if reply else None
+    return Effect(seq, ordinal, place, state, kind, name, status, loads(request), answer, at, seconds, origin)
 
 
 def _step(row: tuple[Any, ...]) -> Step:
     seq, source, event, dest, name, guards, changes, seconds, exit_reason = row
-    pairs = [(label, value) for label, value in json.loads(guards)]
-    moved = [(counter, before, after) for counter, before, after in json.loads(changes)]
+    pairs = [(label, value) for label, value in loads(guards)]
+    moved = [(counter, before, after) for counter, before, after in loads(changes)]
     return Step(seq, source, event, dest, name, pairs, moved, seconds, exit_reason)

@@ -14,6 +14,7 @@ from typing import Any
 from fsm_agent.errors import ConfigError
 from fsm_agent.store.database import Database
 from fsm_agent.store.line import descendants, lineage
+from fsm_agent.store.sealed import loads
 from fsm_agent.store.search import KEPT, STANDING, Among, Hit, Standing, search
 from fsm_agent.store.snippets import snippet_of
 from fsm_agent.store.words import plain_text, query_of
@@ -183,7 +184,7 @@ def _said(
         (session, *values),
     ).fetchall()
     for message, number, role, at, standing, body in rows:
-        said = json.loads(body)
+        said = loads(body)
         is_hit = number == hit and bool(text)
         yield Said(
             message,

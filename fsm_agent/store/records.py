@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from fsm_agent.errors import StoreError
 from fsm_agent.journal import Step
 from fsm_agent.store.listing import SessionInfo, session_info, spent_by
 from fsm_agent.store.read import TurnInfo, Turns
 from fsm_agent.store.rows import transcript
+from fsm_agent.store.sealed import loads
 from fsm_agent.store.spent import Spent
 from fsm_agent.store.store import Store
 
@@ -124,7 +125,7 @@ def _doubts(store: Store, turn_id: str) -> tuple[Doubt, ...]:
             (turn_id,),
         ).fetchall()
     return tuple(
-        Doubt(seq, state, kind, name, safety, status, json.loads(request).get("arguments", {}), at)
+        Doubt(seq, state, kind, name, safety, status, loads(request).get("arguments", {}), at)
         for seq, state, kind, name, safety, status, request, at in rows
     )
 
@@ -133,7 +134,17 @@ def _rows(store: Store, where: str, value: str) -> list[Row]:
     """Without what a visit wrote that was run again."""
     with store.database.reading() as c:
         rows = c.execute(
-            f"SELECT number, turn, at, active, body FROM messages WHERE {where} AND NOT (active = 0 AND version < 0) ORDER BY id",  # noqa: S608
+            f"SELECT number, turn, at, active, role, body FROM messages WHERE {where}"  # noqa: S608
+            " AND NOT (active = 0 AND version < 0) ORDER BY id",
             (value,),
         ).fetchall()
-    return [Row(number, turn, at, bool(active), json.loads(body)) for number, turn, at, active, body in rows]
+    return [Row(number, turn, at, bool(active), _shown(role, body)) for number, turn, at, active, role, body in rows]
+
+
+def _shown(role: str, body: str) -> dict[str, Any]:
+    """A damaged message is shown as it stands there, and does not keep the others from being read."""
+    try:
+        said: dict[str, Any] = loads(body)
+    except StoreError:
+        return {"role": role, "content": f"(this message is damaged) {body.strip()}"}
+    return said

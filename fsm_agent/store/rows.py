@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import functools
-import json
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fsm_agent.codec import codec_of, dumps
+from fsm_agent.codec import codec_of
 from fsm_agent.compaction.guard import CompactionGuard
 from fsm_agent.context import ContextMeter
 from fsm_agent.errors import JournalError
@@ -31,6 +30,7 @@ from fsm_agent.requests import (
     Tell,
 )
 from fsm_agent.sessions import Appended, Continued, Note, Replaced, Session
+from fsm_agent.store.sealed import dumps, loads, opened
 from fsm_agent.texts import clean
 
 PROMPTS = codec_of(dict[str, StoredPrompt])
@@ -129,15 +129,16 @@ def refuse_unless_ours(connection: sqlite3.Connection, turn_id: str, epoch: int)
 
 
 def message_of(body: str) -> Message:
-    return Message.from_dict(json.loads(body))
+    return Message.from_dict(loads(body))
 
 
 def transcript(connection: sqlite3.Connection, session_id: str, version: int, length: int | None = None) -> list[tuple[int, str]]:
-    """(number, body) of the rows of one version of a transcript, in order; at most ``length``."""
+    """(number, body) of the rows of one version of a transcript, in order; at most ``length``. Raises ``StoreError`` for
+    a body that is damaged."""
     row = connection.execute(
         "SELECT numbers FROM transcripts WHERE session = ? AND version = ?", (session_id, version)
     ).fetchone()
-    base: list[int] = json.loads(row[0]) if row else []
+    base: list[int] = loads(row[0]) if row else []
     found: list[tuple[int, str]] = []
     if base:
         first = connection.execute(
@@ -148,7 +149,7 @@ def transcript(connection: sqlite3.Connection, session_id: str, version: int, le
     found += connection.execute(
         "SELECT number, body FROM messages WHERE session = ? AND version = ? ORDER BY number", (session_id, version)
     ).fetchall()
-    return found if length is None else found[:length]
+    return [(number, opened(body)) for number, body in (found if length is None else found[:length])]
 
 
 def request_json(session: Session, request: Any) -> str:

@@ -17,6 +17,7 @@ from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.store.database import Database
 from fsm_agent.store.indexing import INDEX, Progress, catch_up, forget, looks_damaged, there
 from fsm_agent.store.line import lineage
+from fsm_agent.store.sealed import loads
 from fsm_agent.store.snippets import EMPTY, Snippet, scores, snippet_of
 from fsm_agent.store.words import DAY, Query, day_tag, plain_text, query_of, session_tag
 
@@ -176,7 +177,7 @@ def _hit(connection: sqlite3.Connection, row: Sequence[Any], roots: dict[str, st
     message, session, title, turn, number, role, at, standing, body = row
     if session not in roots:
         roots[session] = lineage(connection, session)
-    said = json.loads(body)
+    said = loads(body)
     if standing == "current" and said.get("summary"):
         standing = "summary"
     return Hit(message, session, roots[session], title, turn, number, role, at, standing, plain_text(said))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import sqlite3
 import threading
@@ -15,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fsm_agent.codec import dumps
 from fsm_agent.errors import ConfigError, JournalError, SessionBusy
 from fsm_agent.messages import Message
 from fsm_agent.sessions import Session
@@ -39,6 +37,7 @@ from fsm_agent.store.rows import (
     transcript,
     write_notes,
 )
+from fsm_agent.store.sealed import dumps, loads
 from fsm_agent.wire import WireCopy
 
 log = logging.getLogger(__name__)
@@ -129,10 +128,10 @@ class Store:
             rows = transcript(c, session.id, row[0])
             last = c.execute("SELECT MAX(number) FROM messages WHERE session = ?", (session.id,)).fetchone()[0]
         session.version, session.revision, session.turns = row[:3]
-        session.prompts = PROMPTS.decode(json.loads(row[3]))
-        _copy(METER.decode(json.loads(row[4])), session.meter)
-        _copy(GUARD.decode(json.loads(row[5])), session.guard)
-        session.usage = USAGE.decode(json.loads(row[6]))
+        session.prompts = PROMPTS.decode(loads(row[3]))
+        _copy(METER.decode(loads(row[4])), session.meter)
+        _copy(GUARD.decode(loads(row[5])), session.guard)
+        session.usage = USAGE.decode(loads(row[6]))
         session.title, session.kind, session.parent, session.end_reason, session.source = row[7:]
         session.numbers = {message_of(body): number for number, body in rows}
         session.rows = list(session.numbers)

@@ -17,6 +17,7 @@ from fsm_agent.masking import mask
 from fsm_agent.store.database import Database
 from fsm_agent.store.read import Turns
 from fsm_agent.store.rows import transcript
+from fsm_agent.store.sealed import loads
 
 TOOLS = (
     "You may call functions. Their signatures are within <tools></tools>; write each call as JSON within "
@@ -31,7 +32,7 @@ def session_trajectory(
     """The transcript of a session as it is now. ``completed`` is that of its last turn."""
     with database.reading() as c:
         version, created, model = c.execute("SELECT version, created, model FROM sessions WHERE id = ?", (session_id,)).fetchone()
-        rows = [json.loads(body) for _, body in transcript(c, session_id, version)]
+        rows = [loads(body) for _, body in transcript(c, session_id, version)]
         last = c.execute(
             "SELECT id, outcome FROM turns WHERE session = ? AND undone IS NULL ORDER BY began DESC, rowid DESC LIMIT 1",
             (session_id,),
@@ -48,7 +49,7 @@ def turn_trajectory(database: Database, turn_id: str, *, raw: bool = False, secr
     with database.reading() as c:
         last = c.execute("SELECT MAX(number) FROM messages WHERE session = ? AND turn = ?", (session, turn_id)).fetchone()[0]
         rows = [
-            json.loads(body)
+            loads(body)
             for place, (number, body) in enumerate(transcript(c, session, version))
             if place < length or newest < number <= (last or 0)
         ]
@@ -121,7 +122,7 @@ def _calls(row: Mapping[str, Any]) -> Iterator[str]:
     for call in row.get("tool_calls", ()):
         function = call["function"]
         try:
-            arguments = json.loads(function["arguments"])
+            arguments = loads(function["arguments"])
         except (ValueError, RecursionError):
             arguments = function["arguments"]
         yield f"<tool_call>\n{json.dumps({'name': function['name'], 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"

@@ -17,6 +17,7 @@ from fsm_agent.store.abandoned import give_up
 from fsm_agent.store.line import compacted_line
 from fsm_agent.store.read import TurnInfo, Turns
 from fsm_agent.store.rows import METER, Kept, changed, message_of, transcript, write_notes
+from fsm_agent.store.sealed import loads
 from fsm_agent.store.store import Store, refuse_if_changed
 
 
@@ -102,7 +103,7 @@ def _before(c: sqlite3.Connection, turn_id: str, session: Session) -> tuple[list
         if parent is None or forked_at is None:
             break
         turn_id = parent
-    snapshot = json.loads(start)
+    snapshot = loads(start)
     home, version, _, newest = snapshot["history"]  # the turn had not loaded any row yet
     stored = [(number, body) for number, body in transcript(c, home, version) if number <= newest]
     return _as_rows(stored, session, home == session.id), METER.decode(snapshot.get("meter", {}))

@@ -1,0 +1,71 @@
+"""Is the file what it was written as? Looked at without changing it, before anything is written to it.
+
+A file is damaged by a disk, a power failure, or a copy that was made while it was written, and none of them leaves a sign
+beside it. So the structure of every page is read once by each process that writes: about a second for each gigabyte.
+Reading does not wait for it. What stands in the texts is checked when they are read (``sealed``).
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+UNMARKED = 2
+"""The last format of which there are files without a mark."""
+LONG = 1.0
+"""Seconds after which it is said what takes so long."""
+_LINES = 100
+
+
+def looking(path: Path) -> sqlite3.Connection:
+    """A connection that cannot write, and that leaves the log as it is when it is closed."""
+    left = path.with_name(f"{path.name}-journal")
+    if left.exists() and left.stat().st_size:  # SQLite alone can undo what a dead process left half done
+        undone = sqlite3.connect(path)
+        undone.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
+        undone.close()
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=1)
+
+
+def format_of(connection: sqlite3.Connection) -> tuple[int, bool]:
+    """The version of the format, 0 for an empty file, and whether it is marked. Raises ``sqlite3.DatabaseError`` when
+    the header says one thing here and another there."""
+    connection.execute("BEGIN")  # all of one moment
+    try:
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        mark = int(connection.execute("PRAGMA application_id").fetchone()[0])
+        tables = connection.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()[0]
+    finally:
+        connection.execute("ROLLBACK")
+    if version == mark == tables == 0:
+        return 0, False
+    if mark == 0 and 0 < version <= UNMARKED and tables:
+        return version, False
+    if mark != marked(version) or not 0 < version < 256:
+        raise sqlite3.DatabaseError(f"malformed: format {version} and mark {mark:#x} in its header do not belong together")
+    return version, True
+
+
+def marked(version: int) -> int:
+    """The ``application_id`` of a file of this format: "fsm" and the number once more, so that a flip in either is told
+    from a file of another version."""
+    return int.from_bytes(b"fsm") << 8 | version
+
+
+def look_through(connection: sqlite3.Connection, path: Path) -> None:
+    """Read every page. Raises ``sqlite3.DatabaseError`` that says what is wrong with the first one that is not whole.
+    What the full-text index says may be wrong: it is made anew."""
+    size = path.stat().st_size // 1_000_000
+    told = threading.Timer(LONG, log.warning, ("looking through %s (%d MB) before it is written to", path, size))
+    told.daemon = True
+    told.start()
+    try:
+        lines = [line for (line,) in connection.execute(f"PRAGMA quick_check({_LINES})") if "FTS5 table" not in line]
+    finally:
+        told.cancel()
+    if lines not in (["ok"], []):
+        raise sqlite3.DatabaseError(f"malformed: {' '.join(lines[0].split())}")

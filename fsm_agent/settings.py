@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from functools import reduce
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from fsm_agent.errors import ConfigError
@@ -22,12 +24,21 @@ ENV_PREFIX = "FSM_AGENT_"
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
 Ratio = Annotated[float, Field(gt=0, le=1)]
+Heartbeat = Annotated[float, Field(ge=0.1, le=3600)]
+"""Seconds between two signs of life. Each is a line for a person; too many slow down what is waited for."""
 BudgetMode = Literal["independent", "shared", "tree_cap"]
 Verdict = Literal["ask", "allow", "deny"]
 
 
 class Group(BaseModel):
+    """Every field has a default, so that each can be set alone."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def contradiction(allowed: str, **values: Any) -> PydanticCustomError:
+    """The error of a group in which each of these fields is in its range, and they do not go together."""
+    return PydanticCustomError("contradiction", "{allowed}", {"allowed": allowed, "values": values})
 
 
 class Budget(Group):
@@ -43,51 +54,84 @@ class Wave(Group):
     base: Seconds
     cap: Seconds
 
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.cap < self.base:
+            raise contradiction("a cap that is not below the base", cap=self.cap, base=self.base)
+        return self
+
+
+class ExceptionWave(Wave):
+    base: Seconds = 2
+    cap: Seconds = 60
+
+
+class InvalidWave(Wave):
+    base: Seconds = 5
+    cap: Seconds = 120
+
 
 class Backoff(Group):
     """``jitter``: up to this share of the delay is added at random."""
 
-    exception: Wave = Wave(base=2, cap=60)
-    invalid: Wave = Wave(base=5, cap=120)
+    exception: ExceptionWave = ExceptionWave()
+    invalid: InvalidWave = InvalidWave()
     jitter: Annotated[float, Field(ge=0, le=1)] = 0.5
     seed: int | None = None
 
 
 class BySize(Group):
-    """Seconds without a chunk, by the size of the request in tokens."""
+    """Seconds without a chunk, by the size of the request in tokens. A number in its place is all three."""
 
     base: Seconds
     above_50k: Seconds
     above_100k: Seconds
 
+    @model_validator(mode="before")
+    @classmethod
+    def _one_for_all(cls, value: Any) -> Any:
+        return for_all_sizes(value)
+
     def of(self, tokens: int) -> float:
         return self.above_100k if tokens > 100_000 else self.above_50k if tokens > 50_000 else self.base
 
-
-def _by_size(value: Any) -> Any:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        value = {"base": value}
-    if isinstance(value, Mapping) and "base" in value:
-        return {"above_50k": value["base"], "above_100k": value["base"], **value}
-    return value
+    @property
+    def each(self) -> tuple[float, ...]:
+        return self.base, self.above_50k, self.above_100k
 
 
-AnySize = Annotated[BySize, BeforeValidator(_by_size)]
+def for_all_sizes(value: Any) -> Any:
+    """A number as a limit for each size; anything else as it is."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return dict.fromkeys(BySize.model_fields, value) if is_number else value
+
+
+class StreamSizes(BySize):
+    base: Seconds = 180
+    above_50k: Seconds = 240
+    above_100k: Seconds = 300
+
+
+class WholeSizes(BySize):
+    base: Seconds = 90
+    above_50k: Seconds = 150
+    above_100k: Seconds = 240
 
 
 class Stale(Group):
-    """When an attempt without a new chunk counts as dead. A single number sets all three sizes. ``local`` is used for
-    servers on this machine, unless ``stream`` was set. ``giveup``: so many dead attempts in a row open the breaker."""
+    """When an attempt without a new chunk counts as dead. ``local`` is used for servers on this machine,
+    unless ``stream`` is not its default. ``giveup``: so many dead attempts in a row open the breaker."""
 
-    stream: AnySize = BySize(base=180, above_50k=240, above_100k=300)
-    whole: AnySize = BySize(base=90, above_50k=150, above_100k=240)
+    stream: StreamSizes = StreamSizes()
+    whole: WholeSizes = WholeSizes()
     local: Seconds = 900
     giveup: Annotated[int, Field(ge=1)] = 5
 
     def after(self, tokens: int, *, streaming: bool, local: bool, floor: float = 0.0) -> float:
-        """Seconds of silence that a request of this size may have; ``floor`` is the model's own. What a user set wins."""
-        if "stream" in self.model_fields_set:
-            return self.stream.of(tokens)
+        """Seconds of silence that a request of this size may have; ``floor`` is the model's own. What a user
+        set wins. That is told by the value: those that are stored with a turn do not say who set them."""
+        if (own := self.stream.of(tokens)) != StreamSizes().of(tokens):
+            return own
         if local:
             return self.local
         return max(floor, (self.stream if streaming else self.whole).of(tokens))
@@ -102,8 +146,8 @@ class Timeout(Group):
 class Poll(Group):
     """``control``: how often limits are looked at; ``heartbeat``: how often a long wait says so. Seconds."""
 
-    control: Annotated[float, Field(gt=0, le=60)] = 0.3
-    heartbeat: Annotated[float, Field(gt=0, le=3600)] = 30
+    control: Annotated[float, Field(ge=0.001, le=60)] = 0.3
+    heartbeat: Heartbeat = 30
 
 
 class Cooldown(Group):
@@ -228,7 +272,7 @@ class Delegation(Group):
     summary_max_chars: Annotated[int, Field(ge=100)] = 24_000
     headroom_fraction: Ratio = 0.5
     summary_min_chars: Annotated[int, Field(ge=100)] = 2_000
-    heartbeat: Annotated[float, Field(gt=0, le=3600)] = 30
+    heartbeat: Heartbeat = 30
     stale_idle: Seconds = 450
     stale_in_tool: Seconds = 1_200
 
@@ -352,10 +396,8 @@ class Settings(BaseSettings):
     def __init__(self, **given: Any) -> None:
         try:
             super().__init__(**given)
-        except ValidationError as error:
-            raise _explain(error) from None
-        except SettingsError as error:
-            raise _unreadable(error) from None
+        except (ValidationError, SettingsError) as error:
+            raise _explained(error) from None
 
     @classmethod
     def of(cls, value: Settings | Mapping[str, Any] | None = None, file: Mapping[str, Any] | None = None) -> Settings:
@@ -365,8 +407,8 @@ class Settings(BaseSettings):
             return value
         if value is not None and not isinstance(value, Mapping):
             raise ConfigError("settings have the wrong type", value, "a Settings instance or a mapping")
-        given = dict(value or {})
-        return cls(**given) if not file else cls(**merged(merged(file, from_environment()), given))
+        layers = (file or {}, from_environment(), value or {})
+        return cls(**reduce(merged, map(_spelled_out, layers)))
 
     @classmethod
     def settings_customise_sources(
@@ -394,7 +436,7 @@ def from_environment() -> dict[str, Any]:
     try:
         return EnvSettingsSource(Settings)()
     except SettingsError as error:
-        raise _unreadable(error) from None
+        raise _explained(error) from None
 
 
 def unknown_variables() -> list[str]:
@@ -413,27 +455,16 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     return result
 
 
-def _unreadable(error: SettingsError) -> ConfigError:
-    """The library names only the group; the text that was no JSON tells which variable held it."""
-    text = getattr(error.__cause__, "doc", None)
-    holds = (name for name, value in os.environ.items() if value == text and name.upper().startswith(ENV_PREFIX))
-    return ConfigError(
-        f"{next(holds, str(error))} cannot be read", text, """JSON, for example '["one", "two"]' or '{"name": 1}'"""
-    )
+def _spelled_out(layer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A number for all sizes becomes one for each, so that a layer above can replace a single one of them."""
+    stale = layer.get("stale")
+    if not isinstance(stale, Mapping):
+        return layer
+    sizes = {name: for_all_sizes(stale[name]) for name in ("stream", "whole") if name in stale}
+    return {**layer, "stale": {**stale, **sizes}}
 
 
-def _explain(error: ValidationError) -> ConfigError:
-    from fsm_agent.ranges import every_setting  # it is made from the classes above
+def _explained(error: ValidationError | SettingsError) -> ConfigError:
+    from fsm_agent.setting_errors import explained  # it is made from the classes above
 
-    first = error.errors(include_url=False)[0]
-    path = [str(part) for part in first["loc"]]
-    name = ".".join(path) or "settings"
-    if first["type"] == "extra_forbidden":
-        group: Any = Settings
-        for part in path[:-1]:
-            group = group.model_fields[part].annotation
-        return ConfigError(f"unknown setting {name}", first["input"], ", ".join(group.model_fields))
-    variable = f"{ENV_PREFIX}{'__'.join(path).upper()}"
-    origin = f" ({variable})" if os.environ.get(variable) == first["input"] else ""
-    known = every_setting().get(name)
-    return ConfigError(f"setting {name}{origin} is out of range", first["input"], known.allowed if known else first["msg"])
+    return explained(error)

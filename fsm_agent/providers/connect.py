@@ -44,9 +44,9 @@ def connect(choice: Choice, settings: Settings, clock: Clock) -> ModelPort:
     url, key = choice.base_url or "", choice.keys[0] if choice.keys else ""
     limits: Limits = {
         "connect": timeout.connect,
-        "read": max(stale.local, stale.stream.above_100k, stale.whole.above_100k, timeout.read),
+        "read": max(stale.local, timeout.read, *stale.stream.each, *stale.whole.each),
         "total": timeout.total,
-        "linger": min(LINGER, stale.stream.base / 2),
+        "linger": min(LINGER, min(stale.stream.each) / 2),
         "now": clock.now,
     }
     issuer = View.of(choice.runtime(), frozenset()).issuer

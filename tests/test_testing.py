@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import http.client
 import json
 import socket
@@ -298,6 +299,17 @@ def test_closing_does_not_wait_for_anybody() -> None:
         with pytest.raises((ConnectionError, http.client.HTTPException)):
             connection.getresponse()
     assert server.closed_early == 0
+
+
+def test_no_socket_is_left_of_clients_that_come_while_it_closes() -> None:
+    """Python would warn of one, which is an error here."""
+    for _ in range(20):
+        server = ScriptedServer().start()
+        clients = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(3)]
+        server.close()
+        for client in clients:
+            client.close()
+    gc.collect()
 
 
 def test_a_script_is_checked() -> None:

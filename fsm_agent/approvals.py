@@ -67,12 +67,13 @@ class Approvals:
             workdir=self._workdir,
         )
         child._origin, child._turnstiles, child._nobody, child._hooks = origin, self._turnstiles, CHILD, self._hooks
+        child._imported = self._imported
         return child
 
     def for_imported(self) -> Approvals:
-        """Those of a turn that came in a file, whose calls a stranger may have written: all are asked about but those
-        that only read here, and what was allowed beforehand was not meant for them. What forbids holds, and so does a yes
-        for the session of that turn, which can only have been given since."""
+        """Those of a turn that came in a file, and of its children: a stranger may have written their calls. So all are
+        asked about but those that only read here, and what was allowed beforehand was not meant for them. What forbids
+        holds, and so does a yes for the session of that turn, which can only have been given since."""
         strict = copy.copy(self)
         strict._imported, strict._specs = True, {}
         return strict

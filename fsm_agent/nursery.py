@@ -14,6 +14,7 @@ from fsm_agent.callbacks import Callbacks
 from fsm_agent.requests import Saved
 from fsm_agent.sessions import Session
 from fsm_agent.settings import Delegation
+from fsm_agent.store.read import Turns
 from fsm_agent.texts import one_line
 from fsm_agent.tools import Tool, as_tool
 from fsm_agent.tools.source import ToolSource
@@ -86,6 +87,8 @@ class Nursery:
         session.kind, session.source, session.parent = "child", "child", order.parent_session
         goal = one_line(order.goal, 200)
         approvals = world.approvals.for_child(callbacks, goal, ask=limits.approvals == "ask" and not order.unattended)
+        if Turns(world.store.database).info(order.parent_turn).imported:
+            approvals = approvals.for_imported()
         return self._make(
             **{
                 **self._given,

@@ -353,6 +353,24 @@ def test_a_fork_of_it_asks_as_well_and_a_turn_that_begins_here_does_not(tmp_path
     assert not other.agent.journal.info(result.turn_id).imported
 
 
+@pytest.mark.parametrize(("approvals", "ran"), [("deny", ["look"]), ("ask", ["note", "look"])])
+def test_what_it_gives_to_children_they_do_under_its_own_rules(tmp_path: Path, approvals: str, ran: list[str]) -> None:
+    """Else one yes to a task would be a yes to whatever the child makes of it."""
+    turn, lines = made_by(tmp_path / "a", call("delegate_task", {"tasks": [{"goal": "the task"}]}, "c1"), toolsets=["delegate"])
+    imported(tmp_path / "b", lines)
+
+    def says(body: Any) -> Any:
+        done = any(row["role"] == "tool" for row in body["messages"])
+        child = any(row["content"] == "the task" for row in body["messages"] if row["role"] == "user")
+        return tools(call("note", {}, "k1"), call("look", {}, "k2")) if child and not done else text("end")
+
+    rules = {"delegation": {"approvals": approvals}}
+    desk = Desk(tmp_path / "b", model=ScriptedModel(repeat(says)), answer="once", toolsets=["delegate"], settings=rules)
+    desk.agent.resume(turn).run()
+    assert desk.asked == ["delegate_task", *(["note"] if approvals == "ask" else [])]
+    assert desk.ran == ran
+
+
 def test_a_yes_among_the_answers_of_a_fork_is_none(tmp_path: Path) -> None:
     own = Desk(tmp_path / "a", tools(call("danger", {}, "c1")), answer="once")
     turn = own.agent.run_conversation("go").turn_id

@@ -77,6 +77,14 @@ def test_what_needed_no_yes_then_and_is_forbidden_now_does_not_run(tmp_path: Pat
     assert "it is forbidden" in desk.results(turn)[0]
 
 
+def test_a_turn_that_goes_on_keeps_its_limits_and_has_no_rules_of_its_own(tmp_path: Path) -> None:
+    before = {"approval": {"bypass": True}, "max_iterations": 7}
+    turn, _ = left_at(tmp_path, lambda happened: happened.state == "ExecuteTools", NOTE, settings=before)
+    found = Desk(tmp_path, settings=DENIED).agent.resume(turn)._state.settings  # type: ignore[attr-defined]
+    assert (found.max_iterations, found.approval.bypass) == (7, False)
+    assert found.approval.policy["note"] == "deny"
+
+
 def test_a_yes_is_for_the_process_in_which_it_was_given(tmp_path: Path) -> None:
     turn, _ = left_at(tmp_path, is_of(AskApproval, "c1"), DANGER, answer="once")
     turn, again = left_at(tmp_path, is_of(AskApproval, "c1"), resume=turn, answer="once")
@@ -164,7 +172,7 @@ def test_an_unsafe_call_that_was_running_is_in_doubt_whatever_its_tool_says_now(
 
 @pytest.mark.parametrize(
     ("name", "arguments", "repeated"),
-    [("danger", "{}", False), ("look", '{"name":"elsewhere"}', False), ("look", '{"name":"here"}', True)],
+    [("danger", '{"name":"here"}', False), ("look", '{"name":"elsewhere"}', False), ("look", '{"name":"here"}', True)],
     ids=["it is unsafe now", "it would be made with other arguments now", "the same"],
 )
 def test_a_call_that_was_harmless_is_repeated_only_as_it_was(tmp_path: Path, name: str, arguments: str, repeated: bool) -> None:

@@ -95,7 +95,7 @@ class Backends:
             backend.choice.runtime(primary=self._index == 0),
             streaming=backend.streaming,
             usable_fallbacks=len(rest),
-            possible_rekeys=backend.keys.possible_rekeys,
+            possible_rekeys=max(each.keys.possible_rekeys for each in (backend, *rest)),
             next_window=rest[0].choice.window if rest else None,
         )
 

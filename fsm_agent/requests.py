@@ -57,7 +57,8 @@ class Runtime:
     """The provider in use, and what could still be switched to. ``window`` in tokens, ``None`` when unknown.
     ``stale_floor``: seconds that a model which thinks before it speaks may be silent at least.
     ``effort_key``: how chat completions ask for reasoning, empty where they cannot.
-    ``next_window`` is the window of the next usable fallback. Flags come from the provider's profile."""
+    ``next_window`` is the window of the next usable fallback, ``possible_rekeys`` the most that its pool of keys or one of a
+    usable fallback's allows. Flags come from the provider's profile."""
 
     provider: str
     model: str

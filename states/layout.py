@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fsm_agent.diagram.layout import Layout
 
 LAYOUT: Layout = {
-    "size": (1600, 910),
+    "size": (1600, 912),
     "boxes": {
         "Prepare": (16, 24, 200),
         "BuildMessages": (450, 20, 700),

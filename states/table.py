@@ -29,7 +29,7 @@ COUNTERS = (
 BLOCK = ("opened", "sends", "rebuilds", "retries", "rekeys", "compactions", "overflows")  # a reply closes the block
 EMPTIES = ("nudges", "prefills", "empties")  # a compaction gives the ladder of blanks back
 STREAKS = ("continuations", "strikes", "recalls", *EMPTIES)  # a tool round ends all streaks
-PROVIDER = ("retries", "repairs", "compactions", "overflows", *EMPTIES)  # a fallback starts afresh
+PROVIDER = ("retries", "rekeys", "repairs", "compactions", "overflows", *EMPTIES)  # a fallback starts afresh
 
 # Rungs
 
@@ -106,8 +106,8 @@ LINES = lines_of({
     ],
     "ClassifyError": [
         on("repairable", REPAIR, end("non_retryable_error"), why="this repair was not yet done on this provider"),
-        on("bad_key", REKEY, end("non_retryable_error"), why="401, billing: refreshable, or another key is ready"),
-        on("key_limited", ONE_RETRY, REKEY, end("api_retries_exhausted"), why="429 while another key is ready"),
+        on("bad_key", REKEY, FALLBACK, end("non_retryable_error"), why="401, billing: refreshable, or more keys"),
+        on("key_limited", ONE_RETRY, REKEY, FALLBACK, RETRY, end("api_retries_exhausted"), why="429, more keys"),
         on("limited", FALLBACK, RETRY, end("api_retries_exhausted"), why="429, upstream limit, invalid shape"),
         on("overloaded", ONE_RETRY, FALLBACK, RETRY, end("api_retries_exhausted"), why="503, 529, timeout"),
         on("unreachable", ONE_RETRY, FALLBACK, RETRY, REBUILD, end("api_retries_exhausted"), why="transport, on primary"),

@@ -160,11 +160,15 @@ def test_what_only_the_old_has_is_put_where_it_was() -> None:
 
 # Proofs and bounds
 
-WITHOUT_REKEYS = {"resets": tuple(name for name in BLOCK if name != "rekeys")}
+
+def less_rekeys(resets: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in resets if name != "rekeys")
+
+
 OLDER = replace(
     TURN,
-    lines=tuple(replace(line, resets=WITHOUT_REKEYS["resets"]) if line.resets == BLOCK else line for line in TURN.lines),
-    reset_groups={**TURN.reset_groups, "BLOCK": WITHOUT_REKEYS["resets"]},
+    lines=tuple(replace(line, resets=less_rekeys(line.resets)) for line in TURN.lines),
+    reset_groups={**TURN.reset_groups, "BLOCK": less_rekeys(BLOCK)},
 )
 """The table before a reply gave the rekeys back: one word in one line of the file."""
 
@@ -173,13 +177,28 @@ OLDER = replace(
 def test_a_one_word_reset_shows_up_in_the_formula() -> None:
     found = proved(OLDER, TURN)
     requests = next(bound for bound in found.bounds if bound.quantity == "visits of CallLLM" and not bound.caps)
-    assert (requests.old_value, requests.new_value, requests.by) == (2410, 2772, "+ blocks·rekeys − rekeys")
+    assert (requests.old_value, requests.new_value, requests.by) == (2414, 2776, "+ blocks·rekeys − rekeys")
     assert found.old_ok
     assert found.new_ok
-    assert found.old_ranking != found.new_ranking
+    assert found.old_ranking == found.new_ranking, "a fallback gives them back in both"
     text = as_diff_markdown(Version("old", OLDER), Version("new", TURN), compare(OLDER, TURN), found)
-    assert "| visits of CallLLM, without caps | 2,410 | 2,772 | `+ blocks·rekeys − rekeys` |" in text
+    assert "| visits of CallLLM, without caps | 2,414 | 2,776 | `+ blocks·rekeys − rekeys` |" in text
     assert "| ~ | `CallLLM.tools` | → ExecuteTools | ExecuteTools | resets + rekeys |" in text
+
+
+def test_a_counter_that_is_given_back_loses_its_place_in_the_ranking() -> None:
+    """In the older version neither a reply nor a fallback gave the rekeys back."""
+    kept = tuple(
+        replace(line, ladder=tuple(replace(rung, resets=less_rekeys(rung.resets)) for rung in line.ladder))
+        for line in OLDER.lines
+    )
+    oldest = replace(OLDER, lines=kept)
+    found = proved(oldest, TURN)
+    assert (found.old_ok, found.new_ok) == (True, True)
+    assert found.old_ranking[0].endswith("iterations, free_rounds, graces, fallbacks, rekeys")
+    assert found.new_ranking[0].endswith("iterations, free_rounds, graces, fallbacks")
+    text = as_diff_markdown(Version("old", oldest), Version("new", TURN), compare(oldest, TURN), found)
+    assert "## Ranking, the proof that every turn ends" in text
 
 
 @pytest.mark.slow
@@ -218,7 +237,7 @@ def test_a_version_that_does_not_end_is_named_with_the_fix() -> None:
     text = as_diff_markdown(Version("old", TURN), Version("new", endless), compare(TURN, endless), found)
     assert "**the new version is not proved any more**" in text
     assert "ClassifyError.unreachable/4: can repeat for ever" in text
-    assert "| visits of CallLLM, without caps | 2,772 | – |  |" in text
+    assert "| visits of CallLLM, without caps | 2,776 | – |  |" in text
     assert "visits of CallLLM: no bound" in visible_text(written(united_of(TURN, endless), "svg"))
 
 

@@ -78,7 +78,7 @@ def test_a_ladder_expands_to_rows_that_exclude_each_other() -> None:
 
 def test_the_turn_has_the_size_of_its_draft() -> None:
     assert len(TURN.states) == 8
-    assert len(TURN.rows) == 126
+    assert len(TURN.rows) == 129
     assert len(TURN.by_event) == 67
     assert len(TURN.counters) == 19
     assert sum(1 for source, event in TURN.by_event if event not in TURN.is_macro) == 53

@@ -22,6 +22,7 @@ GROUPS: dict[str, dict[str, Any]] = {
     "asking again": {"empties": 1},
     "errors": {"retries": 2, "rekeys": 1},
     "fallbacks": {"fallbacks": 1, "retries": 2},
+    "keys and fallbacks": {"fallbacks": 1, "retries": 1, "rekeys": 1},
 }
 
 
@@ -42,6 +43,7 @@ def configs() -> Iterator[Config]:
     yield config("last words", iterations=1, graces=2, retries=1, fallbacks=1, continuations=1, acks=1, strikes=1, window=True)
     yield config("blanks", iterations=3, nudges=1, prefills=1, empties=1, fallbacks=1, free_rounds=1)
     yield config("errors", iterations=2, retries=2, rekeys=1, fallbacks=1)
+    yield config("keys, no fallback", iterations=1, retries=1, rekeys=1)
     yield config("no fallback", iterations=1, retries=2)
     yield config("refreshes", iterations=2, retries=1, rekeys=1, keys="refresh")
     yield config("compactions", iterations=2, compactions=2, overflows=2, window=True, graces=2)
@@ -76,6 +78,8 @@ def more_configs() -> Iterator[Config]:
     """For pairs of rows: each group of remedies in each situation."""
     yield from configs()
     yield config("refresh and fallback", iterations=2, fallbacks=1, rekeys=1, keys="refresh")
+    yield config("tiny fallback after keys", iterations=1, fallbacks=1, retries=1, rekeys=1, tiny_from=1, window=True)
+    yield config("keys, cut calls", iterations=1, cut_calls=1, compactions=1, fallbacks=1, retries=1, rekeys=1, window=True)
     yield config("tiny fallback in the last word", iterations=0, graces=2, fallbacks=1, tiny_from=1, window=True)
     yield config("wider, one send", iterations=1, overflows=1, fallbacks=1, sends=1, window=True, chain="wider")
     yield config("wider, one send, no compaction", iterations=1, fallbacks=1, sends=1, window=True, chain="wider")

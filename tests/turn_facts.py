@@ -93,7 +93,7 @@ class TurnFacts:
             ordered = "wait"
         elif "empties" in row.spends or (row.event == "compressed" and facts.forced):
             ordered = "later wait"
-        elif row.event == "bad_key":
+        elif row.event == "bad_key" and "rekeys" in row.spends:
             ordered = "rekey"
         elif row.event == "summary_failed" and "fallbacks" in row.spends:
             ordered = "switch"
@@ -166,6 +166,8 @@ class TurnFacts:
             return
         if facts.must not in ("", event) or toolless != (event == "summary_failed"):
             return
+        if "fallbacks" in row.spends:
+            facts = facts._replace(refreshes=0)  # the next entry has a credential of its own
         if facts.refused and "fallbacks" in row.spends:
             return  # the chain is known to be at its end, whatever its limit was
         wider, pool = config.next_is_wider(counts["fallbacks"]), config.keys == "pool" and config.limits["rekeys"] > 0

@@ -173,6 +173,9 @@ class Database:
                 return False
             self.commits += 1
             self.committed()
+        group.clear()  # what the jobs hold is let go of before anybody goes on who was told that they are done
+        waiting.clear()
+        del job
         _tell(done)
         return True
 

@@ -35,7 +35,7 @@ class LiveReply:
 
     @property
     def sent(self) -> bool:
-        """May the provider have got the request? Yes as soon as the port has it, unless the port says that it never left."""
+        """May the provider have got the request? As soon as the port has it, unless that says it never left."""
         return self._begun and not self._held_back
 
     def begin(self) -> None:

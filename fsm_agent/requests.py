@@ -335,8 +335,9 @@ class Failure:
     watchdog), ``breaker`` (not sent: too many stale attempts in a row), ``shape`` (200, but no reply in it), ``encode`` (the
     request could not be written), ``local`` (a bug of ours). ``message`` is one masked line of at most 500 characters;
     ``code`` the provider's structured code or type; ``exception`` the class name; ``detail`` all texts of the error,
-    lower-cased, for matching. ``retry_after`` in seconds from now. ``sent``: the first byte of the request was handed to a
-    connection, so the provider may have got it. ``refreshable`` and ``other_keys`` say what the credentials could still do.
+    lower-cased, for matching. ``retry_after`` in seconds from now. ``sent``: the first byte of the request was
+    handed to a connection, so the provider may have got it. ``refreshable`` and ``other_keys`` say what the
+    credentials could still do.
     """
 
     kind: Literal["http", "transport", "stale", "breaker", "shape", "encode", "local"]
@@ -354,8 +355,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The user interrupted. ``text`` is what was visible by then, ``usage`` what was reported by then; ``sent`` as of a
-    ``Failure``."""
+    """The user interrupted. ``text`` is what was visible by then, ``usage`` what was reported by then; ``sent``
+    as of a ``Failure``."""
 
     text: str = ""
     reasoning: str = ""

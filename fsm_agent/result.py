@@ -68,9 +68,9 @@ class VisitedState(BaseModel):
 class TurnResult(BaseModel):
     """The result of one turn; readable like a dict. Exactly one of completed, failed, partial, interrupted is true.
 
-    ``api_calls`` counts iterations, ``attempts`` the requests really sent, summaries included. A request counts from the moment
-    its first byte is handed to the connection, so ``attempts`` is never less than what the providers received; calls that were
-    under way when a process died count too, because nobody can tell.
+    ``api_calls`` counts iterations, ``attempts`` the requests really sent, summaries included. A request counts
+    from the moment its first byte is handed to the connection, so ``attempts`` is never less than what the
+    providers received; calls that were under way when a process died count too, because nobody can tell.
 
     Token fields are this turn's sums over every response (0 with ``usage_known`` false when the provider reported none).
     ``estimated_cost_usd`` is what the reported tokens cost where ``cost_status`` is ``estimated``, by the prices of

@@ -85,8 +85,8 @@ def reads(words: str, action: Callable[[], object]) -> Callable[[str | None], No
 
 
 class Interrupt:
-    """Interrupts the turn of an agent when it is called: by a tool, a callback or a hook of the server, which know that the
-    turn is where it should be interrupted. ``aim`` goes to ``play`` as ``before``."""
+    """Interrupts the turn of an agent when it is called: by a tool, a callback or a hook of the server, which
+    know that the turn is where it should be interrupted. ``aim`` goes to ``play`` as ``before``."""
 
     def __init__(self, message: str | None = None) -> None:
         self._message = message

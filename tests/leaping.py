@@ -1,4 +1,4 @@
-"""An event loop whose time can be moved on: what happens after a minute happens at once, and nothing happens too early."""
+"""An event loop whose time can be moved on: what happens after a minute happens at once, and never too early."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class LeapingLoop(asyncio.SelectorEventLoop):
-    """Its timers, and with them all time limits of coroutines, follow ``time``; the clocks of the machine are as ever."""
+    """Its timers, and with them the time limits of coroutines, follow ``time``; other clocks are as ever."""
 
     _ahead = 0.0
 

@@ -21,7 +21,7 @@ from tests.waiting import PATIENCE
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
 PATIENT = {"start_timeout": PATIENCE, "connect_timeout": 2 * PATIENCE}
-"""The first start in a process loads the SDK, which takes a second of a machine that has nothing else to do."""
+"""The first start in a process loads the SDK: a second for a machine that has nothing else to do."""
 
 
 def program(**options: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 PATIENCE = 60.0
-"""Seconds after which something that is waited for is taken never to come. Only a test that fails waits so long."""
+"""Seconds after which what is waited for is taken never to come. Only a test that fails waits so long."""
 
 
 def until(holds: Callable[[], bool], what: str = "it") -> None:

@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 
 _CHUNK = 65_536
 MOMENT, _LOOK = 1.0, 0.01
-"""Seconds that a process may outlive its output, for on a busy machine its end is not known at once; and between two looks."""
+"""Seconds: how long a process may outlive its output, because on a busy machine its end is not known at
+once; and the time between two looks."""
 _SHOWN = 200
 """Bytes of a line that is no message, as they are logged."""
 
@@ -117,7 +118,7 @@ async def _why(process: asyncio.subprocess.Process, server_log: ServerLog) -> st
         if process.returncode is not None:
             break
         await anyio.sleep(_LOOK)
-    for _ in range(5):  # its last words have come, but the rounds of the event loop that read them may be still to be
+    for _ in range(5):  # rounds of the event loop: its last words have come, but may not be read yet
         await anyio.lowlevel.checkpoint()
     code = process.returncode
     how = "the process closed its output" if code is None else f"the process ended with {status_of(code)}"

@@ -32,6 +32,8 @@ Durability = Literal["full", "normal"]
 Job = Callable[[sqlite3.Connection], Any]
 Waiting = tuple[Job, Future[Any], bool]
 """A job, who waits for it, and whether it must be alone in its transaction."""
+Done = tuple[Future[Any], Any, Exception | None]
+"""Who waited for a job, its result, and what was wrong with it."""
 WRITE_RETRIES, RETRY_FROM, RETRY_TO = 15, 0.02, 0.15
 """SESS-01: a locked database is tried 15 times more, 20 to 150 ms apart."""
 CHECKPOINT = 50
@@ -145,21 +147,10 @@ class Database:
         done in it: the jobs are next then, each alone. Raises when it cannot be begun, or the only job's cannot be
         committed."""
         waiting = [one for one in group if one[1].running() or one[1].set_running_or_notify_cancel()]
-        done: list[tuple[Future[Any], Any, Exception | None]] = []
         _patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
-        for place, (job, future, _) in enumerate(waiting):
-            try:
-                done.append((future, self._run(connection, job, len(waiting) > 1), None))
-            except Exception as error:
-                problem = as_store_error(error, self.path)
-                done.append((future, None, problem))
-                if _spoils_all(error) or not connection.in_transaction:
-                    if len(waiting) == 1:
-                        _tell(done)
-                    else:
-                        waiting[place] = (_raising(problem), future, True)
-                        self._one_by_one(waiting)
-                    return False
+        done = self._run_all(connection, waiting)
+        if done is None:
+            return False
         if all(problem is not None for _, _, problem in done):
             connection.rollback()
         else:
@@ -175,9 +166,26 @@ class Database:
             self.committed()
         group.clear()  # what the jobs hold is let go of before anybody goes on who was told that they are done
         waiting.clear()
-        del job
         _tell(done)
         return True
+
+    def _run_all(self, connection: sqlite3.Connection, waiting: list[Waiting]) -> list[Done] | None:
+        """What came of the jobs; ``None`` when the transaction was lost with all of it, and they are next, each alone."""
+        done: list[Done] = []
+        for place, (job, future, _) in enumerate(waiting):
+            try:
+                done.append((future, self._run(connection, job, len(waiting) > 1), None))
+            except Exception as error:
+                problem = as_store_error(error, self.path)
+                done.append((future, None, problem))
+                if _spoils_all(error) or not connection.in_transaction:
+                    if len(waiting) == 1:
+                        _tell(done)
+                    else:
+                        waiting[place] = (_raising(problem), future, True)
+                        self._one_by_one(waiting)
+                    return None
+        return done
 
     def _one_by_one(self, jobs: list[Waiting]) -> None:
         """They are next, before everything that came after them."""

@@ -114,8 +114,8 @@ class ScriptedServer:
         server = await asyncio.start_server(self._converse, sock=listener, limit=2**24)
         self._ready.set()
         await self._stop.wait()
-        # Nobody is let in any more, and who has just come in gets a handler: asyncio forgets the socket of a client whose
-        # server is closed between the two.
+        # Nobody is let in any more, and who has just come in gets a handler: asyncio forgets the socket of a
+        # client whose server is closed between the two.
         self._loop.remove_reader(listener)
         for _ in range(5):  # clients that have already gone are noticed as well
             await asyncio.sleep(0)

@@ -39,14 +39,19 @@ class ContextMeter:
     def read(self, tokens: int, chars: int) -> None:
         """A provider counted ``tokens`` for a request of ``chars`` characters."""
         self.muted = False
-        measured = tokens * CHARS_PER_TOKEN / chars if chars > 0 else 0.0
-        if PLAUSIBLE[0] <= measured <= PLAUSIBLE[1]:
+        if plausible(tokens, chars):
+            measured = tokens * CHARS_PER_TOKEN / chars
             self.tokens, self.chars = tokens, chars
             self.ratio = min(MOST_RATIO, max(LEAST_RATIO, (self.ratio + measured) / 2))
 
     def forget(self) -> None:
         """The history was replaced, or another model counts from here on: estimate afresh."""
         self.tokens = self.chars = 0
+
+
+def plausible(tokens: int, chars: int) -> bool:
+    """Can so many characters be so many tokens?"""
+    return chars > 0 and PLAUSIBLE[0] <= tokens * CHARS_PER_TOKEN / chars <= PLAUSIBLE[1]
 
 
 def threshold(window: int, settings: Compression) -> int:

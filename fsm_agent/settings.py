@@ -194,7 +194,8 @@ class Empty(Group):
 
 class Compression(Group):
     """``threshold`` as a share of the usable window, raised to ``small_window_floor`` below 512,000 tokens and to
-    ``tiny_window`` up to 64,000. ``min_progress``: what counts as smaller."""
+    ``tiny_window`` up to 64,000. ``min_progress``: what counts as smaller. What ``protect_first``, ``tail_ratio`` and
+    ``tail_floor`` protect goes, too, when a provider refuses the request all the same; ``max_per_streak`` bounds how often."""
 
     enabled: bool = True
     mode: Literal["in_place", "rotate"] = "in_place"

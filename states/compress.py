@@ -1,25 +1,45 @@
-"""Compress: make the conversation shorter, or say that it cannot be done. Progress is a fact, never assumed."""
+"""Compress: make the conversation shorter, or say that it cannot be done. Progress is a fact, never assumed.
+
+A compaction that we wish for protects what the settings say. When the provider has refused the request and no wider model is
+next, it protects less and less (``fsm_agent.compaction.protect``), as far as the refusal asks for, and the last time that the
+call block allows as far as it goes: only system prompt, tools and the newest request that do not fit alone end the turn.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
-from fsm_agent.compaction import Division, assembled, divide, pruned
+from fsm_agent.compaction import Plan, Protection, assembled, insisted, planned, pruned
 from fsm_agent.compaction.carry import carried_todos
+from fsm_agent.compaction.cut import cut_row, is_longer, whole
 from fsm_agent.compaction.divide import size_of
 from fsm_agent.compaction.prune import without_images
 from fsm_agent.context import ASSUMED_WINDOW, threshold
 from fsm_agent.messages import Message
-from fsm_agent.requests import CheckSignals, Compacted, NoteCompaction, Replaced, ReplaceHistory, Request, Signals, Tell
+from fsm_agent.requests import (
+    CheckSignals,
+    Compacted,
+    NoteCompaction,
+    Replaced,
+    ReplaceHistory,
+    Request,
+    Saved,
+    Signals,
+    Spill,
+    Tell,
+)
+from fsm_agent.texts import shorten
 from fsm_agent.wire import CHARS_PER_TOKEN, WireCopy
 from states.limits import believe_window
 from states.protocol import Yields
+from states.refusal import hopeless, insists, room_left
 from states.summarise import Summary, preserved, summarise
 from states.turn import TurnState
 
-SUMMARY_CHARS = 8_000
-"""What a summary is expected to take, when it is reckoned beforehand whether compaction can succeed at all."""
+LEAST_GAIN = 1_000
+"""Characters less with which a request that was refused is worth another try, however long it is."""
 
 
 def compress(turn: TurnState) -> Yields:
@@ -30,19 +50,23 @@ def compress(turn: TurnState) -> Yields:
         return "cancelled"
     if turn.forced:
         believe_window(turn)
-    before, goal = size_of(turn.history), _goal(turn)
-    compression = turn.settings.compression
-    shorter, summary = pruned(turn.history, compression.tail_floor), Summary()
-    if size_of(shorter) > goal:
-        division = _divided(turn, shorter, goal)
-        if division.middle and _can_help(turn, division, before):
-            yield Tell("status", (f"compacting {len(division.middle)} messages",))
-            kept = yield from preserved(turn, division.middle)
-            summary = yield from summarise(turn, division.middle)
-            if summary.interrupted:
-                return "cancelled"
-            if summary.text:
-                shorter = assembled(division, summary.text + kept, carried_todos(division.middle, division.tail))
+    before = size_of(turn.history)
+    plan, summary = _plan(turn, before), Summary()
+    division = plan.division
+    if division.middle:
+        yield Tell("status", (f"compacting {len(division.middle)} messages",))
+        kept = yield from preserved(turn, division.middle)
+        summary = yield from summarise(turn, division.middle)
+        if summary.interrupted:
+            return "cancelled"
+    if plan.cut is not None:
+        division = replace(division, tail=(yield from _cut_rows(turn, division.tail, plan.cut)))
+    shorter = division.kept
+    if summary.text:
+        carried = carried_todos(division.middle, division.tail)
+        shorter = assembled(division, *_fitted(summary.text + kept, carried, plan.summary))
+    elif division.middle:
+        shorter = pruned(turn.history, turn.settings.compression.tail_floor)
     if turn.forced and size_of(shorter) > _enough(turn, before):
         shorter = without_images(shorter)
     if size_of(shorter) > _enough(turn, before):
@@ -51,32 +75,58 @@ def compress(turn: TurnState) -> Yields:
     return "compressed"
 
 
-def _enough(turn: TurnState, before: int) -> float:
-    return before * (1 - turn.settings.compression.min_progress)
-
-
-def _goal(turn: TurnState) -> int:
-    """Characters to get below: half of the threshold, so that the next rounds fit too; half of now when forced."""
-    wanted = threshold(turn.runtime.window or ASSUMED_WINDOW, turn.settings.compression) * CHARS_PER_TOKEN // 2
-    return min(wanted, size_of(turn.history) // 2) if turn.forced else wanted
-
-
-def _divided(turn: TurnState, history: list[Message], goal: int) -> Division:
-    compression, window = turn.settings.compression, turn.runtime.window or ASSUMED_WINDOW
-    budget = int(threshold(window, compression) * compression.tail_ratio) * CHARS_PER_TOKEN
-    return divide(
-        history,
+def _plan(turn: TurnState, before: int) -> Plan:
+    """What to do, by what can be known before it is paid for; pruning at least."""
+    compression, window, goal = turn.settings.compression, turn.runtime.window or ASSUMED_WINDOW, _goal(turn, before)
+    usual = Protection(
         front=0 if turn.compacted_before else compression.protect_first,
-        tail_chars=min(budget, goal),
-        tail_rows=min(compression.tail_floor, max(3, len(history) // 2)),
+        tail_rows=min(compression.tail_floor, max(3, len(turn.history) // 2)),
+        tail_chars=min(int(threshold(window, compression) * compression.tail_ratio) * CHARS_PER_TOKEN, goal),
+        unpruned=compression.tail_floor,
         soft_factor=compression.soft_factor,
     )
+    pruning = planned(turn.history, usual, before)
+    if not insists(turn):
+        plan = planned(turn.history, usual, goal)
+    elif hopeless(turn, before):
+        plan = pruning
+    else:
+        plan = insisted(turn.history, usual, goal, room_left(turn, before))
+    return plan if plan.size <= _enough(turn, before) else pruning
 
 
-def _can_help(turn: TurnState, division: Division, before: int) -> bool:
-    """Is a summary worth its price? What stays must leave room for it; found out before a model is paid."""
-    kept = size_of([*division.front, *([division.request] if division.request else []), *division.tail])
-    return kept + min(SUMMARY_CHARS, size_of(division.middle) // 2) <= _enough(turn, before)
+def _enough(turn: TurnState, before: int) -> float:
+    least = before * turn.settings.compression.min_progress
+    return before - (min(least, LEAST_GAIN) if insists(turn) else least)
+
+
+def _goal(turn: TurnState, before: int) -> int:
+    """Characters to get below: half of the threshold, so that the next rounds fit too; half of now when forced."""
+    wanted = threshold(turn.runtime.window or ASSUMED_WINDOW, turn.settings.compression) * CHARS_PER_TOKEN // 2
+    return min(wanted, before // 2) if turn.forced else wanted
+
+
+def _fitted(summary: str, carried: str, most: int | None) -> tuple[str, str]:
+    """The summary and what it carries over, in as many characters as they may have together."""
+    if most is None:
+        return summary, carried
+    carried = shorten(carried, most // 3)
+    return shorten(summary, most - len(carried)), carried
+
+
+def _cut_rows(
+    turn: TurnState, rows: tuple[Message, ...], length: int
+) -> Generator[Request | list[Any], Any, tuple[Message, ...]]:
+    """Rows whose long texts are cut; the whole of each goes to a file that is named where it was cut."""
+    shorter = []
+    for number, row in enumerate(rows):
+        if not is_longer(row, length):
+            shorter.append(row)
+            continue
+        saved: Saved = yield Spill(row.tool_call_id or f"{turn.turn_id}-{turn.seq}-{number}", whole(row))
+        where = f"the whole is in {saved.path}" if saved.path else f"it could not be saved: {saved.error}"
+        shorter.append(cut_row(row, length, where))
+    return tuple(shorter)
 
 
 def _no_progress(turn: TurnState) -> Generator[Request | list[Any], Any, str]:

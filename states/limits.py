@@ -29,6 +29,13 @@ _WINDOWS = (
     re.compile(rf"maximum number of tokens allowed \(?{_NUMBER}"),
     re.compile(rf"max(?:imum)? length:? ?{_NUMBER}"),
 )
+_PROMPTS = (
+    re.compile(rf"(?:resulted in|contains) {_NUMBER} tokens"),
+    re.compile(rf"{_NUMBER} (?:in|of) (?:the |your )?(?:messages|prompt|text input)"),
+    re.compile(rf"{_NUMBER} tokens > \d"),
+    re.compile(rf"request \({_NUMBER} tokens\)"),
+    re.compile(rf"(?:n_prompt_tokens|n_keep|token count|requested:)\W{{1,3}}{_NUMBER}"),
+)
 
 
 def output_cap_from(detail: str, window: int | None, estimate: int) -> int | None:
@@ -58,6 +65,12 @@ def window_from(detail: str) -> int | None:
         if found := expression.search(detail):
             return _number(found.group(1))
     return None
+
+
+def prompt_tokens_from(detail: str) -> int | None:
+    """How many tokens the refused prompt had by an overflow error that counts them."""
+    found = next((found for expression in _PROMPTS if (found := expression.search(detail))), None)
+    return _number(found.group(1)) if found else None
 
 
 def believe_window(turn: TurnState) -> None:

@@ -6,13 +6,15 @@ import json
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsm_agent.compaction import assembled, divide, pruned, summary_prompt, summary_without_model
+from fsm_agent.compaction import Protection, assembled, divide, insisted, pruned, summary_prompt, summary_without_model
+from fsm_agent.compaction.cut import cut_length, cut_row, is_longer
 from fsm_agent.compaction.divide import size_of
 from fsm_agent.compaction.guard import CompactionGuard, fault_of
 from fsm_agent.compaction.prune import without_images
@@ -56,7 +58,12 @@ def histories(draw: st.DrawFn) -> list[Message]:
 
 
 def rows(history: list[Message]) -> list[dict[str, Any]]:
-    decoded: list[dict[str, Any]] = json.loads(b"".join(WireCopy().messages("", history, (), View())))
+    return written(history, "chat_completions")
+
+
+def written(history: list[Message], mode: ApiMode) -> list[dict[str, Any]]:
+    """The rows of a request in this mode."""
+    decoded: list[dict[str, Any]] = json.loads(b"".join(WireCopy().messages("", history, (), View(mode))))
     return decoded
 
 
@@ -113,6 +120,50 @@ def test_pruning_never_grows_keeps_every_row_and_leaves_valid_arguments(history:
     for row in shorter:
         for call in row.tool_calls:
             assert isinstance(json.loads(call.arguments), dict)
+
+
+USUAL = Protection(front=3, tail_rows=8, tail_chars=4_000, unpruned=8, soft_factor=1.5)
+
+
+@given(histories(), st.integers(0, 12_000))
+@settings(max_examples=200, deadline=None)
+def test_a_compaction_that_is_insisted_on_fits_into_its_room_and_is_valid(history: list[Message], spare: int) -> None:
+    request = [row for row in history if row.role == "user"][-1]
+    room = 2_000 + size_of([request]) + spare
+    plan = insisted(history, USUAL, 6_000, room)
+    tail = tuple(cut_row(row, plan.cut, "there") if plan.cut else row for row in plan.division.tail)
+    division = replace(plan.division, tail=tail)
+    shorter = assembled(division, "x" * (plan.summary or 0)) if division.middle else division.kept
+    assert size_of(shorter) <= room
+    assert plan.size <= room
+    assert request in shorter
+    assert violations(rows(shorter)) == []
+    assert anthropic_violations(written(shorter, "anthropic_messages")) == []
+    assert responses_faults(written(shorter, "codex_responses")) == []
+    assert all(isinstance(json.loads(call.arguments), dict) for row in shorter for call in row.tool_calls)
+
+
+def test_what_is_insisted_on_is_no_more_than_needed() -> None:
+    history = [Message("user", "a" * 5_000), Message("assistant", "b" * 5_000)] * 4 + [Message("user", "go")]
+    usual = replace(USUAL, tail_rows=3)
+    left = [insisted(history, usual, 20_000, room).division for room in (34_000, 20_000, 9_000, 3_000)]
+    assert [(len(division.front), len(division.tail)) for division in left] == [(3, 3), (0, 3), (0, 1), (0, 0)]
+    assert all(history[-1] in division.kept for division in left)
+
+
+def test_texts_that_are_cut_are_cut_to_one_length() -> None:
+    calls = (ToolCall("a", "put", '{"value": "short"}'), ToolCall("b", "put", json.dumps({"value": "v" * 9_000})))
+    run = [Message("assistant", None, tool_calls=calls), *(Message("tool", "r" * n, tool_call_id=str(n)) for n in (900, 7_000))]
+    length = cut_length(run, 6_000)
+    assert length is not None
+    assert [is_longer(row, length) for row in run] == [True, False, True]
+    cut = [cut_row(row, length, "the whole is elsewhere") for row in run]
+    assert size_of(cut) <= 6_000
+    assert cut[1].sent is None
+    assert "[7,000 characters in all; the whole is elsewhere]" in (cut[2].sent or "")
+    assert cut[2].content == run[2].content, "what is stored stays whole"
+    assert cut[0].tool_calls[0] is calls[0]
+    assert cut_length(run, 1_500) is None, "too little for any sense"
 
 
 def test_an_old_result_becomes_one_line_that_says_what_it_was() -> None:

@@ -11,7 +11,7 @@ from fsm_agent.providers.choose import choose
 from fsm_agent.providers.failures import body_failure, failure_from, http_failure, shape_failure
 from fsm_agent.requests import ErrorRow, Failure
 from states.detect import DETECTIONS, Size, detect
-from states.limits import output_cap_from, window_from
+from states.limits import output_cap_from, prompt_tokens_from, window_from
 
 
 def http(status: int, message: Any = "", code: Any = None, kind: str | None = None, /, **more: Any) -> Failure:
@@ -400,3 +400,23 @@ def test_the_cap_that_an_error_names(message: str, window: int | None, estimate:
 )
 def test_the_window_that_an_overflow_names(message: str, window: int | None) -> None:
     assert window_from(message) == window
+
+
+@pytest.mark.parametrize(
+    ("message", "tokens"),
+    [
+        ("maximum context length is 8192 tokens. however, your messages resulted in 9012 tokens.", 9012),
+        ("you requested 9000 tokens (8000 in the messages, 1000 in the completion).", 8000),
+        ("you requested about 12000 tokens (2000 of text input, 10000 in the output)", 2000),
+        ("prompt is too long: 201130 tokens > 200000 maximum", 201_130),
+        ("the input token count (1100000) exceeds the maximum number of tokens allowed (1048576).", 1_100_000),
+        ("request (4390 tokens) exceeds the available context size (4096 tokens)", 4390),
+        ('{"n_prompt_tokens": 4390, "n_ctx": 4096}', 4390),
+        ("n_keep (15028) >= n_ctx (7424)", 15_028),
+        ("your request exceeded model token limit: 262144 (requested: 300000)", 300_000),
+        ("maximum prompt length is 131,072 but the request contains 537812 tokens.", 537_812),
+        ("model max length exceeded, max length:8192", None),
+    ],
+)
+def test_the_prompt_that_an_overflow_counts(message: str, tokens: int | None) -> None:
+    assert prompt_tokens_from(message) == tokens

@@ -231,7 +231,7 @@ class Driver:
     async def play(self) -> tuple[Turn, TurnResult]:
         """Every move of the script; raises ``AssertionError`` for the first that the engine makes otherwise."""
         script = self.script
-        turn = self.agent.start("go", conversation_history=self._history())
+        turn = self.agent.start(self._message(), conversation_history=self._history())
         interferer = Interferer(lambda: self.agent.interrupt("stop it"))
         turn.gate.watcher = interferer
         look = Look(TURN, turn.gate.turn)  # type: ignore[arg-type]
@@ -269,9 +269,18 @@ class Driver:
     def _history(self) -> list[dict[str, Any]] | None:
         if not {"overflow", "outgrown", "oversized"} & set(self.script.events):
             return None
-        tokens = OVER if self.script.facts[0].over else UNDER
-        words = "words and more words " * (tokens * 4 // 21 // 24)
+        if self.script.facts[0].solid:
+            return [{"role": role, "content": role} for role in ("user", "assistant")]
+        words = self._words(24)
         return [{"role": role, "content": f"{role} {number}: {words}"} for number in range(12) for role in ("user", "assistant")]
+
+    def _message(self) -> str:
+        return self._words(1) if self.script.facts[0].solid else "go"
+
+    def _words(self, share: int) -> str:
+        """A part of all that is there before the turn."""
+        tokens = OVER if self.script.facts[0].over else UNDER
+        return "words and more words " * (tokens * 4 // 21 // share)
 
     # The model
 

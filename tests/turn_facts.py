@@ -21,7 +21,8 @@ MOST_SHRINKS = 3
 
 class Known(NamedTuple):
     """``ordered``: the recovery that the next BuildMessages performs, where it matters. ``must``: the only event of the next
-    ClassifyError. ``over``: the next estimate is over the threshold. ``useless``: compactions held against the next one."""
+    ClassifyError. ``over``: the next estimate is over the threshold. ``useless``: compactions held against the next one.
+    ``solid``: what is large is the newest request, so that no compaction makes it smaller."""
 
     tooled: bool = False
     tool: str = ""
@@ -43,6 +44,7 @@ class Known(NamedTuple):
     blocked: bool = False
     prepaid: bool = False
     refreshes: int = 0
+    solid: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,9 @@ class TurnFacts:
         yield Known()
         if self.config.window and self.config.compression:
             yield Known(over=True)
+            if self.config.chain == "equal" and self.config.limits["overflows"]:
+                yield Known(solid=True)
+                yield Known(over=True, solid=True)
 
     def after(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
         if row.source == "Prepare":
@@ -191,11 +196,13 @@ class TurnFacts:
         if event in ("cancelled", "crashed"):
             yield facts
         elif event == "compressed":
-            if facts.shrunk < MOST_SHRINKS:
+            if facts.shrunk < MOST_SHRINKS and not facts.solid:
                 shrunk = facts._replace(shrunk=facts.shrunk + 1, judged=False, muted=not facts.forced)
                 yield shrunk._replace(over=False)
-                if facts.forced and facts.over:
+                if facts.forced and facts.over and wider:
                     yield shrunk
+        elif event == "stuck" and not facts.solid:
+            return
         elif (event == "unchanged") != facts.forced and (event == "unchanged" or wider == (event == "outgrown")):
             useless = facts.useless + 1
             yield facts._replace(

@@ -22,7 +22,7 @@ def assembled(division: Division, summary: str, carried: str = "") -> list[Messa
     """
     text = "\n\n".join(part for part in (summary.strip(), carried.strip()) if part)
     row = Message("user", PREFIX + mask(text) + END, summary=True)
-    rest = [*([division.request] if division.request is not None else []), *division.tail]
+    rest = division.kept[len(division.front) :]
     rows = [*division.front]
     if rows and rows[-1].role == "user":
         rows.append(Message("assistant", BRIDGE))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fsm_agent.messages import Message
 
 LEAST_TAIL = 3
-"""Rows that always stay behind."""
+"""Rows that stay behind unless a provider insists on less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +21,18 @@ class Division:
     request: Message | None
     tail: tuple[Message, ...]
 
+    @property
+    def kept(self) -> list[Message]:
+        """The rows that stay."""
+        return [*self.front, *([self.request] if self.request is not None else []), *self.tail]
+
 
 def divide(history: Sequence[Message], *, front: int, tail_chars: int, tail_rows: int, soft_factor: float) -> Division:
     """Cut a history. ``front`` rows are wanted before the summary, ``tail_chars`` characters and at least ``tail_rows`` rows
     behind it; a run that begins inside the budget may exceed it by ``soft_factor``."""
-    newest = _newest_request(history)
+    newest = newest_request(history)
     start = _after_results(history, min(front, len(history) if newest is None else newest))
-    end = _tail_start(history, tail_chars, max(LEAST_TAIL, tail_rows), soft_factor)
+    end = _tail_start(history, tail_chars, tail_rows, soft_factor)
     end = max(start, _with_visible_answer(history, end, tail_chars, soft_factor))
     middle = tuple(history[start:end])
     request = history[newest] if newest is not None and start <= newest < end else None
@@ -50,8 +55,8 @@ def _size(row: Message) -> int:
     return len(text) + sum(len(call.arguments) + len(call.name) for call in row.tool_calls) + 6_000 * images + 20
 
 
-def _newest_request(history: Sequence[Message]) -> int | None:
-    """A summary is no request of the user's."""
+def newest_request(history: Sequence[Message]) -> int | None:
+    """Its place; a summary is no request of the user's."""
     found = (i for i in range(len(history) - 1, -1, -1) if history[i].role == "user" and not history[i].summary)
     return next(found, None)
 

@@ -36,7 +36,7 @@ def pruned(history: Sequence[Message], tail: int) -> list[Message]:
         elif row.tool_calls and index < edge:
             row = _shorter_calls(row)
         if (_has_image(row) and index < min(edge, newest_image)) or (row.role == "tool" and _has_image(row) and index < edge):
-            row = _imageless(row)
+            row = imageless(row)
         rows.append(row)
     rows.reverse()
     return rows
@@ -73,11 +73,12 @@ def _key_argument(call: ToolCall | None) -> str:
 
 
 def _shorter_calls(row: Message) -> Message:
-    calls = tuple(_shorter_call(call) for call in row.tool_calls)
+    calls = tuple(shorter_call(call) for call in row.tool_calls)
     return row if calls == row.tool_calls else replace(row, tool_calls=calls)
 
 
-def _shorter_call(call: ToolCall) -> ToolCall:
+def shorter_call(call: ToolCall) -> ToolCall:
+    """The call with each long string of its arguments shortened, for all others the same object."""
     arguments = _arguments(call) if len(call.arguments) > LONG_ARGUMENT else None
     if arguments is None:
         return call
@@ -110,10 +111,11 @@ def _has_image(row: Message) -> bool:
 def without_images(history: Sequence[Message]) -> list[Message]:
     """The history without any image but those of the newest user row that has one: what is left when nothing else can go."""
     newest = max((i for i, row in enumerate(history) if row.role == "user" and _has_image(row)), default=-1)
-    return [_imageless(row) if index != newest and _has_image(row) else row for index, row in enumerate(history)]
+    return [imageless(row) if index != newest and _has_image(row) else row for index, row in enumerate(history)]
 
 
-def _imageless(row: Message) -> Message:
+def imageless(row: Message) -> Message:
+    """The row with a placeholder for each image."""
     if not isinstance(row.content, list | tuple):
         return row
     return replace(row, content=[IMAGE_GONE if part.get("type") in ("image_url", "image") else part for part in row.content])

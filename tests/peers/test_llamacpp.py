@@ -255,6 +255,14 @@ def test_an_overflow_is_compacted_once(small: LlamaCpp, mode: str, times: float)
     assert (*after.end, after.failures) == ("text_response", None, [])
 
 
+def test_few_big_rows_are_compacted_too(small: LlamaCpp, mode: str) -> None:
+    """Each of the two is larger than the window."""
+    history = [{"role": role, "content": FILLER * 300} for role in ("user", "assistant")]
+    played = play(small, mode, "Say hello.", history=history)
+    assert (*played.end, played.path) == ("text_response", None, ["error", "compressed", "text"])
+    assert played.result.last_prompt_tokens < SMALL
+
+
 def test_a_window_that_is_known_is_kept_to(small: LlamaCpp, mode: str) -> None:
     """Compacted before the server has to say anything."""
     played = play(small, mode, history=conversation(2 * SMALL), context_window=SMALL)

@@ -1,9 +1,9 @@
 """Who may say yes to a dangerous call, for how long it is remembered, and what nobody can approve.
 
-Asked in this order, and the first that has an answer gives it: hard lines (never); what is forbidden by the settings or for good;
-a ``before_tool`` callback that blocks; what is allowed by the settings, for good, or for this session; a ``before_tool`` callback
-that approves; a person. Whatever goes wrong on the way means no. For a turn that came in a file nothing counts that was
-allowed beforehand, see ``for_imported``.
+Asked in this order, and the first that has an answer gives it: hard lines (never); what is forbidden by the
+settings or for good; a ``before_tool`` callback that blocks; what is allowed by the settings, for good, or
+for this session; a ``before_tool`` callback that approves; a person. Whatever goes wrong on the way means no.
+For a turn that came in a file nothing counts that was allowed beforehand, see ``for_imported``.
 """
 
 from __future__ import annotations
@@ -71,16 +71,17 @@ class Approvals:
         return child
 
     def for_imported(self) -> Approvals:
-        """Those of a turn that came in a file, and of its children: a stranger may have written their calls. So all are
-        asked about but those that only read here, and what was allowed beforehand was not meant for them. What forbids
-        holds, and so does a yes for the session of that turn, which can only have been given since."""
+        """Those of a turn that came in a file, and of its children: a stranger may have written their calls.
+        So all are asked about but those that only read here, and what was allowed beforehand was not meant
+        for them. What forbids holds, and so does a yes for the session of that turn, which can only have been
+        given since."""
         strict = copy.copy(self)
         strict._imported, strict._specs = True, {}
         return strict
 
     def looked_at(self, tools: tuple[ToolSpec, ...], outside: Collection[str] = ()) -> tuple[ToolSpec, ...]:
-        """The tools of a turn; those that the rules have something to say about are asked about before they run.
-        ``outside``: names of those that reach others than this machine."""
+        """The tools of a turn; those that the rules have something to say about are asked about before they
+        run. ``outside``: names of those that reach others than this machine."""
         try:
             denied = [*self._denied, *(grant.pattern for grant in self._grants.all() if grant.verdict == "deny")]
         except StoreError:
@@ -94,7 +95,7 @@ class Approvals:
         return tool.approval == "never" and (ruled or forbidden or self._suspected(tool))
 
     def _suspected(self, tool: ToolSpec) -> bool:
-        """Does a stranger's call need a person, although ours does not? Reading a page tells its server something."""
+        """Does a stranger's call need a yes, although ours does not? To read a page is to tell its server."""
         return self._imported and (tool.effect != "pure" or tool.name in self._outside)
 
     # Asking

@@ -1,8 +1,9 @@
-"""Authority is never data: what a turn may do follows from the agent that runs it, and the person in front of it, now.
+"""Authority is never data: what a turn may do follows from the agent that runs it, and from a person, now.
 
-A journal, a file that was imported, an edit of a fork, the description of a tool and the reply of a provider tell what
-was said and done. None of them can allow anything: not by what it says of a tool, nor by a rule, an address or a yes that
-stands in it. What is stored may only make a turn more careful: a call that was once unsafe stays so, a no stays a no.
+A journal, a file that was imported, an edit of a fork, the description of a tool and the reply of a provider
+tell what was said and done. None of them can allow anything: not by what it says of a tool, nor by a rule, an
+address or a yes that stands in it. What is stored may only make a turn more careful: a call that was once
+unsafe stays so, a no stays a no.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from fsm_agent.signatures import signature
 FIELDS = frozenset({"attended", "auxiliary", "has_memory", "runtime", "tools", "workdir"})
 """Fields of a turn that one which goes on has from its agent, whatever is stored of them."""
 SETTINGS = ("approval", "credential", "delegation", "mcp", "memory", "store", "web")
-"""Groups of settings likewise. The others (limits, budgets, patience) stay those that the turn was begun with."""
+"""Groups of settings likewise. The others (limits, budgets, patience) are those that the turn was begun with."""
 
 
 class Admission:
-    """The calls of one turn that may run: those of tools that need no yes, and those that got one while this process
-    ran the turn, whoever gave it. Held in memory alone, so that nothing that is stored can put a call in."""
+    """The calls of one turn that may run: those of tools that need no yes, and those that got one while this
+    process ran the turn, whoever gave it. Held in memory alone, so that nothing that is stored can put a call
+    in."""
 
     def __init__(self) -> None:
         self._free: frozenset[str] = frozenset()

@@ -159,8 +159,8 @@ class Performer:
         return await background.news(self.session, CURRENT.get(), window, opening=opening)
 
     async def reopen(self, before: Runtime) -> Opened:
-        """What ``OpenTurn`` does, for a turn that was opened in another process: what it goes on with. It ran on
-        ``before``, which is looked for in the chain, unless the turn came in a file."""
+        """What ``OpenTurn`` does, for a turn that was opened in another process: what it goes on with. It ran
+        on ``before``, which is looked for in the chain, unless the turn came in a file."""
         backends = self._world.backends
         runtime, notice = await (backends.new_turn() if self._imported else backends.resume(before))
         await self._ready_auxiliary()

@@ -57,8 +57,8 @@ def continued(position: Position, live: Settings | None = None) -> TurnState:
     """The turn as it was at ``position``, with nothing of its session yet: ``joined`` is to follow. ``live``: settings
     of the agent that goes on with it, ``None`` where it is only looked at.
 
-    Raises ``ConfigError`` for a turn that another table moved, into a state or by a row that this one does not have,
-    and for counters that no turn has.
+    Raises ``ConfigError`` for a turn that another table moved, into a state or by a row that this one does
+    not have, and for counters that no turn has.
     """
     snapshot, settings = position.snapshot, _settings(position, live)
     if snapshot["state"] not in STATES or (position.row is not None and position.row not in {row.id for row in TURN.rows}):
@@ -88,7 +88,7 @@ def joined(turn: TurnState, session: Session, in_flight: int) -> None:
 
 
 def _settings(position: Position, live: Settings | None) -> Settings:
-    """A turn keeps the limits that it was begun with and has no rights of its own; one from a file has neither."""
+    """A turn keeps the limits that it was begun with, and has no rights of its own; one from a file, neither."""
     if live is None:
         return Settings.of(position.settings)
     if position.turn.imported:
@@ -99,9 +99,9 @@ def _settings(position: Position, live: Settings | None) -> Settings:
 def reopened(turn: TurnState, opened: Opened, position: Position) -> None:
     """Put a turn that was continued from ``position`` on what its agent has now, whatever is stored of that.
 
-    A tool that the agent does not have any more stays known for the calls of this visit that are answered from the
-    record, so that the model hears what became of them. The budgets of a turn from a file are no larger than those of
-    a new one."""
+    A tool that the agent does not have any more stays known for the calls of this visit that are answered
+    from the record, so that the model hears what became of them. The budgets of a turn from a file are no
+    larger than those of a new one."""
     there, answered = {tool.name for tool in opened.tools}, position.recording.answered()
     gone = [
         replace(tool, approval="ask", effect="unsafe", deferred=True)
@@ -117,8 +117,7 @@ def reopened(turn: TurnState, opened: Opened, position: Position) -> None:
 
 
 def recomposed(turn: TurnState) -> None:
-    """Make the body of the request again that was about to go out: it is not stored, because it follows from the
-    rest."""
+    """Make the body of the request again that was about to go out: it follows from the rest, so none is stored."""
     if turn.request is not None and turn.state in ("CallLLM", "ClassifyError"):
         turn.request = replace(turn.request, body=compose(turn).body)
 

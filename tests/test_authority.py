@@ -1,4 +1,4 @@
-"""Nothing that is stored, imported or edited can grant, widen or replay what only an agent's rules or a person may allow."""
+"""Nothing that is stored, imported or edited can allow what only an agent's rules or a person may allow."""
 
 from __future__ import annotations
 
@@ -203,7 +203,8 @@ def test_what_a_person_allows_of_a_file_runs(commanded: tuple[Path, str], tmp_pa
 
 
 class Desk:
-    """An agent with a tool that asks, one that changes something, one that reads and one that reads elsewhere; what they did."""
+    """An agent with a tool that asks, one that changes something, one that reads and one that reads
+    elsewhere; what they did."""
 
     def __init__(self, home: Path, *script: Any, answer: Any = None, **options: Any) -> None:
         self.ran: list[str] = []

@@ -1,4 +1,4 @@
-"""A turn that goes on in another process, or as a fork, does so under the rules and with the tools of its agent then."""
+"""A turn that goes on in another process, or as a fork, has the rules and the tools of its agent then."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.test_killed_while_waiting import killed, told
 def left_at(
     home: Path, until: Callable[[Exchange], bool], *calls: Any, resume: str = "", steer: str = "", **options: Any
 ) -> tuple[str, Desk]:
-    """(turn, desk) of a turn of these calls whose process is gone after the exchange; begun, or taken up again."""
+    """(turn, desk) of a turn of these calls whose process is gone after the exchange; ``resume``: taken up."""
     store = Store(home)
     desk = Desk(home, tools(*calls), store=store, **options)
 
@@ -124,8 +124,8 @@ def test_what_has_run_is_not_asked_about(tmp_path: Path, one: Any, rules: Any) -
 
 
 def test_other_rules_move_the_visit_and_no_call_runs_twice(tmp_path: Path) -> None:
-    """The first call is asked about now, so every later request has another number; the process ends once more in the midst
-    of that, and goes on under the first rules."""
+    """The first call is asked about now, so every later request has another number; the process ends once
+    more in the midst of that, and goes on under the first rules."""
     calls = [call("note", {"name": "one"}, "c1"), call("note", {"name": "two"}, "c2"), call("danger", {}, "c3")]
     turn, first = left_at(tmp_path, is_of(RunTool, "c2"), *calls)
     assert first.ran == ["note one", "note two"]
@@ -264,7 +264,7 @@ def test_the_model_is_offered_the_tools_that_there_are_now(tmp_path: Path) -> No
 
 
 def test_no_call_is_performed_that_nobody_was_asked_about(tmp_path: Path) -> None:
-    """The last door: whatever brings a turn to run a call that needs a yes, only a yes in this process lets it pass."""
+    """The last door: whatever makes a turn run a call that needs a yes, only one of this process opens it."""
     desk = Desk(tmp_path, answer="once")
     turn = desk.agent.start("go")
     perform = turn._runner.perform

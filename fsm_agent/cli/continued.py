@@ -46,9 +46,9 @@ def _newest_unfinished(store: Store) -> str:
 
 
 def _with_its_model(store: Store, turn_id: str, given: Given) -> Given:
-    """The model that the turn was begun with, where no other is named. A stored address is believed only when it is on
-    this machine, because a key must not go where a record says. A turn that came in a file gets the model that a new one
-    would."""
+    """The model that the turn was begun with, where no other is named. A stored address is believed only when
+    it is on this machine, because a key must not go where a record says. A turn that came in a file gets the
+    model that a new one would."""
     turns = Turns(store.database)
     if given.model is not None or turns.info(turn_id).imported:
         return given

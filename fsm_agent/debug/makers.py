@@ -13,7 +13,7 @@ from fsm_agent.store import Store
 from fsm_agent.store.read import Turns
 
 Agents = Callable[[str | None], Agent]
-"""Makes the agent that runs a turn; told the ``"<provider>:<model>"`` that it ran on, if it began in this home."""
+"""Makes the agent that runs a turn; told the ``"<provider>:<model>"`` of one that was begun in this home."""
 
 
 class Runs(Protocol):

@@ -33,10 +33,10 @@ class Imported:
 
 
 def import_lines(store: Store, lines: Iterable[str], name: str = "the file") -> Imported:
-    """Store what the lines describe. Sessions and turns whose ids are here already get new ones, all of the file
-    together; an unfinished turn among them is given up then, because the one that is here may still be resumed, and
-    nothing must be done twice. All turns are marked as imported, for good: see ``fsm_agent.authority``. Raises
-    ``ConfigError`` that names the first bad line."""
+    """Store what the lines describe. Sessions and turns whose ids are here already get new ones, all of the
+    file together; an unfinished turn among them is given up then, because the one that is here may still be
+    resumed, and nothing must be done twice. All turns are marked as imported, for good: see
+    ``fsm_agent.authority``. Raises ``ConfigError`` that names the first bad line."""
     file = read_lines(lines, name)
 
     def write(c: sqlite3.Connection) -> Imported:

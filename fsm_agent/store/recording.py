@@ -1,9 +1,10 @@
 """What is known of the visit of a state that a crash, a fork or a person interrupted: replies that need not be asked for.
 
-States are pure, so a visit that is run again asks for the same things in the same order. Replies of the world are
-taken from the record; what touches this process (keys, connections, rows of the session) is done again. So is asking a
-person: a yes is never taken from the record, because the rules may be others by now, and the record a stranger's. Where
-rules or tools are others, the order is another one, too; so calls are known by their ids, and none runs twice.
+States are pure, so a visit that is run again asks for the same things in the same order. Replies of the world
+are taken from the record; what touches this process (keys, connections, rows of the session) is done again.
+So is asking a person: a yes is never taken from the record, because the rules may be others by now, and the
+record a stranger's. Where rules or tools are others, the order is another one, too; so calls are known by
+their ids, and none runs twice.
 """
 
 from __future__ import annotations
@@ -123,9 +124,9 @@ class Recording:
         return UNKNOWN
 
     def where(self, ordinal: int, place: int, request: Any) -> tuple[int, int]:
-        """(ordinal, place) under which the journal keeps this request: where it is recorded already, else at its point
-        of the visit, behind all calls of tools that are recorded there: whoever loses such an entry runs the call
-        again."""
+        """(ordinal, place) under which the journal keeps this request: where it is recorded already, else at
+        its point of the visit, behind all calls of tools that are recorded there: whoever loses such an entry
+        runs the call again."""
         if (at := self._found(ordinal, place, request)) is not None and not self.entries[at].foreign:
             return at
         own = [at for at, one in self.entries.items() if one.kind == RunTool.__name__ and not one.foreign]
@@ -160,8 +161,8 @@ class Recording:
         return NOTHING_TO_RUN if any(_is_call(one, request) for one in known) else UNKNOWN
 
     def _unrepeatable(self, entry: Recorded, request: RunTool) -> bool:
-        """Must a call that may have run not run again? The stricter of what its tool says now and said then counts,
-        and nothing is repeated with other arguments."""
+        """Must a call that may have run not run again? The stricter of what its tool says now and said then
+        counts, and nothing is repeated with other arguments."""
         return request.effect == "unsafe" or _was_unsafe(entry) or not _says(entry, request)
 
     def _by_hand(self, request: Any) -> Any:
@@ -182,8 +183,8 @@ class Recording:
 
 
 def _is_call(entry: Recorded, request: RunTool | AskApproval) -> bool:
-    """Ids are unique within the reply that a visit works on. A fork may have another reply, so there all that the
-    call says counts (its key is another one in any case)."""
+    """Ids are unique within the reply that a visit works on. A fork may have another reply, so there all that
+    the call says counts (its key is another one in any case)."""
     return entry.request.get("call_id") == request.call_id and (not entry.foreign or _says(entry, request))
 
 

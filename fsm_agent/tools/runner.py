@@ -75,7 +75,7 @@ class ToolRunner:
 
     @property
     def outside_names(self) -> frozenset[str]:
-        """Of the tools whose results come from somebody else: calls of them reach others than this machine."""
+        """Of the tools whose results come from somebody else: their calls leave this machine."""
         late = self._more.tools() if self._more is not None else ()
         return frozenset(tool.spec.name for tool in (*self._tools.values(), *late) if tool.external)
 

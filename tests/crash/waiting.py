@@ -1,5 +1,5 @@
-"""A turn that is killed while it waits: for a person, or for its children. Run as a program: ``waiting.py HOME
-MARK KIND``; the kind ``begun`` is that of ``approval``, killed later."""
+"""A turn that is killed while it waits: for a person, or for its children. Run as a program: ``waiting.py
+HOME MARK KIND``; the kind ``begun`` is that of ``approval``, killed later."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def answers(body: dict[str, Any]) -> Any:
 def agent_of(
     home: Path, mark: Path, *, dies: bool, attended: bool = True, begun: bool = False, gone: bool = False, **options: Any
 ) -> Agent:
-    """``mark`` collects what was really done, one line each. ``begun``: it dies when the tool has begun instead of when the
-    person is asked. ``gone``: it has that tool no longer; ``options`` of it otherwise."""
+    """``mark`` collects what was really done, one line each. ``begun``: it dies when the tool has begun
+    instead of when the person is asked. ``gone``: it has that tool no longer; ``options`` of it otherwise."""
 
     def note(line: str) -> None:
         with mark.open("a") as file:

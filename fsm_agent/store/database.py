@@ -61,7 +61,7 @@ class Database:
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._looked_through = False
-        self._damaged: Exception | None = None
+        self._damage = ""
         self.landed = Landing().landed
         self._reader = self._prepared()
         self._close_when_dropped()
@@ -112,7 +112,10 @@ class Database:
     def _writing(self) -> sqlite3.Connection:
         """A connection to a file that is whole, on which a job cannot begin or end a transaction: it shares that
         with others."""
-        self._look_through()
+        if self._damage:
+            raise StoreError(self._damage)
+        if not self._looked_through:
+            self._look_through()
         connection = self._connected()
         connection.set_authorizer(self._allowed)
         return connection
@@ -250,7 +253,7 @@ class Database:
     def close(self) -> None:
         """Finish what was submitted, and close. Safe to call twice."""
         if self._thread is not None:
-            self.write(lambda connection: None)
+            self.submit(lambda connection: None).exception()  # waited for; who submitted the rest is told how it ended
         self.closed = True
         with self._reading:
             self._reader.close()
@@ -285,11 +288,7 @@ class Database:
             return False
 
     def _look_through(self) -> None:
-        """Raise what is wrong with the file, and never write to it then."""
-        if self._damaged is not None:
-            raise self._damaged
-        if self._looked_through:
-            return
+        """Raise what is wrong with the file; it is never written to then."""
         connection = looking(self.path)
         try:
             look_through(connection, self.path)
@@ -297,12 +296,12 @@ class Database:
             connection.close()
             raise
         except sqlite3.DatabaseError as error:
-            self._damaged = as_store_error(error, self.path)
+            self._damage = str(as_store_error(error, self.path))
             with self._reading:  # closed as the last one, it would move the log into the file
                 self._reader.close()
                 self._reader = connection
                 self._close_when_dropped()
-            raise self._damaged from error
+            raise StoreError(self._damage) from error
         self._looked_through = True
         connection.close()
 

@@ -9,7 +9,7 @@ from fsm_agent.errors import StoreError
 from fsm_agent.journal import Step
 from fsm_agent.store.listing import SessionInfo, session_info, spent_by
 from fsm_agent.store.read import TurnInfo, Turns
-from fsm_agent.store.rows import transcript
+from fsm_agent.store.rows import stored
 from fsm_agent.store.sealed import loads
 from fsm_agent.store.spent import Spent
 from fsm_agent.store.store import Store
@@ -91,7 +91,7 @@ def session_record(store: Store, session_id: str, *, moves: bool = False, everyt
     records = [_record(store, info, moves) for info in reversed(turns.recent(1_000_000, session_id))]
     with store.database.reading() as c:
         version = c.execute("SELECT version FROM sessions WHERE id = ?", (session_id,)).fetchone()[0]
-        order = {number: place for place, (number, _) in enumerate(transcript(c, session_id, version))}
+        order = {number: place for place, (number, _) in enumerate(stored(c, session_id, version))}
     rows = _rows(store, "session = ?", session_id)
     current = sorted((row for row in rows if row.number in order), key=lambda row: order[row.number])
     return Shown(

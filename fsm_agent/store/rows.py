@@ -135,6 +135,11 @@ def message_of(body: str) -> Message:
 def transcript(connection: sqlite3.Connection, session_id: str, version: int, length: int | None = None) -> list[tuple[int, str]]:
     """(number, body) of the rows of one version of a transcript, in order; at most ``length``. Raises ``StoreError`` for
     a body that is damaged."""
+    return [(number, opened(body)) for number, body in stored(connection, session_id, version)[:length]]
+
+
+def stored(connection: sqlite3.Connection, session_id: str, version: int) -> list[tuple[int, str]]:
+    """The same as it stands there, with checksums, damaged or not."""
     row = connection.execute(
         "SELECT numbers FROM transcripts WHERE session = ? AND version = ?", (session_id, version)
     ).fetchone()
@@ -149,7 +154,7 @@ def transcript(connection: sqlite3.Connection, session_id: str, version: int, le
     found += connection.execute(
         "SELECT number, body FROM messages WHERE session = ? AND version = ? ORDER BY number", (session_id, version)
     ).fetchall()
-    return [(number, opened(body)) for number, body in (found if length is None else found[:length])]
+    return found
 
 
 def request_json(session: Session, request: Any) -> str:

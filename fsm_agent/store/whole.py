@@ -1,8 +1,9 @@
 """Is the file what it was written as? Looked at without changing it, before anything is written to it.
 
 A file is damaged by a disk, a power failure, or a copy that was made while it was written, and none of them leaves a sign
-beside it. So the structure of every page is read once by each process that writes: about a second for each gigabyte.
-Reading does not wait for it. What stands in the texts is checked when they are read (``sealed``).
+beside it. So every page is read once by each process that writes, and every index compared with its table: about a
+second for each gigabyte. Reading does not wait for it. What stands in the texts is checked when they are read
+(``sealed``).
 """
 
 from __future__ import annotations
@@ -56,15 +57,15 @@ def marked(version: int) -> int:
     return int.from_bytes(b"fsm") << 8 | version
 
 
-def look_through(connection: sqlite3.Connection, path: Path) -> None:
-    """Read every page. Raises ``sqlite3.DatabaseError`` that says what is wrong with the first one that is not whole.
-    What the full-text index says may be wrong: it is made anew."""
+def look_through(connection: sqlite3.Connection, path: Path, long: float = LONG) -> None:
+    """Read every page, and compare every index with its table. Raises ``sqlite3.DatabaseError`` that says what is wrong
+    first. What the full-text index says may be wrong: it is made anew. After ``long`` seconds the log is told."""
     size = path.stat().st_size // 1_000_000
-    told = threading.Timer(LONG, log.warning, ("looking through %s (%d MB) before it is written to", path, size))
+    told = threading.Timer(long, log.warning, ("looking through %s (%d MB) before it is written to", path, size))
     told.daemon = True
     told.start()
     try:
-        lines = [line for (line,) in connection.execute(f"PRAGMA quick_check({_LINES})") if "FTS5 table" not in line]
+        lines = [line for (line,) in connection.execute(f"PRAGMA integrity_check({_LINES})") if "FTS5 table" not in line]
     finally:
         told.cancel()
     if lines not in (["ok"], []):

@@ -25,7 +25,7 @@ from fsm_agent.store.rows import insert_session
 from fsm_agent.store.search import Among, search
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
 
-HISTORY = [{"role": role, "content": f"{role} {n} " + "word " * 40} for n in range(8) for role in ("user", "assistant")]
+HISTORY = [{"role": role, "content": f"{role} {n} " + "word " * 300} for n in range(8) for role in ("user", "assistant")]
 
 
 def agent(home: Path, *script: Any, store: Store | None = None, **options: Any) -> Agent:

@@ -267,6 +267,7 @@ def test_a_file_without_checksums_and_mark_is_read_and_marked(home: Path) -> Non
     with contextlib.closing(sqlite3.connect(path)) as c:
         c.execute("PRAGMA application_id = 0")
         c.execute("PRAGMA user_version = 2")
+        c.execute("ALTER TABLE turns DROP COLUMN imported")
         c.execute("UPDATE messages SET body = RTRIM(body, ' ' || char(9) || char(10) || char(13))")
         c.commit()
     assert health(home) is not None

@@ -135,6 +135,7 @@ class Worker:
         while time.time() < until:
             number += 1
             words = f"Q[{self.name}-{number}] " + "use the tool" * (self.chance.random() < 0.4)
+            words += " and so on" * 200 if self.mode == "rotate" else ""  # a compaction is to be worth its summary
             while time.time() < until and not self.tried(words):
                 time.sleep(self.chance.uniform(0.001, 0.03))
 

@@ -11,7 +11,7 @@ help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
 
 demo: .venv/installed ## a real turn over this repository's own files, without a key
-	@$(BIN)/fsm-agent run --model offline:demo "List the files here, then read README.md and find the word fallback in states/table.py"
+	@$(BIN)/fsm-agent run --model offline:demo "List the files here, then read README.md and find the word fallback in states/fsm_agent_states/table.py"
 
 test: .venv/developing ## the fast test suite (under two minutes)
 	@$(IN_MEMORY) $(BIN)/pytest -m "not slow" --numprocesses 2

@@ -31,14 +31,14 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent import Agent, tool
-from fsm_agent.journal import MemoryJournal
-from fsm_agent.messages import ModelReply, ToolCall, Usage
-from fsm_agent.ports import StreamSink
-from fsm_agent.requests import Failure, ModelRequest
-from fsm_agent.root import MACHINE, STATES
-from fsm_agent.runner import Runner
-from fsm_agent.store import Store
-from fsm_agent.turns import Turn
+from fsm_agent.composition.turn_wiring import MACHINE, STATES
+from fsm_agent.conversation.effects import Failure, ModelRequest
+from fsm_agent.conversation.messages import ModelReply, ToolCall, Usage
+from fsm_agent.fsm.journal import MemoryJournal
+from fsm_agent.fsm.runner import Runner
+from fsm_agent.runtime.ports import StreamSink
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.turn import Turn
 
 WARM = 6
 """Moves of a turn before the clock starts."""

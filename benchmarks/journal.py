@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent import Agent, tool
-from fsm_agent.journal import MemoryJournal
-from fsm_agent.perform import Performer
-from fsm_agent.root import MACHINE, STATES
-from fsm_agent.runner import Runner
-from fsm_agent.store import Store
+from fsm_agent.composition.effect_handler import Performer
+from fsm_agent.composition.turn_wiring import MACHINE, STATES
+from fsm_agent.fsm.journal import MemoryJournal
+from fsm_agent.fsm.runner import Runner
+from fsm_agent.sessions.store import Store
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
 
 ROUNDS = 10

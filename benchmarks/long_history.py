@@ -20,12 +20,12 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-from fsm_agent.compaction import assembled, divide, pruned, summary_prompt
-from fsm_agent.messages import Message, ToolCall
+from fsm_agent.conversation.compaction import assembled, divide, pruned, summary_prompt
+from fsm_agent.conversation.effects import ModelRequest, Runtime
+from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
 from fsm_agent.providers.openai_chat import OpenAIChat
-from fsm_agent.requests import ModelRequest, Runtime
 from fsm_agent.testing import ScriptedServer, repeat, text
-from fsm_agent.wire import Ask, View, WireCopy, format_of
 
 RUNTIME = Runtime("openai", "scripted")
 LINE = "a line of tool output with a little text in it\n" * 8

@@ -21,10 +21,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from fsm_agent import Agent
+from fsm_agent.conversation.effects import ModelRequest
 from fsm_agent.providers.anthropic_messages import AnthropicMessages
 from fsm_agent.providers.openai_chat import OpenAIChat
 from fsm_agent.providers.openai_responses import OpenAIResponses
-from fsm_agent.requests import ModelRequest
 
 PIECE = "word "
 WIRES = {"chat_completions": OpenAIChat, "codex_responses": OpenAIResponses, "anthropic_messages": AnthropicMessages}

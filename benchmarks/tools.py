@@ -23,12 +23,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fsm_agent import Agent, tool
-from fsm_agent.agenttools import AGENT_TOOLSETS
-from fsm_agent.clock import SystemClock
-from fsm_agent.requests import RunTool
+from fsm_agent.conversation.effects import RunTool
+from fsm_agent.support.clock import SystemClock
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.tools import Tool, ToolRunner
 from fsm_agent.toolsets import TOOLSETS
+from fsm_agent.toolsets.agent import AGENT_TOOLSETS
 
 
 @tool(name="nothing")

@@ -10,13 +10,13 @@ import sys
 import time
 from collections.abc import Callable
 
-from fsm_agent.requests import Runtime
-from fsm_agent.settings import Settings
-from fsm_agent.verify import bounds, examine, verify_table
-from fsm_agent.verify.cover import pair_scripts, row_scripts
-from fsm_agent.verify.longest import long_run
-from states.table import TURN
-from states.turn import limits_of
+from fsm_agent.conversation.effects import Runtime
+from fsm_agent.fsm.verify import bounds, examine, verify_table
+from fsm_agent.fsm.verify.cover import pair_scripts, row_scripts
+from fsm_agent.fsm.verify.longest import long_run
+from fsm_agent.settings.model import Settings
+from fsm_agent_states.table import TURN
+from fsm_agent_states.turn import limits_of
 
 LIMITS = limits_of(Settings(), Runtime("any", "any", usable_fallbacks=2, possible_rekeys=2))
 

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fsm_agent.agent import Agent
-    from fsm_agent.result import TurnResult
-    from fsm_agent.runner import Step
-    from fsm_agent.settings import Settings
+    from fsm_agent.conversation.result import TurnResult
+    from fsm_agent.fsm.runner import Step
+    from fsm_agent.sessions.turn import Turn
+    from fsm_agent.settings.model import Settings
     from fsm_agent.tools import tool
-    from fsm_agent.turns import Turn
 
 _HOMES = {
     "Agent": "fsm_agent.agent",
-    "Settings": "fsm_agent.settings",
-    "Step": "fsm_agent.runner",
-    "Turn": "fsm_agent.turns",
-    "TurnResult": "fsm_agent.result",
+    "Settings": "fsm_agent.settings.model",
+    "Step": "fsm_agent.fsm.runner",
+    "Turn": "fsm_agent.sessions.turn",
+    "TurnResult": "fsm_agent.conversation.result",
     "tool": "fsm_agent.tools",
 }
 

@@ -8,43 +8,43 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fsm_agent.agenttools import Background
-from fsm_agent.agenttools.family import children_of
-from fsm_agent.budget import IterationBudget
-from fsm_agent.clock import SystemClock
-from fsm_agent.composing import Given, composed
-from fsm_agent.configfile import config_of
-from fsm_agent.controls import controls_of
-from fsm_agent.credentials import ApiKey
+from fsm_agent.composition.agent_factory import Given, composed
+from fsm_agent.composition.child_factory import Inherited
+from fsm_agent.composition.effect_handler import Performer
+from fsm_agent.composition.turn_wiring import COUNTERS, DIGEST, MACHINE, STATES, TurnState, continued, joined, reopened, result_of
+from fsm_agent.conversation.effects import CloseTurn, OpenTurn
+from fsm_agent.conversation.messages import Message, messages_from
+from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError, SessionBusy, StoreError
-from fsm_agent.gate import Gate
-from fsm_agent.home import home_of
-from fsm_agent.journal import Step
+from fsm_agent.fsm.journal import Step
+from fsm_agent.fsm.pause_point import Gate
+from fsm_agent.fsm.runner import Runner, drive
 from fsm_agent.memory.files import Notes
 from fsm_agent.memory.provider import MemoryProvider
 from fsm_agent.memory.snapshot import recalled
-from fsm_agent.messages import Message, messages_from
-from fsm_agent.nursery import Inherited
-from fsm_agent.perform import Performer
-from fsm_agent.ports import Clock, ModelPort
 from fsm_agent.prompt import Sources, prompt_of
-from fsm_agent.requests import CloseTurn, OpenTurn
-from fsm_agent.result import TurnResult
-from fsm_agent.root import COUNTERS, DIGEST, MACHINE, STATES, TurnState, continued, joined, reopened, result_of
-from fsm_agent.runner import Runner, drive
-from fsm_agent.sessions import Session
-from fsm_agent.settings import Settings
-from fsm_agent.store import Begun, Recording, Store, TurnLog, store_for
-from fsm_agent.store.edits import edited
-from fsm_agent.store.find import find_turn
-from fsm_agent.store.positions import Position, forked, position_of, take_over
-from fsm_agent.store.read import Turns
-from fsm_agent.store.titles import name_after, rename
-from fsm_agent.store.undo import Undone, undo
-from fsm_agent.tenancy import Tenancy
-from fsm_agent.threads import LOOP
+from fsm_agent.providers.config_file import config_of
+from fsm_agent.providers.credentials import ApiKey
+from fsm_agent.runtime.budget import IterationBudget
+from fsm_agent.runtime.ports import Clock, ModelPort
+from fsm_agent.sessions.remote_commands import controls_of
+from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.session_lease import Tenancy
+from fsm_agent.sessions.store import Begun, Recording, Store, TurnLog, store_for
+from fsm_agent.sessions.store.edits import edited
+from fsm_agent.sessions.store.find import find_turn
+from fsm_agent.sessions.store.positions import Position, forked, position_of, take_over
+from fsm_agent.sessions.store.read import Turns
+from fsm_agent.sessions.store.titles import name_after, rename
+from fsm_agent.sessions.store.undo import Undone, undo
+from fsm_agent.sessions.turn import Turn
+from fsm_agent.settings.model import Settings
+from fsm_agent.support.clock import SystemClock
+from fsm_agent.support.home import home_of
+from fsm_agent.support.threads import LOOP
 from fsm_agent.tools import Tool
-from fsm_agent.turns import Turn
+from fsm_agent.toolsets.agent import Background
+from fsm_agent.toolsets.agent.family import children_of
 
 DEFAULT_TOOLSETS = ("core", "memory", "skills", "todo", "sessions")
 """What works everywhere. ``delegate`` costs the requests of other turns, ``clarify`` needs a person: those are asked for."""
@@ -58,12 +58,12 @@ class Agent:
     ``model``: ``"<provider>:<model>"``, a ``ModelPort`` (a scripted one for instance), or ``None`` to take what is there:
     ``FSM_AGENT_MODEL``, a key in the environment, a local server, else the offline demo. ``api_key``: a string, a list, or
     an object with ``get()`` and ``refresh()``. ``tools``: decorated or plain functions. ``toolsets``: names of built-in
-    groups (``fsm_agent.toolsets``, ``fsm_agent.agenttools``), ``[]`` for none. ``fallbacks``: dicts with the keys model (or a
-    port), base_url, api_key, api_mode, context_window. ``callbacks``: see ``fsm_agent.callbacks``. ``clock``: every wait and time
-    limit goes through it. ``budget``: iterations shared with other agents. ``auxiliary``: smaller models for summaries, a dict
-    like those of ``fallbacks`` or a list of them; the main model is used when they fail. ``memory``: an
+    groups (``fsm_agent.toolsets``, ``fsm_agent.toolsets.agent``), ``[]`` for none. ``fallbacks``: dicts with the keys model (or a
+    port), base_url, api_key, api_mode, context_window. ``callbacks``: see ``fsm_agent.runtime.callbacks``. ``clock``:
+    every wait and time limit goes through it. ``budget``: iterations shared with other agents. ``auxiliary``: smaller models
+    for summaries, a dict like those of ``fallbacks`` or a list of them; the main model is used when they fail. ``memory``: an
     external memory besides the files in the home directory. ``mcp``: MCP servers by name instead of those in ``config.toml``, see
-    ``fsm_agent.mcp``. ``source``: what its new sessions are begun by, in lists and insights.
+    ``fsm_agent.toolsets.mcp``. ``source``: what its new sessions are begun by, in lists and insights.
 
     Raises ``ConfigError`` for anything that cannot be used, in one line.
     """
@@ -201,7 +201,7 @@ class Agent:
 
     def fork(self, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> Turn:
         """A new turn, in a session of its own, that begins where ``turn_id`` was after ``at`` moves, with the changes of ``edit``
-        (``fsm_agent.store.edits.edited`` says which). The old turn stays as it is. Raises ``ConfigError``."""
+        (``fsm_agent.sessions.store.edits.edited`` says which). The old turn stays as it is. Raises ``ConfigError``."""
         position = edited(position_of(self._store, turn_id, at), edit or {}, COUNTERS)
         session = self._store.session(_session_id())
         write = forked(self._store, position, session, _turn_id(session), DIGEST)

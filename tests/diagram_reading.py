@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fsm_agent.diagram.mermaid import _clean as clean
 from fsm_agent.diagram.model import words
-from fsm_agent.table import Row, Table
+from fsm_agent.fsm.table import Row, Table
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from fsm_agent.diagram.versions.bounds import ProofChange, proofs
 from fsm_agent.diagram.versions.compare import compare
 from fsm_agent.diagram.versions.load import Version
 from fsm_agent.diagram.versions.picture import united
-from fsm_agent.journal import Step
-from fsm_agent.table import Counter, Rung, Table, end, go, left, lines_of, on
-from states.layout import LAYOUT
-from states.table import FALLBACK, REKEY, RETRY, TURN
+from fsm_agent.fsm.journal import Step
+from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
+from fsm_agent_states.logic.layout import LAYOUT
+from fsm_agent_states.table import FALLBACK, REKEY, RETRY, TURN
 from tests.tables import DEFAULTS, Counting
 
 ASK = Rung("ask", "Think", left("asks"), ("asks",))

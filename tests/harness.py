@@ -9,12 +9,12 @@ from itertools import pairwise
 from typing import Any
 
 from fsm_agent import Agent, TurnResult, tool
-from fsm_agent.invariants import violations
-from fsm_agent.runner import Step
-from fsm_agent.store import store_for
+from fsm_agent.conversation.history_rules import violations
+from fsm_agent.fsm.runner import Step
+from fsm_agent.sessions.store import store_for
+from fsm_agent.sessions.turn import Turn
 from fsm_agent.testing import FakeClock, ScriptedServer
-from fsm_agent.turns import Turn
-from states.table import TURN
+from fsm_agent_states.table import TURN
 from tests.turn_pairs import why_not
 from tests.wire_rows import chat_rows
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fsm_agent.clock import SystemClock
-from fsm_agent.mcp import McpServers
-from fsm_agent.ports import Clock
-from fsm_agent.requests import RunTool, ToolOutcome
-from fsm_agent.settings import Settings
+from fsm_agent.conversation.effects import RunTool, ToolOutcome
+from fsm_agent.runtime.ports import Clock
+from fsm_agent.settings.model import Settings
+from fsm_agent.support.clock import SystemClock
 from fsm_agent.tools import ToolRunner
+from fsm_agent.toolsets.mcp import McpServers
 from tests.waiting import PATIENCE
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))

@@ -7,7 +7,7 @@ import dataclasses
 import random
 from collections.abc import Callable, Iterable
 
-from fsm_agent.table import ALWAYS, Row, Table, all_of
+from fsm_agent.fsm.table import ALWAYS, Row, Table, all_of
 
 
 def with_rows(table: Table, rows: Iterable[Row]) -> Table:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent import Agent, tool
-from fsm_agent.codec import dumps
-from fsm_agent.sessions import Session
-from fsm_agent.store import Store
-from fsm_agent.store.rows import insert_session
+from fsm_agent.fsm.codec import dumps
+from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.rows import insert_session
 from fsm_agent.testing import FakeClock, ScriptedModel
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fsm_agent.table import Counter, Rung, Table, end, go, left, lines_of, on
+from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 
 DEFAULTS = {
     "iterations": 90, "free_rounds": 90, "graces": 2, "fallbacks": 2, "rekeys": 2, "retries": 2, "patience": 1,

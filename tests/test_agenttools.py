@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.agenttools import AGENT_LEVEL
-from fsm_agent.agenttools.scene import here
-from fsm_agent.agenttools.todo import MAX_CHARS, MAX_ITEMS
-from fsm_agent.compaction import Division, assembled
-from fsm_agent.compaction.carry import carried_todos
+from fsm_agent.conversation.compaction import Division, assembled
+from fsm_agent.conversation.compaction.carry import carried_todos
+from fsm_agent.conversation.effects import RunTool
+from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.errors import ConfigError
-from fsm_agent.messages import Message, ToolCall
-from fsm_agent.requests import RunTool
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.tools import ToolRunner
+from fsm_agent.toolsets.agent import AGENT_LEVEL
+from fsm_agent.toolsets.agent.scene import here
+from fsm_agent.toolsets.agent.todo import MAX_CHARS, MAX_ITEMS
 
 OWN = ("todo", "sessions", "clarify", "delegate", "memory")
 

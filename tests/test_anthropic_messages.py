@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fsm_agent.messages import ModelReply, ToolCall, Usage
+from fsm_agent.conversation.messages import ModelReply, ToolCall, Usage
 from fsm_agent.providers.anthropic_messages import AnthropicMessages
 from fsm_agent.providers.failures import failure_from
 from fsm_agent.testing import (

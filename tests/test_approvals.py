@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.approvals import Approvals, read_answer
-from fsm_agent.callbacks import Callbacks
+from fsm_agent.approvals.repository import Grants
+from fsm_agent.approvals.rules import Asked, Pattern
+from fsm_agent.approvals.service import Approvals, read_answer
+from fsm_agent.conversation.effects import Approval, AskApproval, ToolSpec
 from fsm_agent.errors import ConfigError, StoreError
-from fsm_agent.grants import Grants
-from fsm_agent.patterns import Asked, Pattern
-from fsm_agent.requests import Approval, AskApproval, ToolSpec
-from fsm_agent.settings import Settings
-from fsm_agent.store import store_for
+from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.sessions.store import store_for
+from fsm_agent.settings.model import Settings
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
 from tests.waiting import PATIENCE
 

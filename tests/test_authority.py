@@ -20,11 +20,11 @@ from fsm_agent import Agent, tool
 from fsm_agent.cli import main
 from fsm_agent.debug import Workshop
 from fsm_agent.errors import ConfigError
-from fsm_agent.store import Database, Store
-from fsm_agent.store.export import export_session
-from fsm_agent.store.importing import import_lines
-from fsm_agent.store.read import Turns
-from fsm_agent.store.schema import VERSIONS
+from fsm_agent.sessions.store import Database, Store
+from fsm_agent.sessions.store.export import export_session
+from fsm_agent.sessions.store.importing import import_lines
+from fsm_agent.sessions.store.read import Turns
+from fsm_agent.sessions.store.schema import VERSIONS
 from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, repeat, text, tools
 from tests.store_homes import left_unfinished
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.invariants import violations
+from fsm_agent.conversation.history_rules import violations
 from fsm_agent.testing import ScriptedServer, call, repeat, text, tools
 from fsm_agent.testing.wirerows import chat_rows
 from tests.test_delegation import Lines, model, told

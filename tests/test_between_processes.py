@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.agenttools.earlier import newest_result
 from fsm_agent.errors import ConfigError, JournalError, SessionBusy
-from fsm_agent.sessions import Session
-from fsm_agent.store import Store
-from fsm_agent.store.line import compacted_line, descendants, lineage
-from fsm_agent.store.rows import insert_session
-from fsm_agent.store.search import Among, search
+from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.line import compacted_line, descendants, lineage
+from fsm_agent.sessions.store.rows import insert_session
+from fsm_agent.sessions.store.search import Among, search
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
+from fsm_agent.toolsets.agent.earlier import newest_result
 
 HISTORY = [{"role": role, "content": f"{role} {n} " + "word " * 300} for n in range(8) for role in ("user", "assistant")]
 

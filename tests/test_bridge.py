@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.agenttools.bridge import bridged
-from fsm_agent.requests import ToolSpec
+from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.testing import ScriptedModel, call, text, tools
+from fsm_agent.toolsets.agent.bridge import bridged
 from tests.mcp_bench import program
 
 TRUSTED = program() | {"trust": True, "approval": "never"}

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fsm_agent.messages import ModelReply, Usage
+from fsm_agent.conversation.effects import Failure
+from fsm_agent.conversation.messages import ModelReply, Usage
 from fsm_agent.providers.chat_reply import ChatReply
-from fsm_agent.requests import Failure
 
 
 class Seen:

@@ -19,8 +19,8 @@ from fsm_agent.cli import main
 from fsm_agent.cli.live import Live
 from fsm_agent.cli.screen import clean, preview, seconds
 from fsm_agent.cli.wrapping import Wrapping
-from fsm_agent.store import store_for
-from fsm_agent.store.read import Turns
+from fsm_agent.sessions.store import store_for
+from fsm_agent.sessions.store.read import Turns
 from fsm_agent.testing import ScriptedServer, call, silence, slow, status, text, tools
 from tests.waiting import PATIENCE, until
 
@@ -126,7 +126,7 @@ FILE = "{file}"
         (["chat", "--model", "offline:"], "names no model after the colon"),
         (["diagram", "--format", "png"], "unknown diagram format; given: png; allowed: mermaid, dot, svg, md, json"),
         (["diagram", "nowhere:TABLE"], "the table cannot be loaded (No module named 'nowhere')"),
-        (["verify", "states.table:COUNTERS"], "this is no transition table"),
+        (["verify", "fsm_agent_states.table:COUNTERS"], "this is no transition table"),
         (["verify", "--set", "speed=3"], "unknown setting or maximum; given: speed=3"),
         (["verify", "--set", "iterations=-3"], "maximum iterations is out of range; given: -3"),
         (["simulate", "--fault", "flood"], "unknown fault; given: flood; allowed: rate_limit"),
@@ -344,7 +344,7 @@ def test_diagram_prints_what_the_generated_files_hold(format: str, cli: Cli) -> 
 
 
 SMALL = """
-from fsm_agent.table import Counter, Rung, Table, end, go, left, lines_of, on
+from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 
 def table(*spends):
     again = Rung("again", "Ask", left("tries"), spends)

@@ -16,9 +16,9 @@ from typing import IO, Any
 import pytest
 
 from fsm_agent import Agent, tool
+from fsm_agent.approvals.visible import original
 from fsm_agent.cli import main
 from fsm_agent.testing import ScriptedModel, ScriptedServer, call, text, tools
-from fsm_agent.visible import original
 from tests.waiting import PATIENCE
 
 pty = pytest.importorskip("pty", reason="a terminal is needed")

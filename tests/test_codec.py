@@ -11,10 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsm_agent.codec import codec_of, dumps
-from fsm_agent.deltas import Tracker, applied, difference, patched, restored
-from fsm_agent.messages import Message, ModelReply, ToolCall, Usage
-from fsm_agent.requests import (
+from fsm_agent.conversation.effects import (
     Approval,
     AskApproval,
     CallModel,
@@ -32,6 +29,9 @@ from fsm_agent.requests import (
     ToolOutcome,
     Waited,
 )
+from fsm_agent.conversation.messages import Message, ModelReply, ToolCall, Usage
+from fsm_agent.fsm.codec import codec_of, dumps
+from fsm_agent.fsm.deltas import Tracker, applied, difference, patched, restored
 
 VALUES: list[Any] = [
     CheckSignals(charge=True),

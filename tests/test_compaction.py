@@ -13,17 +13,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsm_agent.compaction import Protection, assembled, divide, insisted, pruned, summary_prompt, summary_without_model
-from fsm_agent.compaction.cut import cut_length, cut_row, is_longer
-from fsm_agent.compaction.divide import size_of
-from fsm_agent.compaction.guard import CompactionGuard, fault_of
-from fsm_agent.compaction.prune import without_images
-from fsm_agent.context import ContextMeter, threshold
-from fsm_agent.invariants import violations
-from fsm_agent.messages import Message, ToolCall
-from fsm_agent.requests import ApiMode
-from fsm_agent.settings import Compression
-from fsm_agent.wire import View, WireCopy
+from fsm_agent.conversation.compaction import (
+    Protection,
+    assembled,
+    divide,
+    insisted,
+    pruned,
+    summary_prompt,
+    summary_without_model,
+)
+from fsm_agent.conversation.compaction.cut import cut_length, cut_row, is_longer
+from fsm_agent.conversation.compaction.divide import size_of
+from fsm_agent.conversation.compaction.guard import CompactionGuard, fault_of
+from fsm_agent.conversation.compaction.prune import without_images
+from fsm_agent.conversation.effects import ApiMode
+from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.token_meter import ContextMeter, threshold
+from fsm_agent.conversation.wire import View, WireCopy
+from fsm_agent.settings.model import Compression
 from tests.test_wire_anthropic import violations as anthropic_violations
 from tests.test_wire_responses import faults as responses_faults
 

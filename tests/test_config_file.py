@@ -12,9 +12,9 @@ import pytest
 
 from fsm_agent import Agent, Settings
 from fsm_agent.cli import main
-from fsm_agent.configfile import checked_config, config_of
 from fsm_agent.errors import ConfigError
-from fsm_agent.ranges import every_setting
+from fsm_agent.providers.config_file import checked_config, config_of
+from fsm_agent.settings.setting_docs import every_setting
 from fsm_agent.testing import ScriptedModel, ScriptedServer, status, text
 
 Cli = Callable[..., tuple[int, str, str]]

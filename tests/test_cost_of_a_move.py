@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.callbacks import Callbacks
-from fsm_agent.clock import SystemClock
 from fsm_agent.errors import StoreError
-from fsm_agent.live import LiveReply
-from fsm_agent.store import Database, Store
+from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.runtime.stream_accumulator import LiveReply
+from fsm_agent.sessions.store import Database, Store
+from fsm_agent.support.clock import SystemClock
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
 
 

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from fsm_agent.credentials import KeyPool
-from fsm_agent.settings import Credential
+from fsm_agent.providers.credentials import KeyPool
+from fsm_agent.settings.model import Credential
 
 KEYS = ("a", "b", "c")
 

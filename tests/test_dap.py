@@ -16,7 +16,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.debug import Workshop
 from fsm_agent.debug.dap.capabilities import CAPABILITIES
 from fsm_agent.debug.dap.session import REQUESTS
-from fsm_agent.store import store_for
+from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, status, text, tools
 from fsm_agent.tools import ToolFailure
 from tests.dap_editor import TABLE, Editor, Refused, agent_of, column_of, editing, line_of, workshop_of
@@ -215,7 +215,9 @@ def test_a_breakpoint_in_a_states_source_stops_when_it_is_entered_and_shows_it(t
     with editing(workshop_of(tmp_path, LOOKED_UP)) as editor:
         editor.begin(task="what is x?", stopOnEntry=True)
         editor.stopped(reason="entry")
-        (source,) = [one for one in editor.ask("loadedSources")["sources"] if one["name"] == "states/execute_tools.py"]
+        (source,) = [
+            one for one in editor.ask("loadedSources")["sources"] if one["name"] == "states/fsm_agent_states/execute_tools.py"
+        ]
         (where,) = editor.ask("breakpointLocations", source=source, line=1, endLine=400)["breakpoints"]
         wanted = [{"line": where["line"] + 2}, {"line": 1}]
         inside, outside = editor.ask("setBreakpoints", source=source, breakpoints=wanted)["breakpoints"]
@@ -781,7 +783,7 @@ ELSEWHERE = """
 import sys, time
 from pathlib import Path
 from fsm_agent import Agent, tool
-from fsm_agent.store import store_for
+from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import ScriptedModel, call, text, tools
 
 home = Path(sys.argv[1])

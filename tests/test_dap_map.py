@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from fsm_agent.composition.turn_wiring import MACHINE, STATES
 from fsm_agent.debug.dap.tablemap import TableMap, state_sources, table_map
-from fsm_agent.root import MACHINE, STATES
-from fsm_agent.table import Counter, Table, end, go, lines_of, on
+from fsm_agent.fsm.table import Counter, Table, end, go, lines_of, on
 from tests.dap_editor import TABLE, column_of, line_of
 
 OWN = """
-from fsm_agent.table import Counter, Rung, Table, end, go, left, lines_of, on
+from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 
 AGAIN = Rung("again", "Ask", left("tries"), ("tries",))
 
@@ -54,7 +54,7 @@ def named(map: TableMap, line: int, column: int | None = None) -> list[str]:
 
 
 def test_every_row_of_the_turns_table_has_its_place_in_the_source() -> None:
-    map = table_map(MACHINE.table, "states.table")
+    map = table_map(MACHINE.table, "fsm_agent_states.table")
     assert map.path == TABLE
     assert set(map.rows) == {row.id for row in MACHINE.table.rows}
     lines = TABLE.read_text("utf-8").splitlines()
@@ -64,7 +64,7 @@ def test_every_row_of_the_turns_table_has_its_place_in_the_source() -> None:
 
 
 def test_a_line_with_and_without_a_column() -> None:
-    map = table_map(MACHINE.table, "states.table")
+    map = table_map(MACHINE.table, "fsm_agent_states.table")
     line = line_of('on("overloaded"')
     every = "rows ClassifyError.overloaded/1, ClassifyError.overloaded/2, ClassifyError.overloaded/3, ClassifyError.overloaded/4"
     assert named(map, line) == [every]
@@ -76,7 +76,7 @@ def test_a_line_with_and_without_a_column() -> None:
 
 
 def test_a_rung_where_it_is_defined_means_all_rows_made_with_it() -> None:
-    map = table_map(MACHINE.table, "states.table")
+    map = table_map(MACHINE.table, "fsm_agent_states.table")
     for name in ("COMPRESS", "carry_on"):
         (spot,) = map.at(line_of("COMPRESS = Rung") if name == "COMPRESS" else line_of("def carry_on"))
         rung = "compress" if name == "COMPRESS" else "continue"
@@ -84,7 +84,7 @@ def test_a_rung_where_it_is_defined_means_all_rows_made_with_it() -> None:
 
 
 def test_lines_that_every_state_has() -> None:
-    map = table_map(MACHINE.table, "states.table")
+    map = table_map(MACHINE.table, "fsm_agent_states.table")
     line = line_of("macros=")
     assert [spot.targets for spot in map.at(line)] == [(("event", "cancelled"),), (("event", "crashed"),)]
     assert map.at(line, column_of(line, '"crashed"'))[0].targets == (("event", "crashed"),)
@@ -109,7 +109,7 @@ def test_columns_are_utf_16_units(own: TableMap) -> None:
 
 def test_a_table_that_is_made_in_some_other_way_has_no_map() -> None:
     made = Table("made", ("A", "B"), "B", (Counter("n"),), lines_of({"A": [on("x", end("e", "B"), why="")]}))
-    assert table_map(made, "fsm_agent.table").spots == ()
+    assert table_map(made, "fsm_agent.fsm.table").spots == ()
     assert go("A").to == "A"
 
 

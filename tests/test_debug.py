@@ -13,14 +13,14 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.debug import Breakpoint, Breakpoints, Debugger, Event, Status, Workshop
-from fsm_agent.debug.breakpoints import at_hit, targets_of
-from fsm_agent.debug.wire import composed
+from fsm_agent.debug.core.breakpoints import at_hit, targets_of
+from fsm_agent.debug.core.wire import composed
 from fsm_agent.errors import ConfigError
-from fsm_agent.journal import Step
-from fsm_agent.store import store_for
+from fsm_agent.fsm.journal import Step
+from fsm_agent.sessions.store import store_for
+from fsm_agent.support.threads import LOOP
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
-from fsm_agent.threads import LOOP
-from states.table import TURN
+from fsm_agent_states.table import TURN
 from tests.waiting import PATIENCE, until, until_so
 
 ROUNDS = ("Prepare.ready", "BuildMessages.built/3", "CallLLM.tools", "ExecuteTools.done", "BuildMessages.built/3", "CallLLM.text")

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from fsm_agent.controls import controls_of
 from fsm_agent.debug import Debugger, Status
-from fsm_agent.debug.distant import Distant
+from fsm_agent.debug.core.distant import Distant
 from fsm_agent.errors import ConfigError
-from fsm_agent.store import Store
-from fsm_agent.store.read import Turns
+from fsm_agent.sessions.remote_commands import controls_of
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.read import Turns
 from tests.waiting import PATIENCE, until
 
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
 from fsm_agent import Agent, tool
-from fsm_agent.store import store_for
+from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import ScriptedModel, call, text, tools
 
 @tool(effect="pure")
@@ -56,7 +56,7 @@ print(agent.run_conversation("rest a while").final_response, flush=True)
 DEBUGGER = """
 import sys, time
 from fsm_agent.debug import Debugger
-from fsm_agent.store import Store
+from fsm_agent.sessions.store import Store
 from pathlib import Path
 debugger = Debugger.attach(Store(Path(sys.argv[1])), sys.argv[2])
 debugger.order("pause")

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
+from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.debug import Workshop
-from fsm_agent.debug.maketest import make_test
+from fsm_agent.debug.core.maketest import make_test
 from fsm_agent.errors import ConfigError
-from fsm_agent.requests import AskApproval
-from fsm_agent.store import Store
+from fsm_agent.sessions.store import Store
 from fsm_agent.testing import (
     FakeClock,
     ScriptedModel,

@@ -19,14 +19,14 @@ from examples.review_loop.debugged import review
 from examples.review_loop.table import TABLE as REVIEW
 from fsm_agent.cli.entry import main
 from fsm_agent.debug import Debugger, Status, TableTurn, Workshop
-from fsm_agent.debug.engines import Here
+from fsm_agent.debug.core.engines import Here
 from fsm_agent.debug.own.played import played
 from fsm_agent.errors import ConfigError
-from fsm_agent.journal import MemoryJournal
-from fsm_agent.machine import Machine
-from fsm_agent.runner import Runner
-from fsm_agent.store import store_for
-from fsm_agent.table import Counter, Row, Rung, Table, end, go, left, lines_of, on
+from fsm_agent.fsm.journal import MemoryJournal
+from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.runner import Runner
+from fsm_agent.fsm.table import Counter, Row, Rung, Table, end, go, left, lines_of, on
+from fsm_agent.sessions.store import store_for
 from tests.dap_editor import editing
 from tests.waiting import PATIENCE, until, until_so
 
@@ -388,7 +388,7 @@ def test_a_table_alone_is_played_by_hand(tmp_path: Path) -> None:
 ELSEWHERE = """
 import asyncio, sys, time
 from fsm_agent.debug import TableTurn
-from fsm_agent.store import store_for
+from fsm_agent.sessions.store import store_for
 from tests.test_debug_own import LookOut, Parcel, Post, Weather
 
 class Slow(Post):

@@ -15,14 +15,14 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.debug import Workshop
-from fsm_agent.debug.hiding import masked
+from fsm_agent.debug.core.hiding import masked
 from fsm_agent.debug.web.assets import assets
 from fsm_agent.debug.web.map import bare, map_of
 from fsm_agent.debug.web.serve import Server
 from fsm_agent.errors import ConfigError
-from fsm_agent.store import store_for
+from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
-from states.table import TURN
+from fsm_agent_states.table import TURN
 from tests.waiting import PATIENCE
 
 KEY = "sk-live-0123456789abcdef"

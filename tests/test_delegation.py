@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.budget import IterationBudget
+from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
 from tests.waiting import PATIENCE
 

@@ -20,9 +20,9 @@ from fsm_agent.diagram.scene import PAD, TEXT, TITLE, PlacedBox, Scene, scene_of
 from fsm_agent.diagram.stale import files, stale, write
 from fsm_agent.diagram.textwidth import text_width, wrapped
 from fsm_agent.errors import ConfigError
-from fsm_agent.table import Table, end, go, lines_of, on
-from states.layout import LAYOUT
-from states.table import TURN
+from fsm_agent.fsm.table import Table, end, go, lines_of, on
+from fsm_agent_states.logic.layout import LAYOUT
+from fsm_agent_states.table import TURN
 from tests.diagram_reading import missing_rows, read_strictly
 from tests.diagram_tables import SMALL
 from tests.tables import courier
@@ -265,10 +265,10 @@ def test_the_command_writes_checks_and_explains(tmp_path: Path, capsys: pytest.C
     assert main(["--check", str(tmp_path), *table]) == 0
     assert main([str(tmp_path), *table, "--limits", "tests.diagram_tables:SMALL_LIMITS"]) == 0
     assert "Figures are for asks 2, acts 3, fixes 1." in (tmp_path / "small.proofs.md").read_text()
-    assert main([str(tmp_path), "--table", "states.table:NOTHING"]) == 2
-    assert main([str(tmp_path), "--table", "states.table:BLOCK"]) == 2
-    assert "given: states.table:BLOCK" in capsys.readouterr().err
-    assert main([str(tmp_path), *table, "--limits", "states.table:BLOCK"]) == 2
+    assert main([str(tmp_path), "--table", "fsm_agent_states.table:NOTHING"]) == 2
+    assert main([str(tmp_path), "--table", "fsm_agent_states.table:BLOCK"]) == 2
+    assert "given: fsm_agent_states.table:BLOCK" in capsys.readouterr().err
+    assert main([str(tmp_path), *table, "--limits", "fsm_agent_states.table:BLOCK"]) == 2
     assert "these are no limits" in capsys.readouterr().err
     assert main([str(tmp_path), *table, "--limits", "tests.tables:DEFAULTS"]) == 2
     assert "limits are missing; given: acts, asks, fixes" in capsys.readouterr().err

@@ -15,8 +15,8 @@ from fsm_agent.diagram.model import words
 from fsm_agent.diagram.neartext import near_json, near_markdown
 from fsm_agent.diagram.scene import PAD, part_width, scene_of
 from fsm_agent.errors import ConfigError
-from fsm_agent.table import Table
-from states.table import TURN
+from fsm_agent.fsm.table import Table
+from fsm_agent_states.table import TURN
 from tests.diagram_reading import read_strictly
 from tests.diagram_tables import SMALL
 from tests.tables import courier

@@ -23,10 +23,10 @@ from fsm_agent.diagram.runs import steps_of, tally, tally_from, tally_of
 from fsm_agent.diagram.scene import PAD, TEXT, TITLE, part_width, scene_of
 from fsm_agent.diagram.textwidth import text_width
 from fsm_agent.errors import ConfigError
-from fsm_agent.journal import Step
-from fsm_agent.table import Table
-from states.layout import LAYOUT
-from states.table import TURN
+from fsm_agent.fsm.journal import Step
+from fsm_agent.fsm.table import Table
+from fsm_agent_states.logic.layout import LAYOUT
+from fsm_agent_states.table import TURN
 from tests.diagram_tables import SMALL, USUAL, coverage_of, overlay_of, plain, steps, wandering
 from tests.test_diagram import visible_text
 

@@ -22,8 +22,8 @@ from fsm_agent.diagram import render, written
 from fsm_agent.diagram.graphviz import laid_out
 from fsm_agent.diagram.model import words
 from fsm_agent.errors import ConfigError
-from fsm_agent.table import Table
-from states.table import TURN
+from fsm_agent.fsm.table import Table
+from fsm_agent_states.table import TURN
 from tests.diagram_tables import OTHER, SMALL, USUAL, coverage_of, steps
 from tests.tables import courier
 from tests.test_diagram import visible_text, vocabulary

@@ -23,11 +23,11 @@ from fsm_agent.diagram.versions.load import Version, version_of
 from fsm_agent.diagram.versions.tableform import expands_alike, table_from
 from fsm_agent.diagram.versions.text import as_diff_json, as_diff_markdown
 from fsm_agent.errors import ConfigError
-from fsm_agent.table import Counter, Rung, Table, end, go, left, lines_of, on
-from fsm_agent.verify import verify_table
-from fsm_agent.verify.scopes import limit_names
-from states.layout import LAYOUT
-from states.table import BLOCK, TURN
+from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
+from fsm_agent.fsm.verify import verify_table
+from fsm_agent.fsm.verify.scopes import limit_names
+from fsm_agent_states.logic.layout import LAYOUT
+from fsm_agent_states.table import BLOCK, TURN
 from tests.diagram_reading import read_strictly
 from tests.diagram_tables import LIMITS, SMALL, changed_pair, plain, proved, united_of
 from tests.tables import courier
@@ -326,7 +326,7 @@ def test_no_change_is_one_sentence() -> None:
 # Loading
 
 TABLE_FILE = """
-from fsm_agent.table import Counter, Rung, Table, end, left, lines_of, on
+from fsm_agent.fsm.table import Counter, Rung, Table, end, left, lines_of, on
 
 again = Rung("again", "Ask", left("tries"), ("tries",))
 LOOP = Table(
@@ -402,7 +402,7 @@ def test_a_description_in_a_file_is_a_version_too(tmp_path: Path) -> None:
 
 
 def test_the_turn_of_this_project_is_the_default() -> None:
-    version = version_of("states.table:TURN", folder=Path(__file__).parents[1])
+    version = version_of("fsm_agent_states.table:TURN", folder=Path(__file__).parents[1])
     assert version.table.digest == TURN.digest
     assert version.limits is not None
     assert version.limits["iterations"] == 90
@@ -454,7 +454,7 @@ def test_what_is_no_version_is_one_line(spec: str, repository: Path) -> None:
 
 
 def test_a_revision_without_the_table_is_not_answered_by_what_is_installed(repository: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there is no module states.table here.*--table module:table"):
+    with pytest.raises(ConfigError, match=r"there is no module fsm_agent_states.table here.*--table module:table"):
         version_of("HEAD", folder=repository)
 
 

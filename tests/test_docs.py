@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fsm_agent.agenttools import AGENT_TOOLSETS
-from fsm_agent.outcome import ExitReason
+from fsm_agent.conversation.exit_reason import ExitReason
 from fsm_agent.toolsets import TOOLSETS
+from fsm_agent.toolsets.agent import AGENT_TOOLSETS
 
 PAGE = Path(__file__).parents[1] / "docs" / "agent.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.callbacks import SECOND_SINK, Callbacks
 from fsm_agent.errors import SessionBusy
-from fsm_agent.events import CHATTY, DROPPED, Event, EventQueue
+from fsm_agent.runtime.callbacks import SECOND_SINK, Callbacks
+from fsm_agent.runtime.events import CHATTY, DROPPED, Event, EventQueue
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from tests.harness import Heard, echo
 from tests.waiting import PATIENCE
@@ -75,7 +75,7 @@ def test_listening_to_a_turn_that_somebody_else_runs(tmp_path: Path) -> None:
 
 
 def _listening(turn_id: str) -> bool:
-    from fsm_agent import events
+    from fsm_agent.runtime import events
 
     return turn_id in events._QUEUES
 

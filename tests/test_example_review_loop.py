@@ -19,12 +19,12 @@ from examples.review_loop.turn import LIMITS, ReviewTurn
 from fsm_agent import Agent, Step
 from fsm_agent.cli import main as command
 from fsm_agent.diagram.__main__ import main as written_diagrams
-from fsm_agent.journal import Exchange
-from fsm_agent.table import Row
+from fsm_agent.fsm.journal import Exchange
+from fsm_agent.fsm.table import Row
+from fsm_agent.fsm.turn_protocol import TurnLike
+from fsm_agent.fsm.verify import search, verify_table
 from fsm_agent.testing import FakeClock, Look, RowCoverage, Script, ScriptedModel, ids_of, pair_scripts, row_scripts, status, text
 from fsm_agent.testing.machine import TurnMachine
-from fsm_agent.turn import TurnLike
-from fsm_agent.verify import search, verify_table
 from tests.test_verify_cover import exact_pairs
 
 

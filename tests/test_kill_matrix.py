@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from fsm_agent.invariants import violations
-from fsm_agent.messages import messages_from
-from fsm_agent.requests import Runtime
-from fsm_agent.wire import View, WireCopy
+from fsm_agent.conversation.effects import Runtime
+from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.messages import messages_from
+from fsm_agent.conversation.wire import View, WireCopy
 from tests.crash.mutants import MUTANTS
 from tests.wire_rows import chat_rows
 

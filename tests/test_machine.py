@@ -10,10 +10,10 @@ from typing import Self
 import pytest
 
 from fsm_agent.errors import StuckTurn, TableError, UndeclaredEvent
-from fsm_agent.machine import Machine
-from fsm_agent.table import Below, Counter, Rung, Table, end, go, left, lines_of, on
-from fsm_agent.turn import TurnLike
-from states.table import TURN
+from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.table import Below, Counter, Rung, Table, end, go, left, lines_of, on
+from fsm_agent.fsm.turn_protocol import TurnLike
+from fsm_agent_states.table import TURN
 from tests.mutants import changed, without
 
 LIMITS = {

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from fsm_agent.masking import mask
+from fsm_agent.support.redaction import mask
 
 SECRET = "Zx9-Q7.hunter_2plus"
 

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from fsm_agent.clock import SystemClock
-from fsm_agent.mcp import McpServers, warden
-from fsm_agent.mcp.offer import MOST_TOOLS
-from fsm_agent.requests import RunTool
-from fsm_agent.settings import Settings
+from fsm_agent.conversation.effects import RunTool
+from fsm_agent.settings.model import Settings
+from fsm_agent.support.clock import SystemClock
 from fsm_agent.testing import FakeClock
 from fsm_agent.tools import ToolRunner, tool
 from fsm_agent.tools.runner import UNKNOWN_EFFECT
+from fsm_agent.toolsets.mcp import McpServers, warden
+from fsm_agent.toolsets.mcp.offer import MOST_TOOLS
 from tests.mcp_bench import PATIENT, bench, program
 from tests.processes import alive, children, wardens
 from tests.waiting import PATIENCE, until, until_so
@@ -396,9 +396,9 @@ def test_no_process_is_left_when_the_program_ends(ending: str, tmp_path: Path) -
     launch = program(stubborn=True, child=str(grandchild))
     script = f"""
 import asyncio, os, pathlib, signal
-from fsm_agent.clock import SystemClock
-from fsm_agent.mcp import McpServers
-from fsm_agent.settings import Settings
+from fsm_agent.support.clock import SystemClock
+from fsm_agent.toolsets.mcp import McpServers
+from fsm_agent.settings.model import Settings
 from tests.mcp_bench import PATIENT
 from tests.processes import children, wardens
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mcp_types import CallToolResult
 
-from fsm_agent.mcp.results import MAX_IMAGE, MOST_IMAGES, result_of
+from fsm_agent.toolsets.mcp.results import MAX_IMAGE, MOST_IMAGES, result_of
 
 PIXEL = base64.b64encode(b"\x89PNG pixel").decode()
 

@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from fsm_agent import Settings
+from fsm_agent.conversation.messages import Message
 from fsm_agent.errors import ConfigError
 from fsm_agent.memory import MemoryFile, Notes, Operation, Refused
 from fsm_agent.memory.entries import changed, entries_of, text_of
 from fsm_agent.memory.external import ExternalMemory, checked
-from fsm_agent.memory.lock import locked
 from fsm_agent.memory.snapshot import recalled
-from fsm_agent.messages import Message
-from fsm_agent.settings import Memory
+from fsm_agent.settings.model import Memory
+from fsm_agent.support.file_lock import locked
+from fsm_agent.support.texts import with_memory_block, without_memory_block
 from fsm_agent.testing import FakeClock, FakeMemory
-from fsm_agent.texts import with_memory_block, without_memory_block
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import toolset
 from tests.waiting import PATIENCE

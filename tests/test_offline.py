@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, TurnResult, tool
-from fsm_agent.messages import ModelReply
+from fsm_agent.conversation.effects import Failure, ModelRequest
+from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.providers.offline import NO_MODEL, OfflineDemo
-from fsm_agent.requests import Failure, ModelRequest
 
 CORE = ("list_directory", "read_file", "search_files", "get_time", "calculate", "terminal")
 

@@ -10,9 +10,9 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from fsm_agent.messages import ModelReply, Usage
+from fsm_agent.conversation.effects import Failure
+from fsm_agent.conversation.messages import ModelReply, Usage
 from fsm_agent.providers.responses_reply import OTHER_WIRE, ResponsesReply, whole_response
-from fsm_agent.requests import Failure
 from fsm_agent.testing import (
     Reply,
     blank,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent
-from fsm_agent.messages import Usage
+from fsm_agent.conversation.messages import Usage
 from fsm_agent.providers.prices import ANTHROPIC, OPENAI, SOURCE, TABLES, cost, price_of, total_cost
 from fsm_agent.providers.profiles import BY_KEY, PROFILES
 from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, overflow, status, text

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from fsm_agent.table import Counter, Rung, Table, end, left, lines_of, on
-from fsm_agent.verify import search
-from fsm_agent.verify.promela import STATES_OF_THE_END, promela
-from fsm_agent.verify.scopes import limit_names
-from states.table import TURN
+from fsm_agent.fsm.table import Counter, Rung, Table, end, left, lines_of, on
+from fsm_agent.fsm.verify import search
+from fsm_agent.fsm.verify.promela import STATES_OF_THE_END, promela
+from fsm_agent.fsm.verify.scopes import limit_names
+from fsm_agent_states.table import TURN
 from tests.mutants import changed, without
 from tests.tables import DEFAULTS, courier
 

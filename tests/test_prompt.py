@@ -14,8 +14,8 @@ from fsm_agent.prompt.book import SOUL
 from fsm_agent.prompt.guidance import ENFORCE, GOOGLE_NOTE, IDENTITY, OPENAI_NOTE, enforcement, platform_hint
 from fsm_agent.prompt.project import project
 from fsm_agent.prompt.readers import cap_of, read
-from fsm_agent.prompt.scan import scan
 from fsm_agent.prompt.skills import find_skills, front_matter
+from fsm_agent.support.injection_scan import scan
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import toolset
 

@@ -21,19 +21,19 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fsm_agent import Agent, TurnResult, tool
-from fsm_agent.budget import IterationBudget
-from fsm_agent.callbacks import CHANNELS
-from fsm_agent.invariants import violations
-from fsm_agent.journal import Step
-from fsm_agent.messages import Message, Usage
-from fsm_agent.requests import Failure
-from fsm_agent.sessions import Session
-from fsm_agent.store import Store, store_for
+from fsm_agent.conversation.effects import Failure
+from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.messages import Message, Usage
+from fsm_agent.fsm.journal import Step
+from fsm_agent.runtime.budget import IterationBudget
+from fsm_agent.runtime.callbacks import CHANNELS
+from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, call, cut, no_finish, repeat, silence, text, tools
 from fsm_agent.testing.kinds import KINDS
 from fsm_agent.testing.strategies import Moment, moments, small_settings, windows
-from states import scaffolds
-from states.table import TURN
+from fsm_agent_states.logic import scaffolds
+from fsm_agent_states.table import TURN
 from tests.harness import SHOWN, assert_legal_path
 
 HUGE = "a long line of a tool's result\n" * 150

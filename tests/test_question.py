@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fsm_agent.approvals.question import Part, Question
+from fsm_agent.approvals.rules import Asked
+from fsm_agent.approvals.visible import original, visible
 from fsm_agent.cli.approval import rows
 from fsm_agent.cli.gutter import BEGINS, GOES_ON, beside
-from fsm_agent.patterns import Asked
-from fsm_agent.question import Part, Question
-from fsm_agent.requests import AskApproval
-from fsm_agent.visible import original, visible
+from fsm_agent.conversation.effects import AskApproval
 
 TEXT = st.text(st.one_of(st.characters(), st.sampled_from("\\x1b \n\t\x1b\u202e│┆↵⇥.[]\"'")), max_size=60)
 VALUES = st.recursive(

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent
+from fsm_agent.conversation.effects import Failure
+from fsm_agent.conversation.result import TurnResult
 from fsm_agent.providers.failures import failure_from
 from fsm_agent.providers.probe import local_models
 from fsm_agent.providers.redirects import redirect_failure
-from fsm_agent.requests import Failure
-from fsm_agent.result import TurnResult
 from fsm_agent.testing import FakeClock, ScriptedServer, text
-from states.detect import detect
+from fsm_agent_states.logic.detect import detect
 from tests.ports import CHAT, KEY, WIRES, Seen, Wire
 from tests.signpost import Signpost
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsm_agent.messages import Message, ToolCall
-from fsm_agent.requests import ApiMode, Runtime
-from fsm_agent.wire import Ask, View, WireCopy, format_of
+from fsm_agent.conversation.effects import ApiMode, Runtime
+from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=20).filter(
     lambda t: t == t.strip() and t

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from fsm_agent import tool
+from fsm_agent.conversation.effects import Approval, AskApproval, CheckSignals, OpenTurn, RunTool
 from fsm_agent.errors import ConfigError
-from fsm_agent.journal import Exchange
-from fsm_agent.requests import Approval, AskApproval, CheckSignals, OpenTurn, RunTool
-from fsm_agent.store import Store
+from fsm_agent.fsm.journal import Exchange
+from fsm_agent.sessions.store import Store
 from fsm_agent.testing import call, text, tools
 from tests.crash.waiting import SESSION, agent_of
 from tests.test_authority import Desk

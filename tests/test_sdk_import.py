@@ -13,9 +13,9 @@ from types import ModuleType
 import pytest
 
 from fsm_agent import Agent
+from fsm_agent.conversation.effects import Failure
 from fsm_agent.providers.sdk_import import sdk_module
 from fsm_agent.providers.sdk_port import SdkPort
-from fsm_agent.requests import Failure
 from fsm_agent.testing import ScriptedModel, text
 from tests.ports import CHAT, Seen
 from tests.slow_import import LIMIT, SlowImport, Ticker, begun

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent
+from fsm_agent.approvals.visible import visible
 from fsm_agent.cli.screen import clean, console_of
-from fsm_agent.requests import AskApproval
-from fsm_agent.result import TurnResult
+from fsm_agent.conversation.effects import AskApproval
+from fsm_agent.conversation.result import TurnResult
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets.confine import still_inside
-from fsm_agent.visible import visible
 from tests.web_server import Answer, html, site
 
 Heard = dict[str, Callable[..., Any]]

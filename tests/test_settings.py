@@ -13,12 +13,12 @@ import tomlkit
 from pydantic import BaseModel
 
 from fsm_agent.cli.sets import nested
-from fsm_agent.configfile import config_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.choose import choose
+from fsm_agent.providers.config_file import config_of
 from fsm_agent.providers.connect import connect
-from fsm_agent.ranges import every_setting
-from fsm_agent.settings import Settings, Stale
+from fsm_agent.settings.model import Settings, Stale
+from fsm_agent.settings.setting_docs import every_setting
 from fsm_agent.testing import FakeClock
 
 TRIED: tuple[Any, ...] = (

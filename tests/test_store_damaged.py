@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 
 from fsm_agent.cli import main
 from fsm_agent.errors import StoreError
-from fsm_agent.store import Database, Store
-from fsm_agent.store.health import health
-from fsm_agent.store.schema import VERSIONS
-from fsm_agent.store.sealed import LENGTH, dumps, loads, opened
-from fsm_agent.store.search import search
-from fsm_agent.store.whole import look_through
+from fsm_agent.sessions.store import Database, Store
+from fsm_agent.sessions.store.health import health
+from fsm_agent.sessions.store.schema import VERSIONS
+from fsm_agent.sessions.store.sealed import LENGTH, dumps, loads, opened
+from fsm_agent.sessions.store.search import search
+from fsm_agent.sessions.store.whole import look_through
 from fsm_agent.testing import call, text, tools
 from tests.store_homes import agent
 
@@ -348,7 +348,7 @@ def test_a_file_that_takes_long_to_look_through_is_said(home: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from fsm_agent.store import Store
+from fsm_agent.sessions.store import Store
 from tests.store_homes import written
 store = Store(Path(sys.argv[1]))
 number = 0

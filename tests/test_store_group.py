@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from fsm_agent.errors import StoreError
-from fsm_agent.store import Database, Store
-from fsm_agent.store.indexing import index_batch
-from fsm_agent.store.search import search
+from fsm_agent.sessions.store import Database, Store
+from fsm_agent.sessions.store.indexing import index_batch
+from fsm_agent.sessions.store.search import search
 from tests.store_homes import written
 
 Job = Callable[[sqlite3.Connection], Any]

@@ -15,13 +15,13 @@ from fsm_agent import Agent, tool
 from fsm_agent.cli import main
 from fsm_agent.cli.given import Given, agent_of
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions import Session
-from fsm_agent.store import Database, Store
-from fsm_agent.store.insights import insights
-from fsm_agent.store.listing import sessions
-from fsm_agent.store.undo import undo
+from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store import Database, Store
+from fsm_agent.sessions.store.insights import insights
+from fsm_agent.sessions.store.listing import sessions
+from fsm_agent.sessions.store.undo import undo
+from fsm_agent.support.threads import LOOP
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
-from fsm_agent.threads import LOOP
 from tests.store_homes import agent
 
 Cli = Callable[..., tuple[int, str, str]]

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+from fsm_agent.conversation.exit_reason import ExitReason
 from fsm_agent.errors import TableError
-from fsm_agent.outcome import ExitReason
-from fsm_agent.table import (
+from fsm_agent.fsm.table import (
     ALWAYS,
     NEVER,
     Counter,
@@ -23,7 +23,7 @@ from fsm_agent.table import (
     lines_of,
     on,
 )
-from states.table import BLOCK, TURN
+from fsm_agent_states.table import BLOCK, TURN
 
 
 class Counts:
@@ -155,5 +155,5 @@ def test_the_digest_follows_the_rows() -> None:
 
 
 def test_a_table_needs_no_state_machine_library() -> None:
-    code = "import sys, fsm_agent.table; sys.exit('transitions' in sys.modules)"
+    code = "import sys, fsm_agent.fsm.table; sys.exit('transitions' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from fsm_agent.messages import ModelReply, ToolCall, Usage
+from fsm_agent.conversation.effects import Failure, ModelRequest
+from fsm_agent.conversation.messages import ModelReply, ToolCall, Usage
 from fsm_agent.providers.openai_chat import OpenAIChat
-from fsm_agent.requests import Failure, ModelRequest
 from fsm_agent.testing import (
     FakeClock,
     Received,

@@ -15,7 +15,7 @@ from hypothesis import settings
 from examples.review_loop import main as review
 from fsm_agent.testing import FakeClock, ScriptedModel, strategies
 from fsm_agent.testing.invariants import INVARIANTS
-from states.table import TURN
+from fsm_agent_states.table import TURN
 
 PAGE = Path(__file__).parents[1] / "docs" / "testing.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.machine import Machine
-from fsm_agent.messages import Message, ToolCall
-from fsm_agent.table import Row
+from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.wire import Ask
+from fsm_agent.conversation.wire.chat import ChatFormat
+from fsm_agent.conversation.wire.form import Pieces
+from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.table import Row
 from fsm_agent.testing import (
     INVARIANTS,
     CountingTurn,
@@ -28,10 +31,7 @@ from fsm_agent.testing import (
     tools,
 )
 from fsm_agent.testing.invariants import Place, history_is_valid_on_every_wire
-from fsm_agent.wire import Ask
-from fsm_agent.wire.chat import ChatFormat
-from fsm_agent.wire.form import Pieces
-from states.table import TURN
+from fsm_agent_states.table import TURN
 from tests.tables import courier
 
 PARCEL = courier()

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from fsm_agent.table import Row, Table, end, go, lines_of, on
+from fsm_agent.fsm.table import Row, Table, end, go, lines_of, on
+from fsm_agent.fsm.turn_protocol import TurnLike
 from fsm_agent.testing import CountingTurn, InvariantBroken, RowCoverage
 from fsm_agent.testing.machine import TurnMachine
-from fsm_agent.turn import TurnLike
-from states.table import TURN
+from fsm_agent_states.table import TURN
 from tests.tables import DEFAULTS, courier
 
 PARCEL = courier()

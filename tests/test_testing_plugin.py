@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from states.table import TURN
+from fsm_agent_states.table import TURN
 
 ROOT = Path(__file__).parents[1]
 TABLE = """
-from fsm_agent.table import Counter, Rung, Table, end, go, left, lines_of, on
+from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 
 AGAIN = Rung("drive again", "Drive", left("tries"), ("tries",))
 PARCEL = Table("parcel", ("Pack", "Drive", "Done"), "Done", (Counter("tries"),), lines_of({

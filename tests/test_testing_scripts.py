@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import fsm_agent.testing
-from fsm_agent.machine import TAKEN, Machine
-from fsm_agent.table import Row, Table, end, go, lines_of, on
+from fsm_agent.fsm.machine import TAKEN, Machine
+from fsm_agent.fsm.table import Row, Table, end, go, lines_of, on
 from fsm_agent.testing import (
     CountingTurn,
     InvariantBroken,
@@ -85,7 +85,7 @@ def test_facts_forbid_what_the_states_cannot_report() -> None:
 
 
 def test_without_facts_the_pairs_are_those_of_the_table() -> None:
-    from fsm_agent.verify import search
+    from fsm_agent.fsm.verify import search
 
     class Nothing:
         def begin(self) -> Iterator[None]:

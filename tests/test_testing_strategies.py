@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fsm_agent import Agent, tool
-from fsm_agent.invariants import violations
-from fsm_agent.messages import ModelReply, Usage, messages_from
-from fsm_agent.requests import Failure
-from fsm_agent.settings import Settings
+from fsm_agent.conversation.effects import Failure
+from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.messages import ModelReply, Usage, messages_from
+from fsm_agent.settings.model import Settings
 from fsm_agent.testing import Call, FakeClock, Reply, ScriptedModel, call, cancelled_at, repeat, status, text, tools
 from fsm_agent.testing import strategies as given_by
 from fsm_agent.testing.kinds import KINDS

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsm_agent.toolnames import repair_name
+from fsm_agent.conversation.name_repair import repair_name
 
 KNOWN = ("todo", "read_file", "list_directory", "web_search", "getWeather", "mcp-fetch")
 

@@ -18,9 +18,9 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field
 
+from fsm_agent.conversation.effects import RunTool, ToolOutcome, ToolSpec
 from fsm_agent.errors import ConfigError
-from fsm_agent.requests import RunTool, ToolOutcome, ToolSpec
-from fsm_agent.testing.clock import FakeClock
+from fsm_agent.providers.scripted.clock import FakeClock
 from fsm_agent.tools import Tool, ToolFailure, ToolRunner, as_tool, cancelled, tool
 from tests.waiting import PATIENCE
 
@@ -559,8 +559,8 @@ def test_outside_a_tool_nothing_is_cancelled() -> None:
 def test_a_wedged_tool_does_not_keep_the_process_from_exiting() -> None:
     program = (
         "import asyncio, time\n"
-        "from fsm_agent.clock import SystemClock\n"
-        "from fsm_agent.requests import RunTool\n"
+        "from fsm_agent.support.clock import SystemClock\n"
+        "from fsm_agent.conversation.effects import RunTool\n"
         "from fsm_agent.tools import ToolRunner, tool\n"
         "wedged = tool(name='wedged')(lambda: time.sleep(600))\n"
         "runner = ToolRunner([wedged], clock=SystemClock(), poll=0.02)\n"

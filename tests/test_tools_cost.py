@@ -10,8 +10,8 @@ from contextvars import ContextVar
 
 import pytest
 
-from fsm_agent.clock import SystemClock
-from fsm_agent.requests import RunTool
+from fsm_agent.conversation.effects import RunTool
+from fsm_agent.support.clock import SystemClock
 from fsm_agent.tools import ToolRunner, tool
 from fsm_agent.tools.workers import Workers
 from fsm_agent.toolsets import toolset

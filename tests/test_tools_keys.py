@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent
+from fsm_agent.conversation.effects import RunTool, ToolOutcome
 from fsm_agent.errors import ConfigError
-from fsm_agent.requests import RunTool, ToolOutcome
+from fsm_agent.support.untrusted import wrapped
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
 from fsm_agent.tools import Tool, ToolFailure, ToolRunner, tool
-from fsm_agent.untrusted import wrapped
 from tests.waiting import PATIENCE
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fsm_agent.requests import RunTool, ToolOutcome
-from fsm_agent.testing.clock import FakeClock
+from fsm_agent.conversation.effects import RunTool, ToolOutcome
+from fsm_agent.providers.scripted.clock import FakeClock
 from fsm_agent.tools import ToolRunner
 from fsm_agent.toolsets import toolset
 from tests.leaping import LeapingLoop

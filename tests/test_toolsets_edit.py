@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsm_agent.requests import RunTool, ToolOutcome
-from fsm_agent.testing.clock import FakeClock
+from fsm_agent.conversation.effects import RunTool, ToolOutcome
+from fsm_agent.providers.scripted.clock import FakeClock
 from fsm_agent.tools import ToolFailure, ToolRunner
 from fsm_agent.toolsets import toolset
 from fsm_agent.toolsets.anchors import places

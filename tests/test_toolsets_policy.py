@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsm_agent.toolsets.policy import hard_line
+from fsm_agent.approvals.policy import hard_line
 
 ENVIRON = {"HOME": "/home/me", "TOP": "/", "TMPDIR": "/tmp"}
 HERE = "/home/me/code/project"

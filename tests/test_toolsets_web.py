@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from fsm_agent.requests import RunTool, ToolOutcome
-from fsm_agent.settings import Settings, Web
-from fsm_agent.testing.clock import FakeClock
+from fsm_agent.conversation.effects import RunTool, ToolOutcome
+from fsm_agent.providers.scripted.clock import FakeClock
+from fsm_agent.settings.model import Settings, Web
 from fsm_agent.tools import ToolFailure, ToolRunner
 from fsm_agent.toolsets import toolset
 from fsm_agent.toolsets.addresses import is_public, named, reachable

@@ -9,12 +9,12 @@ import pytest
 
 from fsm_agent.agent import Agent
 from fsm_agent.errors import ConfigError
-from fsm_agent.store import Store, store_for
-from fsm_agent.store.export import export_session, export_turn
-from fsm_agent.store.importing import Imported, import_lines
-from fsm_agent.store.lines import KINDS
-from fsm_agent.store.read import Turns
-from fsm_agent.store.trajectory import save_trajectory, session_trajectory, turn_trajectory
+from fsm_agent.sessions.store import Store, store_for
+from fsm_agent.sessions.store.export import export_session, export_turn
+from fsm_agent.sessions.store.importing import Imported, import_lines
+from fsm_agent.sessions.store.lines import KINDS
+from fsm_agent.sessions.store.read import Turns
+from fsm_agent.sessions.store.trajectory import save_trajectory, session_trajectory, turn_trajectory
 from fsm_agent.testing import call, text, tools
 from tests.store_homes import agent, left_unfinished
 

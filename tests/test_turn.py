@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, Step
+from fsm_agent.conversation.effects import CallModel
 from fsm_agent.errors import ConfigError
-from fsm_agent.journal import Exchange
-from fsm_agent.requests import CallModel
+from fsm_agent.fsm.journal import Exchange
 from fsm_agent.testing import FakeClock, ScriptedModel, blank, call, status, text, tools
-from states.table import TURN
-from states.turn import CallBlock, Counters, TurnState
+from fsm_agent_states.table import TURN
+from fsm_agent_states.turn import CallBlock, Counters, TurnState
 from tests.harness import echo
 
 
@@ -132,7 +132,7 @@ def test_the_transition_callback_gets_every_move() -> None:
 
 
 def test_a_bug_in_a_state_ends_the_turn_with_an_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fsm_agent.root import STATES
+    from fsm_agent.composition.turn_wiring import STATES
 
     def broken(turn: Any) -> Any:
         raise ZeroDivisionError("oops")

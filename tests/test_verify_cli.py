@@ -13,13 +13,13 @@ import pytest
 
 from fsm_agent.cli import main
 from fsm_agent.cli.verify import limits
-from fsm_agent.verify import verify_table
-from states.table import TURN
+from fsm_agent.fsm.verify import verify_table
+from fsm_agent_states.table import TURN
 from tests.tables import DEFAULTS
 
 CHAIN = ("--set", "fallbacks=2", "--set", "rekeys=2")
 TABLES = """
-from fsm_agent.table import Counter, Rung, Table, end, go, left, lines_of, on
+from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 
 def table(*spends, to="Ask"):
     again = Rung("again", to, left("tries"), spends)

@@ -8,15 +8,15 @@ from math import floor
 
 import pytest
 
-from fsm_agent.machine import Machine
-from fsm_agent.table import Counter, Rung, Table, end, go, left, lines_of, on
-from fsm_agent.verify import bounds, examine, search, verify_table
-from fsm_agent.verify.flow import Flow
-from fsm_agent.verify.follow import followed
-from fsm_agent.verify.longest import visits
-from fsm_agent.verify.scopes import limit_names
-from fsm_agent.verify.simplex import Constraint, most
-from states.table import TURN
+from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
+from fsm_agent.fsm.verify import bounds, examine, search, verify_table
+from fsm_agent.fsm.verify.flow import Flow
+from fsm_agent.fsm.verify.follow import followed
+from fsm_agent.fsm.verify.longest import visits
+from fsm_agent.fsm.verify.scopes import limit_names
+from fsm_agent.fsm.verify.simplex import Constraint, most
+from fsm_agent_states.table import TURN
 from tests.mutants import mutant
 from tests.tables import DEFAULTS, UNCOUNTED, Counting, courier
 

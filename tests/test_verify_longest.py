@@ -7,20 +7,20 @@ from collections import Counter as Tally
 
 import pytest
 
-from fsm_agent.machine import Machine
-from fsm_agent.requests import Runtime
-from fsm_agent.settings import Settings
-from fsm_agent.table import Row, Table
-from fsm_agent.turn import TurnLike
-from fsm_agent.verify import bounds, examine, search
-from fsm_agent.verify.folding import Part, fold
-from fsm_agent.verify.graph import unfold
-from fsm_agent.verify.longest import long_run, visits
-from fsm_agent.verify.scopes import limit_names
-from fsm_agent.verify.truth import line_truths
-from fsm_agent.verify.worth import Worth
-from states.table import TURN
-from states.turn import TurnState, limits_of
+from fsm_agent.conversation.effects import Runtime
+from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.table import Row, Table
+from fsm_agent.fsm.turn_protocol import TurnLike
+from fsm_agent.fsm.verify import bounds, examine, search
+from fsm_agent.fsm.verify.folding import Part, fold
+from fsm_agent.fsm.verify.graph import unfold
+from fsm_agent.fsm.verify.longest import long_run, visits
+from fsm_agent.fsm.verify.scopes import limit_names
+from fsm_agent.fsm.verify.truth import line_truths
+from fsm_agent.fsm.verify.worth import Worth
+from fsm_agent.settings.model import Settings
+from fsm_agent_states.table import TURN
+from fsm_agent_states.turn import TurnState, limits_of
 from tests.tables import DEFAULTS, UNCOUNTED, Counting, courier
 
 RUNTIME = Runtime("any", "any", usable_fallbacks=2, possible_rekeys=2)

@@ -11,14 +11,14 @@ from math import floor
 
 import pytest
 
-from fsm_agent.table import Counter, Guard, Rung, Table, all_of, any_of, end, left, lines_of, on
-from fsm_agent.verify import bounds, examine, search
-from fsm_agent.verify.cover import row_scripts
-from fsm_agent.verify.flow import Flow
-from fsm_agent.verify.follow import followed
-from fsm_agent.verify.longest import visits
-from fsm_agent.verify.proof import Proof
-from fsm_agent.verify.scopes import limit_names
+from fsm_agent.fsm.table import Counter, Guard, Rung, Table, all_of, any_of, end, left, lines_of, on
+from fsm_agent.fsm.verify import bounds, examine, search
+from fsm_agent.fsm.verify.cover import row_scripts
+from fsm_agent.fsm.verify.flow import Flow
+from fsm_agent.fsm.verify.follow import followed
+from fsm_agent.fsm.verify.longest import visits
+from fsm_agent.fsm.verify.proof import Proof
+from fsm_agent.fsm.verify.scopes import limit_names
 from tests.tables import Counting
 
 MOST_PAIRS = 1_500

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fsm_agent.visible import original, visible
+from fsm_agent.approvals.visible import original, visible
 
 TRICKY = st.text(st.sampled_from("\\xuU01b5cae{} \n\t\r\x1b\u202e↵⇥⟨⟩,times\u0301éa\u200b\ud800\U000e0041"), max_size=40)
 RUNS = st.lists(st.tuples(st.sampled_from(" \n\t\\\u200bé↵\u0301x⟨"), st.integers(1, 90)), max_size=6).map(

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsm_agent.invariants import violations
-from fsm_agent.messages import Message, ToolCall
-from fsm_agent.requests import Runtime
-from fsm_agent.wire import Ask, View, WireCopy, format_of
+from fsm_agent.conversation.effects import Runtime
+from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
 
 TEXT = st.text(max_size=12) | st.sampled_from(["", "  ", "\ud800", "a\x00b", "<think>x</think>"])
 IDS = st.sampled_from(["call_0", "call_1", "call_2", ""])

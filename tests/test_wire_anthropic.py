@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsm_agent.messages import Message, ToolCall
-from fsm_agent.requests import ApiMode, Effort, Runtime, ToolSpec
-from fsm_agent.texts import clean
-from fsm_agent.wire import Ask, View, WireCopy, format_of
+from fsm_agent.conversation.effects import ApiMode, Runtime, ToolSpec
+from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
+from fsm_agent.settings.model import Effort
+from fsm_agent.support.texts import clean
 from tests.closed_types import adapter
 
 MODE: ApiMode = "anthropic_messages"

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming, ResponseCreateParamsStreaming
 from pydantic import TypeAdapter
 
-from fsm_agent.messages import Message, ToolCall
-from fsm_agent.requests import Runtime, ToolSpec
-from fsm_agent.wire import Ask, View, WireCopy, format_of
-from fsm_agent.wire.responses import NO_TEXT, reasons
+from fsm_agent.conversation.effects import Runtime, ToolSpec
+from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
+from fsm_agent.conversation.wire.responses import NO_TEXT, reasons
 
 MODE = "codex_responses"
 HERE = "openai-responses:"

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent import Agent, TurnResult, tool
-from fsm_agent.budget import IterationBudget
-from fsm_agent.gate import Perform
-from fsm_agent.journal import Exchange, Step
-from fsm_agent.messages import ModelReply, ToolCall, Usage
-from fsm_agent.requests import Failure, Wait
-from fsm_agent.settings import Settings
+from fsm_agent.conversation.effects import Failure, Wait
+from fsm_agent.conversation.messages import ModelReply, ToolCall, Usage
+from fsm_agent.fsm.journal import Exchange, Step
+from fsm_agent.fsm.pause_point import Perform
+from fsm_agent.runtime.budget import IterationBudget
+from fsm_agent.sessions.turn import Turn
+from fsm_agent.settings.model import Settings
 from fsm_agent.testing import (
     FakeClock,
     Look,
@@ -38,8 +39,7 @@ from fsm_agent.testing import (
     tools,
 )
 from fsm_agent.testing.scripts import PossibleScript
-from fsm_agent.turns import Turn
-from states.table import TURN
+from fsm_agent_states.table import TURN
 from tests.turn_facts import Config
 
 WINDOW = 32_000

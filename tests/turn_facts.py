@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from fsm_agent.table import Row
+from fsm_agent.fsm.table import Row
 
 FIXED = {"rebuilds": 1, "repairs": 10}
 """Limits that no setting changes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fsm_agent.table import Row
+from fsm_agent.fsm.table import Row
 
 BY_HAND = {
     ("Compress.compressed", "BuildMessages.window_too_small"),  # too small even for the prompt

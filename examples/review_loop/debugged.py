@@ -14,8 +14,8 @@ from typing import Any
 from examples.review_loop.main import REVIEWER, TASK, WRITER, agent
 from examples.review_loop.review import Review
 from examples.review_loop.turn import ReviewTurn
-from fsm_agent.clock import SystemClock
-from fsm_agent.runner import Runner
+from fsm_agent.fsm.runner import Runner
+from fsm_agent.support.clock import SystemClock
 from fsm_agent.testing import ScriptedModel, repeat, text
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from examples.review_loop.review import Review
 from examples.review_loop.turn import ReviewTurn
 from fsm_agent import Agent, Step
-from fsm_agent.clock import SystemClock
+from fsm_agent.support.clock import SystemClock
 from fsm_agent.testing import ScriptedModel, text
 
 TASK = "One sentence that says what a finite-state machine is."

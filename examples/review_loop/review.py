@@ -10,10 +10,10 @@ from examples.review_loop.states import STATES
 from examples.review_loop.table import TABLE
 from examples.review_loop.turn import ReviewTurn
 from fsm_agent import Step, TurnResult
-from fsm_agent.journal import MemoryJournal
-from fsm_agent.machine import Machine
-from fsm_agent.ports import Clock
-from fsm_agent.runner import Runner
+from fsm_agent.fsm.journal import MemoryJournal
+from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.runner import Runner
+from fsm_agent.runtime.ports import Clock
 
 MACHINE = Machine(TABLE)
 """Proved when it is made: every review ends."""

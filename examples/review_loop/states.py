@@ -7,7 +7,7 @@ from typing import Any
 
 from examples.review_loop.requests import Answer, Ask, Rest, Role
 from examples.review_loop.turn import ReviewTurn
-from fsm_agent.runner import State
+from fsm_agent.fsm.runner import State
 
 Yields = Generator[Any, Any, str]
 

@@ -9,7 +9,7 @@ who gives no verdict. Try::
 
 from __future__ import annotations
 
-from fsm_agent.table import Counter, Rung, Table, end, go, left, lines_of, on
+from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 
 FINAL = "Close"
 COUNTERS = (Counter("rounds"), Counter("retries"), Counter("unclears"))

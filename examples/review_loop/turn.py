@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fsm_agent.table import Row
+from fsm_agent.fsm.table import Row
 
 LIMITS = {"rounds": 3, "retries": 2, "unclears": 1}
 

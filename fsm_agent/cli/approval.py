@@ -9,13 +9,13 @@ from typing import Literal
 
 from rich.text import Text
 
+from fsm_agent.approvals.question import Part, Question
+from fsm_agent.approvals.visible import ESCAPE
 from fsm_agent.cli import keyboard
 from fsm_agent.cli.gutter import BEGINS, VALUE, beside, broken
 from fsm_agent.cli.live import Live
 from fsm_agent.cli.screen import clean, console_of
-from fsm_agent.question import Part, Question
-from fsm_agent.requests import AskApproval
-from fsm_agent.visible import ESCAPE
+from fsm_agent.conversation.effects import AskApproval
 
 Answer = Literal["once", "session", "always", "deny", "never"]
 ANSWERS: dict[str, Answer] = {

@@ -6,9 +6,9 @@ import json
 import sys
 from datetime import UTC, datetime
 
+from fsm_agent.approvals.repository import Grant, Grants
+from fsm_agent.approvals.visible import visible
 from fsm_agent.cli.sessions import store_of
-from fsm_agent.grants import Grant, Grants
-from fsm_agent.visible import visible
 
 
 def list_approvals(home: str | None, as_json: bool) -> int:

@@ -19,11 +19,11 @@ from fsm_agent.cli.prompt import Reader, piped, typed
 from fsm_agent.cli.run import played
 from fsm_agent.cli.screen import clean, console_of, preview, seconds
 from fsm_agent.cli.sessions import store_of
+from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError, SessionBusy
-from fsm_agent.result import TurnResult
-from fsm_agent.store import Store
-from fsm_agent.store.read import TurnInfo
-from fsm_agent.turns import Turn
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.read import TurnInfo
+from fsm_agent.sessions.turn import Turn
 
 HELP = """Write a message and press Enter. Alt-Enter, or a backslash at the end of the line, begins a new line.
 Ctrl-C interrupts a running turn and keeps its text so far, twice leaves. Ctrl-D leaves.

@@ -15,17 +15,17 @@ from rich.table import Table
 from rich.text import Text
 from tomlkit.exceptions import ParseError, TOMLKitError
 
-from fsm_agent.atomic import replace_file
 from fsm_agent.cli.screen import clean, console_of
 from fsm_agent.cli.sets import value_of
-from fsm_agent.configfile import CONFIG, KEYS, Config, checked_config, config_of
 from fsm_agent.errors import ConfigError
-from fsm_agent.home import home_of
-from fsm_agent.masking import mask
 from fsm_agent.providers.choose import MODEL_ENV
+from fsm_agent.providers.config_file import CONFIG, KEYS, Config, checked_config, config_of
 from fsm_agent.providers.profiles import PROFILES
-from fsm_agent.ranges import every_setting
-from fsm_agent.settings import ENV_PREFIX, Settings, from_environment, unknown_variables
+from fsm_agent.settings.model import ENV_PREFIX, Settings, from_environment, unknown_variables
+from fsm_agent.settings.setting_docs import every_setting
+from fsm_agent.support.atomic_write import replace_file
+from fsm_agent.support.home import home_of
+from fsm_agent.support.redaction import mask
 
 DEFAULT = "default"
 

@@ -13,10 +13,10 @@ from fsm_agent.cli.run import go
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.probe import is_loopback
-from fsm_agent.store import Store
-from fsm_agent.store.find import any_turn, find_turn
-from fsm_agent.store.read import Turns
-from fsm_agent.turns import Turn
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.find import any_turn, find_turn
+from fsm_agent.sessions.store.read import Turns
+from fsm_agent.sessions.turn import Turn
 
 
 def resume(name: str | None, given: Given, as_json: bool) -> int:

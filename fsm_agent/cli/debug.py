@@ -16,9 +16,9 @@ from fsm_agent.cli.verify import limits
 from fsm_agent.debug import Workshop
 from fsm_agent.debug.own.played import played
 from fsm_agent.errors import ConfigError
-from fsm_agent.home import home_of
-from fsm_agent.store import store_for
-from fsm_agent.table import Table
+from fsm_agent.fsm.table import Table
+from fsm_agent.sessions.store import store_for
+from fsm_agent.support.home import home_of
 
 TABLES = "tables"
 """Folder of a home in which turns of other tables are kept, each table's in its own."""

@@ -21,11 +21,11 @@ from fsm_agent.diagram.neartext import near_json, near_markdown
 from fsm_agent.diagram.proof import proof_lines
 from fsm_agent.diagram.roomy import roomy
 from fsm_agent.errors import ConfigError
-from fsm_agent.home import home_of
-from fsm_agent.journal import Step
-from fsm_agent.table import Table
-from states.layout import LAYOUT
-from states.table import TURN
+from fsm_agent.fsm.journal import Step
+from fsm_agent.fsm.table import Table
+from fsm_agent.support.home import home_of
+from fsm_agent_states.logic.layout import LAYOUT
+from fsm_agent_states.table import TURN
 
 STORE = "store"
 """In place of a turn: all of them."""
@@ -60,9 +60,9 @@ def steps_of(source: str) -> list[Step]:
     all turns of it. Raises ``ConfigError``."""
     if Path(source).exists() or Path(source).suffix:
         return files.steps_of(source)
-    from fsm_agent.store import store_for
-    from fsm_agent.store.find import any_turn
-    from fsm_agent.store.read import Turns
+    from fsm_agent.sessions.store import store_for
+    from fsm_agent.sessions.store.find import any_turn
+    from fsm_agent.sessions.store.read import Turns
 
     store = store_for(home_of(None, os.environ))
     turns = Turns(store.database)

@@ -16,20 +16,20 @@ from rich.text import Text
 from fsm_agent import __version__
 from fsm_agent.cli.figures import count
 from fsm_agent.cli.screen import clean, console_of
-from fsm_agent.clock import SystemClock
-from fsm_agent.configfile import Config, config_of
 from fsm_agent.errors import ConfigError, StoreError
-from fsm_agent.home import home_of
-from fsm_agent.masking import mask
-from fsm_agent.mcp.log import LOGS
-from fsm_agent.mcp.servers import McpServers
+from fsm_agent.fsm.verify import examine
+from fsm_agent.providers.config_file import Config, config_of
 from fsm_agent.providers.probe import local_models
 from fsm_agent.providers.profiles import LOCAL_SERVERS
-from fsm_agent.settings import Settings, unknown_variables
-from fsm_agent.store.health import health
-from fsm_agent.threads import LOOP
-from fsm_agent.verify import examine
-from states.table import TURN
+from fsm_agent.sessions.store.health import health
+from fsm_agent.settings.model import Settings, unknown_variables
+from fsm_agent.support.clock import SystemClock
+from fsm_agent.support.home import home_of
+from fsm_agent.support.redaction import mask
+from fsm_agent.support.threads import LOOP
+from fsm_agent.toolsets.mcp.log import LOGS
+from fsm_agent.toolsets.mcp.servers import McpServers
+from fsm_agent_states.table import TURN
 
 PACKAGES = (
     "transitions",

@@ -9,12 +9,12 @@ from typing import Any
 
 from fsm_agent.agent import DEFAULT_TOOLSETS, Agent
 from fsm_agent.cli.sets import nested
-from fsm_agent.configfile import config_of
-from fsm_agent.home import home_of
 from fsm_agent.providers.choose import Choice
-from fsm_agent.settings import Settings
-from fsm_agent.store import store_for
-from fsm_agent.store.find import find_session
+from fsm_agent.providers.config_file import config_of
+from fsm_agent.sessions.store import store_for
+from fsm_agent.sessions.store.find import find_session
+from fsm_agent.settings.model import Settings
+from fsm_agent.support.home import home_of
 
 
 @dataclass(frozen=True, slots=True)

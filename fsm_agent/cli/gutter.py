@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from fsm_agent.visible import ESCAPE, NEWLINE, TAB
+from fsm_agent.approvals.visible import ESCAPE, NEWLINE, TAB
 
 BEGINS, GOES_ON, VALUE = "│", "┆", "="
 """Between label and row: of a text, of the rest of a line that is too long, of a number or another value that
@@ -24,7 +24,7 @@ _SIGNS = re.compile(rf"{ESCAPE.pattern}|{TAB}|{NEWLINE}")
 
 
 def beside(label: str, shown: str, width: int, sign: str = BEGINS) -> list[Text]:
-    """The rows of a text that ``fsm_agent.visible`` made; the label stands beside the first. ``width`` in
+    """The rows of a text that ``fsm_agent.approvals.visible`` made; the label stands beside the first. ``width`` in
     columns."""
     before = f"    {label} "
     room = max(NARROWEST, width - len(before) - 2)

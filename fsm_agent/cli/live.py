@@ -15,8 +15,8 @@ from rich.text import Text
 
 from fsm_agent.cli.screen import clean, preview, seconds
 from fsm_agent.cli.wrapping import Wrapping
-from fsm_agent.requests import AskApproval
-from fsm_agent.result import TurnResult
+from fsm_agent.conversation.effects import AskApproval
+from fsm_agent.conversation.result import TurnResult
 
 _WIDTH = 14
 _PLAIN_WIDTH = 140

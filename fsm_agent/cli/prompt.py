@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fsm_agent.cli.live import Live
 from fsm_agent.cli.screen import clean
-from fsm_agent.threads import in_daemon_thread
+from fsm_agent.support.threads import in_daemon_thread
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession

@@ -15,8 +15,8 @@ from fsm_agent.cli.given import Given, agent_of
 from fsm_agent.cli.interrupts import ctrl_c
 from fsm_agent.cli.live import Live
 from fsm_agent.cli.screen import console_of
-from fsm_agent.result import TurnResult
-from fsm_agent.turns import Turn
+from fsm_agent.conversation.result import TurnResult
+from fsm_agent.sessions.turn import Turn
 
 
 def run(text: str, given: Given, as_json: bool) -> int:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import IO, TYPE_CHECKING, Any
 
-from fsm_agent.visible import escape
+from fsm_agent.approvals.visible import escape
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +22,7 @@ part of a script's spelling, lone surrogates."""
 
 def clean(text: str) -> str:
     """The text for reading: control characters as visible escapes, none left out; tabs and newlines stay. It
-    is not exact, as ``fsm_agent.visible`` is: an escape looks like the same words in the text."""
+    is not exact, as ``fsm_agent.approvals.visible`` is: an escape looks like the same words in the text."""
     return _CONTROL.sub(lambda found: escape(found[0]), text.replace("\r\n", "\n"))
 
 

@@ -15,18 +15,18 @@ from rich.text import Text
 from fsm_agent.cli.figures import cost, count, since, tokens
 from fsm_agent.cli.screen import clean, console_of, preview
 from fsm_agent.errors import ConfigError
-from fsm_agent.home import home_of
 from fsm_agent.providers.profiles import PROFILES
-from fsm_agent.settings import Settings
-from fsm_agent.store import Store, store_for
-from fsm_agent.store.export import export_session, export_turn
-from fsm_agent.store.find import find_session, one_of
-from fsm_agent.store.importing import import_lines
-from fsm_agent.store.listing import SessionInfo, sessions
-from fsm_agent.store.titles import rename as renamed
-from fsm_agent.store.trajectory import session_trajectory, turn_trajectory
-from fsm_agent.store.undo import undo as undone
-from fsm_agent.threads import LOOP
+from fsm_agent.sessions.store import Store, store_for
+from fsm_agent.sessions.store.export import export_session, export_turn
+from fsm_agent.sessions.store.find import find_session, one_of
+from fsm_agent.sessions.store.importing import import_lines
+from fsm_agent.sessions.store.listing import SessionInfo, sessions
+from fsm_agent.sessions.store.titles import rename as renamed
+from fsm_agent.sessions.store.trajectory import session_trajectory, turn_trajectory
+from fsm_agent.sessions.store.undo import undo as undone
+from fsm_agent.settings.model import Settings
+from fsm_agent.support.home import home_of
+from fsm_agent.support.threads import LOOP
 
 WIDE = 110
 """Columns from which a list has room for models."""
@@ -150,7 +150,7 @@ def export(home: str | None, name: str, output: str | None, format: str, raw: bo
         told = session_trajectory if kind == "session" else turn_trajectory
         lines: Iterator[str] = iter([json.dumps(told(store.database, found, raw=raw, secrets=secrets))])
     elif format == "pytest":
-        from fsm_agent.debug.maketest import make_test
+        from fsm_agent.debug.core.maketest import make_test
 
         if kind == "session":
             raise ConfigError("a test is made of one turn", f"session {found}", "the id of a turn: fsm-agent sessions show")

@@ -19,8 +19,8 @@ from rich.text import Text
 from fsm_agent.agent import Agent
 from fsm_agent.cli.run import code_of
 from fsm_agent.cli.screen import console_of, preview, seconds
+from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError
-from fsm_agent.result import TurnResult
 from fsm_agent.testing import (
     FakeClock,
     Received,

@@ -6,8 +6,8 @@ import sys
 from importlib import import_module
 
 from fsm_agent.errors import ConfigError, TableError
-from fsm_agent.table import Table
-from states.table import TURN
+from fsm_agent.fsm.table import Table
+from fsm_agent_states.table import TURN
 
 
 def table_of(name: str | None) -> Table:

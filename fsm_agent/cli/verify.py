@@ -9,15 +9,15 @@ from pathlib import Path
 
 from fsm_agent.cli.sets import nested
 from fsm_agent.cli.table import table_of
+from fsm_agent.conversation.effects import Runtime
 from fsm_agent.errors import ConfigError
-from fsm_agent.requests import Runtime
-from fsm_agent.settings import Settings
-from fsm_agent.table import Table
-from fsm_agent.verify import search, verify_table
-from fsm_agent.verify.promela import STATES_OF_THE_END, promela
-from fsm_agent.verify.scopes import limit_names
-from states.table import TURN
-from states.turn import limits_of
+from fsm_agent.fsm.table import Table
+from fsm_agent.fsm.verify import search, verify_table
+from fsm_agent.fsm.verify.promela import STATES_OF_THE_END, promela
+from fsm_agent.fsm.verify.scopes import limit_names
+from fsm_agent.settings.model import Settings
+from fsm_agent_states.table import TURN
+from fsm_agent_states.turn import limits_of
 
 LARGEST = 10_000_000
 """A maximum of more is a mistake; the formulas have no limit of their own."""

@@ -13,7 +13,7 @@ from fsm_agent.diagram.mermaid import as_mermaid
 from fsm_agent.diagram.model import Diagram, diagram_of
 from fsm_agent.diagram.svg import as_svg
 from fsm_agent.errors import ConfigError
-from fsm_agent.table import Table
+from fsm_agent.fsm.table import Table
 
 __all__ = ["FORMATS", "Layout", "render", "written"]
 

@@ -14,10 +14,10 @@ from fsm_agent.diagram.describe import default_limits
 from fsm_agent.diagram.layout import Layout
 from fsm_agent.diagram.stale import files, stale, write
 from fsm_agent.errors import ConfigError
-from fsm_agent.table import Table
-from fsm_agent.verify.scopes import limit_names
+from fsm_agent.fsm.table import Table
+from fsm_agent.fsm.verify.scopes import limit_names
 
-TABLE, LAYOUT = "states.table:TURN", "states.layout:LAYOUT"
+TABLE, LAYOUT = "fsm_agent_states.table:TURN", "fsm_agent_states.logic.layout:LAYOUT"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,7 +15,7 @@ from fsm_agent.diagram.model import Arrow, Box, Diagram, Entry, Step, diagram_of
 from fsm_agent.diagram.scene import label_size, measure
 from fsm_agent.diagram.textwidth import joined
 from fsm_agent.errors import ConfigError
-from fsm_agent.table import Row, Table
+from fsm_agent.fsm.table import Row, Table
 
 MARGIN, GAP, LABEL_GAP = 24.0, 28.0, 8.0
 NEIGHBOUR = 180.0  # least width of a box at the side

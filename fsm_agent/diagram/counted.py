@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from fsm_agent.diagram.model import Arrow, Box, Diagram, Entry, Mark, Step, words
 from fsm_agent.diagram.runs import Tally
-from fsm_agent.journal import Step as Move
-from fsm_agent.table import Table
-from fsm_agent.verify.folding import fold
+from fsm_agent.fsm.journal import Step as Move
+from fsm_agent.fsm.table import Table
+from fsm_agent.fsm.verify.folding import fold
 
 PATH_PARTS = 40
 """Parts of a path that are written out; the rest is counted."""

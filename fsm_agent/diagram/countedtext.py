@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fsm_agent.diagram.counted import coverage, duration, path_in_words
 from fsm_agent.diagram.markdown import grid, row_grid, rung_of
 from fsm_agent.diagram.runs import Tally
-from fsm_agent.table import Table
+from fsm_agent.fsm.table import Table
 
 
 def run_markdown(table: Table, tally: Tally) -> str:

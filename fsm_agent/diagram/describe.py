@@ -107,9 +107,12 @@ def default_limits() -> dict[str, int] | None:
     """What the version's own turn takes for limits with default settings, two fallbacks and two keys that can be renewed.
     ``None`` where that cannot be known."""
     try:
-        limits_of = importlib.import_module("states.turn").limits_of
-        settings = importlib.import_module("fsm_agent.settings").Settings.model_construct()  # whatever the environment says
-        runtime = importlib.import_module("fsm_agent.requests").Runtime("any", "any", usable_fallbacks=2, possible_rekeys=2)
+        limits_of = importlib.import_module("fsm_agent_states.turn").limits_of
+        settings_model = importlib.import_module("fsm_agent.settings.model")
+        settings = settings_model.Settings.model_construct()  # whatever the environment says
+        runtime = importlib.import_module("fsm_agent.conversation.effects").Runtime(
+            "any", "any", usable_fallbacks=2, possible_rekeys=2
+        )
         limits: Mapping[str, int] = limits_of(settings, runtime)
     except Exception:  # an older version may do it otherwise; bounds are then formulas without figures
         return None

@@ -8,7 +8,7 @@ from typing import Any
 
 from fsm_agent.diagram.describe import describe
 from fsm_agent.diagram.model import Diagram
-from fsm_agent.table import Table
+from fsm_agent.fsm.table import Table
 
 
 def as_json(diagram: Diagram) -> str:

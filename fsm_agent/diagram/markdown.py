@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from fsm_agent.diagram.model import Diagram, Kind, is_move, resets_in_words
-from fsm_agent.table import Line, Row, Rung, Table
+from fsm_agent.fsm.table import Line, Row, Rung, Table
 
 MARKUP: dict[Kind, str] = {"rung": "**{}**", "move": "→ {}", "exit": "⇥ *{}*"}
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fsm_agent.table import ALWAYS, Line, Row, Rung, Table
+from fsm_agent.fsm.table import ALWAYS, Line, Row, Rung, Table
 
 Kind = Literal["rung", "move", "exit", "same", "note"]
 Mark = Literal["", "taken", "partly", "never", "unused", "added", "removed", "changed", "kept"]

@@ -7,7 +7,7 @@ import json
 from fsm_agent.diagram.describe import row_form
 from fsm_agent.diagram.markdown import row_grid
 from fsm_agent.diagram.model import Diagram
-from fsm_agent.table import Table
+from fsm_agent.fsm.table import Table
 
 
 def near_markdown(table: Table, state: str) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from fsm_agent.diagram.markdown import grid
 from fsm_agent.diagram.model import words
-from fsm_agent.table import Table
-from fsm_agent.verify import Report, verify_table
+from fsm_agent.fsm.table import Table
+from fsm_agent.fsm.verify import Report, verify_table
 
 ROOM = 200  # letters of the longest formula that is shown; `fsm-agent verify` prints them all
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.journal import Step
-from fsm_agent.table import Table
+from fsm_agent.fsm.journal import Step
+from fsm_agent.fsm.table import Table
 
 ALLOWED = "a file of JSON lines with moves (a turn's or a session's export), or a JSON file of row counts"
 

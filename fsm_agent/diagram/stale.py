@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fsm_agent.diagram import FORMATS, Layout, render
 from fsm_agent.diagram.proof import proof_lines, proof_page
-from fsm_agent.table import Table
+from fsm_agent.fsm.table import Table
 
 
 def files(table: Table, layout: Layout | None = None, limits: Mapping[str, int] | None = None) -> Mapping[str, str]:

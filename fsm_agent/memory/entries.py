@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fsm_agent.prompt.scan import scan
-from fsm_agent.texts import clean, one_line
+from fsm_agent.support.injection_scan import scan
+from fsm_agent.support.texts import clean, one_line
 
 SEPARATOR = "§"
 """Stands alone on the line between two entries."""

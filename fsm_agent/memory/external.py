@@ -11,16 +11,16 @@ import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from fsm_agent.conversation.messages import Message
 from fsm_agent.errors import ConfigError
-from fsm_agent.masking import mask
 from fsm_agent.memory.provider import MemoryProvider
-from fsm_agent.messages import Message
-from fsm_agent.ports import Clock
-from fsm_agent.settings import Settings
-from fsm_agent.texts import one_line
-from fsm_agent.threads import LOOP, in_daemon_thread
+from fsm_agent.runtime.deadline import Stopwatch, race
+from fsm_agent.runtime.ports import Clock
+from fsm_agent.settings.model import Settings
+from fsm_agent.support.redaction import mask
+from fsm_agent.support.texts import one_line
+from fsm_agent.support.threads import LOOP, in_daemon_thread
 from fsm_agent.tools import Tool
-from fsm_agent.watch import Stopwatch, race
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fsm_agent.atomic import replace_file
 from fsm_agent.memory.entries import Operation, Refused, changed, entries_of, text_of
-from fsm_agent.memory.lock import locked
-from fsm_agent.settings import Memory
+from fsm_agent.settings.model import Memory
+from fsm_agent.support.atomic_write import replace_file
+from fsm_agent.support.file_lock import locked
 
 MAX_FILE = 1_000_000
 """Bytes; a larger file is no memory file, and is left alone."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
-from fsm_agent.messages import Message
+from fsm_agent.conversation.messages import Message
 from fsm_agent.tools import Tool
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fsm_agent.memory.entries import SEPARATOR, Refused, text_of
 from fsm_agent.memory.files import Held, MemoryFile, Notes
 from fsm_agent.prompt.book import Recalled
-from fsm_agent.prompt.scan import scan
+from fsm_agent.support.injection_scan import scan
 
 
 def recalled(notes: Notes) -> Recalled:

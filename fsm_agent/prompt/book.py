@@ -19,7 +19,7 @@ from fsm_agent.prompt import guidance
 from fsm_agent.prompt.project import project
 from fsm_agent.prompt.readers import Reading, cap_of, read
 from fsm_agent.prompt.skills import find_skills
-from fsm_agent.settings import Prompt as PromptSettings
+from fsm_agent.settings.model import Prompt as PromptSettings
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fsm_agent.prompt.scan import scan
+from fsm_agent.support.injection_scan import scan
 
 SMALLEST_CAP, LARGEST_CAP, SHARE = 20_000, 500_000, 0.06
 """Characters that a context file always gets and never exceeds, and its share of the window (PROMPT-05)."""

@@ -11,8 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from fsm_agent.prompt.scan import scan
-from fsm_agent.texts import clean
+from fsm_agent.support.injection_scan import scan
+from fsm_agent.support.texts import clean
 
 SKILL_FILE = "SKILL.md"
 MAX_NAME, MAX_DESCRIPTION = 64, 1_024

@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator
 from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from fsm_agent.messages import ModelReply
-from fsm_agent.ports import StreamSink
+from fsm_agent.conversation.effects import Failure, ModelRequest
+from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.providers.anthropic_reply import MessagesReply, whole_message
 from fsm_agent.providers.sdk_port import NO_KEY, SdkPort, headers_of, http_client
-from fsm_agent.requests import Failure, ModelRequest
+from fsm_agent.runtime.ports import StreamSink
 
 HOST = "api.anthropic.com"
 Auth = Literal["x-api-key", "bearer"]

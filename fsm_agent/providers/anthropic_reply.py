@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fsm_agent.messages import Finish, ModelReply, ToolCall, Usage
-from fsm_agent.ports import StreamSink
+from fsm_agent.conversation.effects import Failure
+from fsm_agent.conversation.messages import Finish, ModelReply, ToolCall, Usage
 from fsm_agent.providers.chat_reply import EMPTY
 from fsm_agent.providers.failures import event_failure, shape_failure
 from fsm_agent.providers.tool_calls import stable_id
 from fsm_agent.providers.usage import messages_usage
-from fsm_agent.requests import Failure
+from fsm_agent.runtime.ports import StreamSink
 
 _FINISH: dict[str, Finish] = {
     "end_turn": "stop",

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fsm_agent.messages import Finish, ModelReply, Usage
-from fsm_agent.ports import StreamSink
+from fsm_agent.conversation.effects import Failure
+from fsm_agent.conversation.messages import Finish, ModelReply, Usage
 from fsm_agent.providers.failures import body_failure, shape_failure
 from fsm_agent.providers.reasoning import Reasoning, split_content
 from fsm_agent.providers.tool_calls import CallSlots
 from fsm_agent.providers.usage import usage_from
-from fsm_agent.requests import Failure
+from fsm_agent.runtime.ports import StreamSink
 
 _FINISH: dict[str, Finish] = {
     **dict.fromkeys(("stop", "end_turn", "eos", "eos_token", "stop_sequence"), "stop"),

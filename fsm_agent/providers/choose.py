@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
+from fsm_agent.conversation.effects import ApiMode, Runtime
+from fsm_agent.conversation.wire.responses import reasons
 from fsm_agent.errors import ConfigError
-from fsm_agent.masking import mask
 from fsm_agent.providers.probe import is_loopback, is_nearby
 from fsm_agent.providers.profiles import BY_KEY, LOCAL_SERVERS, PROFILES, Profile, stale_floor
-from fsm_agent.requests import ApiMode, Runtime
-from fsm_agent.wire.responses import reasons
+from fsm_agent.support.redaction import mask
 
 MODES: tuple[ApiMode, ...] = get_args(ApiMode)
 KEY_SHAPES = (("sk-ant-", "anthropic"), ("sk-or-", "openrouter"), ("gsk_", "groq"), ("AIza", "gemini"))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypedDict
 
-from fsm_agent.ports import Clock, ModelPort
+from fsm_agent.conversation.wire import View
 from fsm_agent.providers.choose import Choice
-from fsm_agent.settings import Settings
-from fsm_agent.wire import View
+from fsm_agent.runtime.ports import Clock, ModelPort
+from fsm_agent.settings.model import Settings
 
 LINGER = 5.0
 """Seconds that a stream may stay open after its finish reason. The reply is whole by then: a shorter stale limit must not
@@ -32,8 +32,8 @@ def connect(choice: Choice, settings: Settings, clock: Clock) -> ModelPort:
 
         return OfflineDemo()
     if choice.profile.name == "scripted":
-        from fsm_agent.testing.model import ScriptedModel
-        from fsm_agent.testing.scriptfile import script_from
+        from fsm_agent.providers.scripted.model import ScriptedModel
+        from fsm_agent.providers.scripted.scriptfile import script_from
 
         return ScriptedModel(script_from(choice.model), clock)
     from fsm_agent.providers.anthropic_messages import AnthropicMessages

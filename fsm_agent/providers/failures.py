@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any
 
-from fsm_agent.masking import mask
+from fsm_agent.conversation.effects import Failure
 from fsm_agent.providers import error_body
 from fsm_agent.providers.redirects import is_redirect, redirect_failure
 from fsm_agent.providers.retry_after import retry_after
-from fsm_agent.requests import Failure
+from fsm_agent.support.redaction import mask
 
 DEPTH = 5
 """How far a chain of causes is followed (behaviour catalogue 5.2)."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from fsm_agent.conversation.effects import ModelRequest
 from fsm_agent.providers.sdk_port import NO_KEY, SdkPort, headers_of, http_client
-from fsm_agent.requests import ModelRequest
 
 
 class OpenAIPort(SdkPort):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fsm_agent.messages import ModelReply
-from fsm_agent.ports import StreamSink
+from fsm_agent.conversation.effects import Failure
+from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.providers.openai_port import OpenAIPort
 from fsm_agent.providers.responses_reply import ResponsesReply, whole_response
-from fsm_agent.requests import Failure
+from fsm_agent.runtime.ports import StreamSink
 
 
 class OpenAIResponses(OpenAIPort):

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from fsm_agent.conversation.effects import ApiMode
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.probe import is_nearby
 from fsm_agent.providers.profiles import PROFILES, Profile
-from fsm_agent.requests import ApiMode
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}")
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from fsm_agent.messages import Usage
+from fsm_agent.conversation.messages import Usage
 from fsm_agent.providers.profiles import PROFILES
-from fsm_agent.requests import CacheTtl
+from fsm_agent.settings.model import CacheTtl
 
 Status = Literal["estimated", "included", "unknown"]
 SOURCE = "list prices of 2026-11-22"

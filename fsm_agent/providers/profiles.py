@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fsm_agent.requests import ApiMode, ErrorRow
+from fsm_agent.conversation.effects import ApiMode, ErrorRow
 
 
 @dataclass(frozen=True, slots=True)

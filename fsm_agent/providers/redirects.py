@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from http import HTTPStatus
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
-from fsm_agent.masking import mask
+from fsm_agent.conversation.effects import Failure
 from fsm_agent.providers.error_body import one_line
-from fsm_agent.requests import Failure
+from fsm_agent.support.redaction import mask
 
 PATHS = ("/chat/completions", "/responses", "/v1/messages")
 """What the wires add to a base URL."""

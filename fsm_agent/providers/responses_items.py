@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fsm_agent.messages import ToolCall
+from fsm_agent.conversation.messages import ToolCall
 from fsm_agent.providers.tool_calls import stable_id
 
 BREAK = "\n\n"

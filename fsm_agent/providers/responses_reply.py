@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fsm_agent.messages import Finish, ModelReply, ToolCall, Usage
-from fsm_agent.ports import StreamSink
+from fsm_agent.conversation.effects import Failure
+from fsm_agent.conversation.messages import Finish, ModelReply, ToolCall, Usage
 from fsm_agent.providers.chat_reply import EMPTY
 from fsm_agent.providers.failures import body_failure, event_failure, shape_failure
 from fsm_agent.providers.responses_items import BREAK, UNFINISHED, Item, blocks_of, calls_of, mapping_of, text_of, texts_of
 from fsm_agent.providers.usage import responses_usage
-from fsm_agent.requests import Failure
+from fsm_agent.runtime.ports import StreamSink
 
 _FINISH: dict[str, Finish] = {"max_output_tokens": "length", "content_filter": "content_filter"}
 """Why a response is incomplete; every other reason is just that."""

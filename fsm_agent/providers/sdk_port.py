@@ -16,12 +16,12 @@ from collections.abc import AsyncIterable, Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
-from fsm_agent.messages import ModelReply
-from fsm_agent.ports import StreamSink
+from fsm_agent.conversation.effects import Failure, ModelRequest
+from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.providers.departure import departing, watched
 from fsm_agent.providers.failures import failure_from, shape_failure
 from fsm_agent.providers.sdk_import import sdk_module
-from fsm_agent.requests import Failure, ModelRequest
+from fsm_agent.runtime.ports import StreamSink
 
 NO_KEY = "none"
 """Sent to servers that ask for no key; some refuse a request without the header."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fsm_agent.messages import ToolCall
+from fsm_agent.conversation.messages import ToolCall
 
 
 @dataclass(slots=True)

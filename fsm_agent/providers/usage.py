@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fsm_agent.messages import Usage
+from fsm_agent.conversation.messages import Usage
 
 
 def usage_from(wire: Any) -> Usage | None:

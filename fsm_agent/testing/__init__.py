@@ -15,15 +15,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fsm_agent.testing.cancelling import cancelled_at
-    from fsm_agent.testing.clock import FakeClock
-    from fsm_agent.testing.counting import CountingTurn
-    from fsm_agent.testing.coverage import RowCoverage
-    from fsm_agent.testing.http import Received
-    from fsm_agent.testing.invariants import INVARIANTS, Invariant, InvariantBroken, Look, Moved, Place
-    from fsm_agent.testing.memory import FakeMemory
-    from fsm_agent.testing.model import ScriptedModel
-    from fsm_agent.testing.replies import (
+    from fsm_agent.providers.scripted.clock import FakeClock
+    from fsm_agent.providers.scripted.model import ScriptedModel
+    from fsm_agent.providers.scripted.replies import (
         Call,
         Reply,
         bad_json,
@@ -48,6 +42,12 @@ if TYPE_CHECKING:
         text,
         tools,
     )
+    from fsm_agent.testing.cancelling import cancelled_at
+    from fsm_agent.testing.counting import CountingTurn
+    from fsm_agent.testing.coverage import RowCoverage
+    from fsm_agent.testing.http import Received
+    from fsm_agent.testing.invariants import INVARIANTS, Invariant, InvariantBroken, Look, Moved, Place
+    from fsm_agent.testing.memory import FakeMemory
     from fsm_agent.testing.scripts import (
         Cover,
         Facts,
@@ -63,26 +63,26 @@ if TYPE_CHECKING:
     from fsm_agent.testing.server import ScriptedServer
 
 _IN = {
-    "cancelling": ("cancelled_at",),
-    "clock": ("FakeClock",),
-    "counting": ("CountingTurn",),
-    "coverage": ("RowCoverage",),
-    "http": ("Received",),
-    "invariants": ("INVARIANTS", "Invariant", "InvariantBroken", "Look", "Moved", "Place"),
-    "memory": ("FakeMemory",),
-    "model": ("ScriptedModel",),
-    "replies": (
+    "testing.cancelling": ("cancelled_at",),
+    "providers.scripted.clock": ("FakeClock",),
+    "testing.counting": ("CountingTurn",),
+    "testing.coverage": ("RowCoverage",),
+    "testing.http": ("Received",),
+    "testing.invariants": ("INVARIANTS", "Invariant", "InvariantBroken", "Look", "Moved", "Place"),
+    "testing.memory": ("FakeMemory",),
+    "providers.scripted.model": ("ScriptedModel",),
+    "providers.scripted.replies": (
         *("Call", "Reply", "bad_json", "blank", "call", "content_filter", "cut", "cut_tool_call", "drop", "empty_sse"),
         *("json_reply", "length", "malformed_chunk", "no_finish", "overflow", "reasoning", "refusal", "repeat", "silence"),
         *("slow", "status", "text", "tools"),
     ),
-    "scripts": (
+    "testing.scripts": (
         *("Cover", "Facts", "PossibleScript", "Script", "cover", "ids_of", "pair_scripts", "play", "possible_scripts"),
         "row_scripts",
     ),
-    "server": ("ScriptedServer",),
+    "testing.server": ("ScriptedServer",),
 }
-_HOMES = {name: f"fsm_agent.testing.{module}" for module, names in _IN.items() for name in names}
+_HOMES = {name: f"fsm_agent.{module}" for module, names in _IN.items() for name in names}
 
 __all__ = [
     "INVARIANTS",

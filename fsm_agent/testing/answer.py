@@ -6,10 +6,11 @@ import asyncio
 import json
 from collections.abc import Callable
 
-from fsm_agent.messages import NO_USAGE, Usage
-from fsm_agent.testing import http, wire
-from fsm_agent.testing.dialects import Dialect
-from fsm_agent.testing.replies import Reply
+from fsm_agent.conversation.messages import NO_USAGE, Usage
+from fsm_agent.providers.scripted import wire
+from fsm_agent.providers.scripted.dialects import Dialect
+from fsm_agent.providers.scripted.replies import Reply
+from fsm_agent.testing import http
 
 Served = Callable[[Usage], object]
 """Told of the tokens just before they are sent: a client that has read them must find them counted."""

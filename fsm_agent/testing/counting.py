@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fsm_agent.table import Row, Table
+from fsm_agent.fsm.table import Row, Table
 
 
 class CountingTurn:

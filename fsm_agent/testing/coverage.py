@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from fsm_agent.machine import TAKEN
-from fsm_agent.table import Row, Table
+from fsm_agent.fsm.machine import TAKEN
+from fsm_agent.fsm.table import Row, Table
 
 
 class RowCoverage:

@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fsm_agent.invariants import violations
-from fsm_agent.messages import Message
-from fsm_agent.requests import ApiMode, Runtime
-from fsm_agent.table import Row, Table
+from fsm_agent.conversation.effects import ApiMode, Runtime
+from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.wire import Ask, Format, View, WireCopy
+from fsm_agent.conversation.wire.modes import FORMATS
+from fsm_agent.fsm.table import Row, Table
+from fsm_agent.fsm.turn_protocol import TurnLike
 from fsm_agent.testing.wirerows import chat_rows
-from fsm_agent.turn import TurnLike
-from fsm_agent.wire import Ask, Format, View, WireCopy
-from fsm_agent.wire.modes import FORMATS
 
 
 class InvariantBroken(AssertionError):

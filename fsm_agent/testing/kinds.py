@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fsm_agent.messages import ModelReply
-from fsm_agent.requests import Failure
-from fsm_agent.testing.replies import (
+from fsm_agent.conversation.effects import Failure
+from fsm_agent.conversation.messages import ModelReply
+from fsm_agent.providers.scripted.replies import (
     SERVED,
     Reply,
     bad_json,

@@ -20,11 +20,11 @@ from typing import Any, ClassVar
 
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
-from fsm_agent.machine import Machine
-from fsm_agent.table import Row, Table
+from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.table import Row, Table
+from fsm_agent.fsm.turn_protocol import TurnLike
 from fsm_agent.testing.counting import CountingTurn
 from fsm_agent.testing.invariants import INVARIANTS, Invariant, Look
-from fsm_agent.turn import TurnLike
 
 __all__ = ["TurnMachine"]
 

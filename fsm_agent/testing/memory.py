@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fsm_agent.messages import Message
-from fsm_agent.testing.clock import FakeClock
+from fsm_agent.conversation.messages import Message
+from fsm_agent.providers.scripted.clock import FakeClock
 from fsm_agent.tools import Tool
 
 

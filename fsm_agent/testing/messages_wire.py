@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fsm_agent.messages import Usage
-from fsm_agent.testing.dialects import Event
-from fsm_agent.testing.replies import Reply
-from fsm_agent.testing.wire import pieces, served_usage
+from fsm_agent.conversation.messages import Usage
+from fsm_agent.providers.scripted.dialects import Event
+from fsm_agent.providers.scripted.replies import Reply
+from fsm_agent.providers.scripted.wire import pieces, served_usage
 
 _STOP = {
     "stop": "end_turn",

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from fsm_agent.table import Table
-    from fsm_agent.testing.clock import FakeClock
+    from fsm_agent.fsm.table import Table
+    from fsm_agent.providers.scripted.clock import FakeClock
+    from fsm_agent.providers.scripted.model import ScriptedModel
     from fsm_agent.testing.coverage import RowCoverage
-    from fsm_agent.testing.model import ScriptedModel
 
-TURN = "states.table:TURN"
+TURN = "fsm_agent_states.table:TURN"
 SENT = "fsm_agent_rows"
 """The key under which a worker of xdist hands its counts over."""
 OPTIONS = ("fsm_coverage", "fsm_coverage_diagram")
@@ -106,7 +106,7 @@ def drawn(coverage: RowCoverage) -> str:
     rows = {row.id: coverage.counts[row.id] for row in table.rows}
     visits = {state: sum(rows[row.id] for row in table.rows if row.source == state) for state in table.states}
     visits[table.final] = sum(rows[row.id] for row in table.rows if row.dest == table.final)
-    layout = import_module("states.layout").LAYOUT if table is _table(TURN) else None
+    layout = import_module("fsm_agent_states.logic.layout").LAYOUT if table is _table(TURN) else None
     plain = diagram_of(table, layout.get("ways_out") if layout else None)
     picture = covered(plain, Tally(rows, visits))
     return written(picture, "svg", roomy(layout, plain, picture) if layout else None)
@@ -122,7 +122,7 @@ def _table(named: str, root: Path | None = None) -> Table:
         table = getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
         raise pytest.UsageError(f"--fsm-coverage-table {named}: {error}; allowed: MODULE:NAME of a Table") from None
-    from fsm_agent.table import Table
+    from fsm_agent.fsm.table import Table
 
     if not isinstance(table, Table):
         raise pytest.UsageError(f"--fsm-coverage-table {named}: this is no Table but {type(table).__name__}")
@@ -132,7 +132,7 @@ def _table(named: str, root: Path | None = None) -> Table:
 @pytest.fixture
 def fake_clock() -> FakeClock:
     """A clock that moves only when it is told to, or when somebody sleeps on it."""
-    from fsm_agent.testing.clock import FakeClock
+    from fsm_agent.providers.scripted.clock import FakeClock
 
     return FakeClock()
 
@@ -140,6 +140,6 @@ def fake_clock() -> FakeClock:
 @pytest.fixture
 def scripted_model(fake_clock: FakeClock) -> Callable[..., ScriptedModel]:
     """``scripted_model(text("hi"), …)``: a model port that answers from a script, on ``fake_clock``."""
-    from fsm_agent.testing.model import ScriptedModel
+    from fsm_agent.providers.scripted.model import ScriptedModel
 
     return lambda *script: ScriptedModel(script, clock=fake_clock)

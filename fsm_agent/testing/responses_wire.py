@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fsm_agent.messages import Usage
-from fsm_agent.testing.dialects import Event
-from fsm_agent.testing.replies import Reply
-from fsm_agent.testing.wire import pieces, served_usage
+from fsm_agent.conversation.messages import Usage
+from fsm_agent.providers.scripted.dialects import Event
+from fsm_agent.providers.scripted.replies import Reply
+from fsm_agent.providers.scripted.wire import pieces, served_usage
 
 _REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
 """Why a reply with this finish is incomplete; ``incomplete`` itself has no reason."""

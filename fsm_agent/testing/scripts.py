@@ -1,13 +1,13 @@
 """Scripts that cover a table, made by searching it: ``row_scripts``, ``pair_scripts``, and ``possible_scripts``.
 
-The first two come from the checker (``fsm_agent.verify.cover``) and know counters and limits only. Real states also remember
+The first two come from the checker (``fsm_agent.fsm.verify.cover``) and know counters and limits only. Real states also remember
 things that no counter says: that tools were run, that a text was begun. ``possible_scripts`` is told of them by ``Facts``,
 and makes scripts that the states can really play.
 
 Scripts are values to parametrise a test with; their ``name`` is a readable id:
 
 >>> import pytest
->>> from fsm_agent.table import Table, end, go, lines_of, on
+>>> from fsm_agent.fsm.table import Table, end, go, lines_of, on
 >>> parts = {"A": [on("on", go("B"), why=""), on("stop", end("no", "C"), why="")], "B": [on("stop", end("yes", "C"), why="")]}
 >>> scripts = row_scripts(Table("t", ("A", "B", "C"), "C", (), lines_of(parts)))
 >>> ids_of(scripts)
@@ -20,14 +20,14 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from fsm_agent.machine import Machine
-from fsm_agent.table import Row, Table
+from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.table import Row, Table
+from fsm_agent.fsm.turn_protocol import TurnLike
+from fsm_agent.fsm.verify.cover import Cover, Script, cover, pair_scripts, row_scripts
+from fsm_agent.fsm.verify.goals import Aim
+from fsm_agent.fsm.verify.successors import Pair, compile_moves
 from fsm_agent.testing.counting import CountingTurn
 from fsm_agent.testing.invariants import INVARIANTS, Invariant, InvariantBroken, Look
-from fsm_agent.turn import TurnLike
-from fsm_agent.verify.cover import Cover, Script, cover, pair_scripts, row_scripts
-from fsm_agent.verify.goals import Aim
-from fsm_agent.verify.successors import Pair, compile_moves
 
 __all__ = [
     "Cover",

@@ -17,16 +17,16 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self
 
-from fsm_agent.messages import NO_USAGE, Usage
+from fsm_agent.conversation.messages import NO_USAGE, Usage
+from fsm_agent.providers.scripted.dialects import Dialect
+from fsm_agent.providers.scripted.replies import Repeat, Reply, status
+from fsm_agent.providers.scripted.script import Script, entries_of
+from fsm_agent.providers.scripted.wire import ChatDialect
 from fsm_agent.testing import http
 from fsm_agent.testing.answer import answer
-from fsm_agent.testing.dialects import Dialect
 from fsm_agent.testing.http import Received
 from fsm_agent.testing.messages_wire import MessagesDialect
-from fsm_agent.testing.replies import Repeat, Reply, status
 from fsm_agent.testing.responses_wire import ResponsesDialect
-from fsm_agent.testing.script import Script, entries_of
-from fsm_agent.testing.wire import ChatDialect
 
 EXHAUSTED = "the script of this server is used up: the client sent more requests than the test foresaw"
 

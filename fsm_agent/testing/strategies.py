@@ -18,9 +18,9 @@ from typing import Any, Literal
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from fsm_agent.messages import Usage
+from fsm_agent.conversation.messages import Usage
+from fsm_agent.providers.scripted.replies import Call, Reply, call, status, tools
 from fsm_agent.testing.kinds import BROKEN, REFUSED, SAID, Answer, error_body
-from fsm_agent.testing.replies import Call, Reply, call, status, tools
 from fsm_agent.tools import Tool
 
 __all__ = [

@@ -11,8 +11,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, overload
 
+from fsm_agent.conversation.effects import Concurrency, Effect, ToolSpec
 from fsm_agent.errors import ConfigError
-from fsm_agent.requests import Concurrency, Effect, ToolSpec
 from fsm_agent.tools.docstring import described
 from fsm_agent.tools.signature import KEY, Signature, signature_of
 

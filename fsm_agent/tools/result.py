@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from fsm_agent.messages import Part
-from fsm_agent.texts import clean, shorten
+from fsm_agent.conversation.messages import Part
+from fsm_agent.support.texts import clean, shorten
 
 NO_OUTPUT = "(no output)"
 IMAGE_ONLY = "(an image)"

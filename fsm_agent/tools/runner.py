@@ -9,11 +9,13 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from fsm_agent.conversation.effects import RunTool, ToolOutcome, ToolSpec, ToolStatus
+from fsm_agent.conversation.messages import Part
 from fsm_agent.errors import ConfigError
-from fsm_agent.messages import Part
-from fsm_agent.ports import Clock
-from fsm_agent.requests import RunTool, ToolOutcome, ToolSpec, ToolStatus
-from fsm_agent.threads import in_daemon_thread
+from fsm_agent.runtime.deadline import Finish, Stopwatch, race
+from fsm_agent.runtime.ports import Clock
+from fsm_agent.support.threads import in_daemon_thread
+from fsm_agent.support.untrusted import risks, wrapped
 from fsm_agent.tools import handler
 from fsm_agent.tools.cancel import SIGNAL
 from fsm_agent.tools.decorator import Tool
@@ -21,8 +23,6 @@ from fsm_agent.tools.failure import ToolFailure
 from fsm_agent.tools.result import images_of, text_of, text_of_error, words_of
 from fsm_agent.tools.signature import KEY
 from fsm_agent.tools.source import ToolSource
-from fsm_agent.untrusted import risks, wrapped
-from fsm_agent.watch import Finish, Stopwatch, race
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.texts import one_line
+from fsm_agent.support.texts import one_line
 from fsm_agent.tools.failure import ToolFailure
 
 KEY = "idempotency_key"

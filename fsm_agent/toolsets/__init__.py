@@ -14,7 +14,7 @@ memory       memory: the notes that are kept between sessions
 skills       skill_view, where there are skills
 ===========  ========================================================================================================
 
-``fsm_agent.agenttools`` has those that are a part of the agent itself: todo, sessions, clarify, delegate.
+``fsm_agent.toolsets.agent`` has those that are a part of the agent itself: todo, sessions, clarify, delegate.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.home import home_of
 from fsm_agent.memory.files import Notes
-from fsm_agent.settings import Memory, Web
+from fsm_agent.settings.model import Memory, Web
+from fsm_agent.support.home import home_of
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.code import code_tools
 from fsm_agent.toolsets.core import core, files

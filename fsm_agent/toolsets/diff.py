@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Sequence
 
-from fsm_agent.texts import shorten
+from fsm_agent.support.texts import shorten
 
 CONTEXT = 3
 MAX_DIFF = 10_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fsm_agent.atomic import replace_file
+from fsm_agent.support.atomic_write import replace_file
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.anchors import Place, places
 from fsm_agent.toolsets.confine import plain_errors, writable

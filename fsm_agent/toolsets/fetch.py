@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING
 
-from fsm_agent.settings import Web
+from fsm_agent.settings.model import Web
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets.addresses import Resolve, named, reachable, resolve_by_system
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from fsm_agent.events import CURRENT
 from fsm_agent.memory.entries import Operation, Refused
 from fsm_agent.memory.files import Held, MemoryFile, Notes
+from fsm_agent.runtime.events import CURRENT
 from fsm_agent.tools import Tool, ToolFailure, tool
 
 Target = Literal["memory", "user"]

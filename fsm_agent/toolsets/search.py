@@ -15,10 +15,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from fsm_agent.approvals.literals import certain_literal
 from fsm_agent.tools import Tool, ToolFailure, cancelled, tool
 from fsm_agent.toolsets import search_worker
 from fsm_agent.toolsets.confine import plain_errors, resolve
-from fsm_agent.toolsets.literals import certain_literal
 
 MAX_RESULTS = 1_000
 MAX_SECONDS = 60.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fsm_agent.prompt.scan import scan
 from fsm_agent.prompt.skills import SKILL_FILE, Skill, find_skills
+from fsm_agent.support.injection_scan import scan
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.confine import plain_errors
 from fsm_agent.toolsets.files import MAX_PAGE, NEVER_SPILLED, is_binary, regular_file

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from fsm_agent.texts import one_line
+from fsm_agent.support.texts import one_line
 from fsm_agent.tools import Tool, ToolFailure, tool
 
 MAX_EXPRESSION = 1_000

@@ -10,11 +10,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from fsm_agent.approvals.policy import hard_line
 from fsm_agent.tools import Tool, ToolFailure, cancelled, tool
 from fsm_agent.toolsets.confine import resolve
 from fsm_agent.toolsets.jobs import Job, Jobs
 from fsm_agent.toolsets.output import readable
-from fsm_agent.toolsets.policy import hard_line
 from fsm_agent.toolsets.process import Ended, run_errors, run_shell
 
 MAX_SECONDS = 600

@@ -6,12 +6,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fsm_agent.settings import Web
+from fsm_agent.settings.model import Web
+from fsm_agent.support.untrusted import wrapped
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.fetch import Fetched, Fetcher
 from fsm_agent.toolsets.output import readable
 from fsm_agent.toolsets.page import text_of_page
-from fsm_agent.untrusted import wrapped
 
 PAGE = 40_000
 """Characters of one answer, about 10,000 tokens."""

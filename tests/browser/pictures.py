@@ -11,7 +11,7 @@ from typing import Any
 from examples.review_loop.debugged import review
 from fsm_agent.debug import Workshop
 from fsm_agent.debug.web.serve import Server
-from fsm_agent.store import store_for
+from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import repeat
 from tests.browser.scenes import TAIL, cleaner, failed_turn, lengthened, long_turn, provider, workshop_of
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fsm_agent import Agent, tool
 from fsm_agent.debug import Workshop
-from fsm_agent.store import Store, store_for
+from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, status, text, tools
 
 ROOM = 12_000

@@ -12,7 +12,7 @@ from examples.review_loop.debugged import review
 from examples.review_loop.table import TABLE
 from fsm_agent.debug import Workshop
 from fsm_agent.debug.own.played import played
-from fsm_agent.store import store_for
+from fsm_agent.sessions.store import store_for
 from tests.browser.conftest import Browser
 from tests.browser.test_page import NAMELESS, OVERLAPS, engine, looks_at
 

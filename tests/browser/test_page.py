@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fsm_agent.debug import Workshop
-from fsm_agent.store import store_for
+from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import repeat, text
 from tests.browser.conftest import Browser
 from tests.browser.scenes import ANSWER, TAIL, cleaner, failed_turn, lengthened, long_turn, paced, provider, workshop_of

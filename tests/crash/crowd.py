@@ -29,7 +29,7 @@ from typing import Any
 
 from fsm_agent import Agent, Settings, tool
 from fsm_agent.errors import ConfigError, JournalError, SessionBusy
-from fsm_agent.store import Store, TurnLog
+from fsm_agent.sessions.store import Store, TurnLog
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 from tests.crash.driver import MEMORY, warm_up
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent import Agent
-from fsm_agent.store import Store
+from fsm_agent.sessions.store import Store
 from fsm_agent.testing import ScriptedModel, repeat, text
 from fsm_agent.tools.workers import WORKERS
 from tests.crash.mutants import MUTANTS

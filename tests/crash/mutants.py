@@ -9,10 +9,10 @@ from concurrent.futures import Future
 from typing import Any
 
 from fsm_agent import Agent
-from fsm_agent.journal import UNKNOWN, Exchange, Step
-from fsm_agent.requests import RunTool
-from fsm_agent.store import Recording, TurnLog
-from fsm_agent.store.database import Job
+from fsm_agent.conversation.effects import RunTool
+from fsm_agent.fsm.journal import UNKNOWN, Exchange, Step
+from fsm_agent.sessions.store import Recording, TurnLog
+from fsm_agent.sessions.store.database import Job
 from tests.crash.scene import CrashingDatabase
 
 
@@ -30,7 +30,7 @@ class SplitTransaction(TurnLog):
         before = self._turn.seq
         self._turn.seq = before
         delta = self._tracker.delta() | self._rows_delta()
-        from fsm_agent.codec import dumps
+        from fsm_agent.fsm.codec import dumps
 
         jobs, self._jobs = self._jobs, [self._transition(step, dumps(delta))]
         self._recording = Recording()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent import Agent, Settings, tool
-from fsm_agent.store import Database, Store
+from fsm_agent.sessions.store import Database, Store
 from fsm_agent.testing import FakeClock, ScriptedModel, blank, call, overflow, repeat, text, tools
 
 SESSION = "s-crash"

@@ -13,7 +13,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.cli import main
 from fsm_agent.debug import Workshop
 from fsm_agent.debug.dap import Options, serve_stdio
-from fsm_agent.store import store_for
+from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, status, text, tools
 
 

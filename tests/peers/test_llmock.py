@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, TurnResult, tool
-from fsm_agent.clock import SystemClock
-from fsm_agent.invariants import sendable, violations
-from fsm_agent.messages import messages_from
-from fsm_agent.ports import Clock
-from fsm_agent.runner import Step
+from fsm_agent.conversation.history_rules import sendable, violations
+from fsm_agent.conversation.messages import messages_from
+from fsm_agent.fsm.runner import Step
+from fsm_agent.runtime.ports import Clock
+from fsm_agent.support.clock import SystemClock
 from fsm_agent.testing import FakeClock
 from tests.harness import SHOWN, TOOLS, Heard, assert_legal_path
 from tests.peers.environment import PeerUnavailable

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.invariants import violations
+from fsm_agent.conversation.history_rules import violations
 from fsm_agent.testing import FakeClock
 from tests.peers.llmock import LLMock
 from tests.peers.test_llmock import (

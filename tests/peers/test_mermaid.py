@@ -10,9 +10,9 @@ from fsm_agent.diagram import render, written
 from fsm_agent.diagram.around import neighbourhood
 from fsm_agent.diagram.mermaid import _clean as clean
 from fsm_agent.diagram.model import diagram_of
-from fsm_agent.table import Rung, Table, end, lines_of, on
-from states.layout import LAYOUT
-from states.table import TURN
+from fsm_agent.fsm.table import Rung, Table, end, lines_of, on
+from fsm_agent_states.logic.layout import LAYOUT
+from fsm_agent_states.table import TURN
 from tests.diagram_reading import missing_rows
 from tests.diagram_tables import SMALL, changed_pair, coverage_of, overlay_of, united_of
 from tests.peers import mermaid

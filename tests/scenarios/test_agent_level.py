@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fsm_agent import tool
-from fsm_agent.settings import Guardrail
+from fsm_agent.settings.model import Guardrail
 from fsm_agent.testing import blank, call, text, tools
-from states.guardrails import REMEMBERED, Guardrails
+from fsm_agent_states.logic.guardrails import REMEMBERED, Guardrails
 from tests.harness import Played, echo, play, table
 
 

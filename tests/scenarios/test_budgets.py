@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from fsm_agent import tool
-from fsm_agent.budget import IterationBudget, tree_budget
+from fsm_agent.runtime.budget import IterationBudget, tree_budget
 from fsm_agent.testing import blank, call, repeat, status, text, tools
 from tests.harness import echo, play
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.store import store_for
+from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedServer, blank, call, overflow, repeat, silence, status, text, tools
 from tests.harness import TOOLS, Heard, play, table
 

@@ -17,7 +17,8 @@ import pytest
 
 import states
 from fsm_agent import Agent
-from fsm_agent.settings import Settings
+from fsm_agent.settings.model import Settings
+from fsm_agent.support.texts import split_reasoning
 from fsm_agent.testing import (
     ScriptedModel,
     blank,
@@ -31,9 +32,8 @@ from fsm_agent.testing import (
     text,
     tools,
 )
-from fsm_agent.texts import split_reasoning
-from states import scaffolds
-from states.table import TURN
+from fsm_agent_states.logic import scaffolds
+from fsm_agent_states.table import TURN
 from tests.harness import play, table
 
 SOURCES = sorted(Path(inspect.getfile(states)).parent.glob("*.py"))

@@ -25,7 +25,7 @@ from fsm_agent.testing import (
     text,
     tools,
 )
-from states.table import TURN
+from fsm_agent_states.table import TURN
 from tests.deaf_proxy import BEHIND, deaf_proxy
 from tests.harness import play, reads, table
 

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, Turn
+from fsm_agent.fsm.verify import verify_table
+from fsm_agent.providers.scripted.replies import Reply
 from fsm_agent.testing import FakeClock, ScriptedServer, repeat, status, text
 from fsm_agent.testing.http import Received
-from fsm_agent.testing.replies import Reply
-from fsm_agent.verify import verify_table
-from states.table import TURN
+from fsm_agent_states.table import TURN
 
 WIRES = ("openai", "anthropic")
 ROTATING = {"auth": status(401), "billing": status(402), "rate_limit": status(429)}

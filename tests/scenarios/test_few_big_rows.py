@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsm_agent import tool
+from fsm_agent.providers.scripted.replies import Reply
 from fsm_agent.testing import ScriptedServer, call, overflow, repeat, status, text, tools
 from fsm_agent.testing.http import Received
-from fsm_agent.testing.replies import Reply
 from tests.harness import Played, play, table
 from tests.test_wire_anthropic import violations as anthropic_violations
 from tests.test_wire_responses import faults as responses_faults

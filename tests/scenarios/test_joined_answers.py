@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fsm_agent.budget import IterationBudget
-from fsm_agent.messages import ModelReply
+from fsm_agent.conversation.messages import ModelReply
+from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.testing import ScriptedModel, blank, call, length, overflow, repeat, status, text, tools
 from tests.harness import Played, play, table
 

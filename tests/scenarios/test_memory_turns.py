@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.store import store_for
+from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import FakeClock, FakeMemory, ScriptedServer, call, status, text, tools
 from tests.harness import play, table
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, TurnResult
-from fsm_agent.invariants import violations
+from fsm_agent.conversation.history_rules import violations
 from fsm_agent.testing import (
     FakeClock,
     ScriptedServer,

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fsm_agent.debug.core import Debugger
+from fsm_agent.debug.core.debugger import Debugger
+from fsm_agent.debug.core.workshop import Workshop
 from fsm_agent.debug.dap.client import Client
 from fsm_agent.debug.dap.edits import settable
 from fsm_agent.debug.dap.frames import Frames
@@ -18,7 +19,6 @@ from fsm_agent.debug.dap.scopes import Scopes
 from fsm_agent.debug.dap.tablemap import state_sources, table_map_of
 from fsm_agent.debug.dap.values import References
 from fsm_agent.debug.dap.words import Words
-from fsm_agent.debug.workshop import Workshop
 from fsm_agent.errors import ConfigError
 
 ENDS = {"completed": 0, "failed": 1, "partial": 3, "interrupted": 130}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fsm_agent.debug.core import Debugger
+from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.dap.scopes import label
 from fsm_agent.debug.dap.values import Key, Place, Rows
 from fsm_agent.errors import ConfigError

@@ -10,8 +10,8 @@ from fsm_agent.debug.dap.lanes import Lane
 from fsm_agent.debug.dap.points import place
 from fsm_agent.debug.dap.tablemap import StateSource, TableMap
 from fsm_agent.errors import ConfigError
-from fsm_agent.journal import Step
-from fsm_agent.table import Table
+from fsm_agent.fsm.journal import Step
+from fsm_agent.fsm.table import Table
 
 Card = tuple[Literal["move", "state"], int]
 """A frame: the move to a position, or the state at it."""

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from fsm_agent.debug.breakpoints import Breakpoint, Breakpoints, targets_of
+from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints, targets_of
 from fsm_agent.debug.dap.arguments import Arguments, number
 from fsm_agent.debug.dap.client import Client
 from fsm_agent.debug.dap.tablemap import Spot, StateSource, TableMap, Target, same_file
 from fsm_agent.errors import ConfigError
-from fsm_agent.table import Table
+from fsm_agent.fsm.table import Table
 
 PointKind = Literal["source", "function", "exception"]
 FUNCTIONS, FILTERS = "functions", "filters"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fsm_agent.debug.core import Debugger
+from fsm_agent.debug.core.debugger import Debugger
+from fsm_agent.debug.core.wire import composed
 from fsm_agent.debug.dap.lanes import Lane
 from fsm_agent.debug.dap.values import Later, Place, References, Rows, ScopeName, Typed
-from fsm_agent.debug.wire import composed
-from fsm_agent.store import Store
-from fsm_agent.table import Table
+from fsm_agent.fsm.table import Table
+from fsm_agent.sessions.store import Store
 
 ELSEWHERE = frozenset({"history", "rows", "block"})
 """Parts of a snapshot that have a scope of their own, besides counters."""

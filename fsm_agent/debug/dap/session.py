@@ -9,7 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fsm_agent.debug.core import Debugger
+from fsm_agent.debug.core.debugger import Debugger
+from fsm_agent.debug.core.events import Event
+from fsm_agent.debug.core.workshop import Workshop
 from fsm_agent.debug.dap import looking, moving
 from fsm_agent.debug.dap.arguments import Arguments
 from fsm_agent.debug.dap.capabilities import CAPABILITIES
@@ -19,8 +21,6 @@ from fsm_agent.debug.dap.happenings import Happenings
 from fsm_agent.debug.dap.lanes import Lane, in_doubt, stop_of
 from fsm_agent.debug.dap.options import Opener, Options
 from fsm_agent.debug.dap.post import Post, Write
-from fsm_agent.debug.events import Event
-from fsm_agent.debug.workshop import Workshop
 from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy
 
 log = logging.getLogger(__name__)

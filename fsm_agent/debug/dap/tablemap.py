@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fsm_agent.table import Table
+from fsm_agent.fsm.table import Table
 
 Target = tuple[str, str]
 """(kind, target) of a breakpoint of ``fsm_agent.debug``."""

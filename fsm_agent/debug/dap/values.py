@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
-from fsm_agent.debug.hiding import masked
-from fsm_agent.debug.record import Record
+from fsm_agent.debug.core.hiding import masked
+from fsm_agent.debug.core.record import Record
 from fsm_agent.errors import ConfigError
 
 ScopeName = Literal["Counters", "Facts", "Messages", "Request", "Guards"]

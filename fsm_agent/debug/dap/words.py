@@ -8,12 +8,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fsm_agent.conditions import condition
 from fsm_agent.debug.dap.lanes import Lane
 from fsm_agent.debug.dap.scopes import Scopes, asked, facts
 from fsm_agent.debug.dap.values import NAMES, Key, Later, Place, Rows, ScopeName, Typed, is_list
 from fsm_agent.errors import ConfigError
-from fsm_agent.store import Store
+from fsm_agent.fsm.condition_parser import condition
+from fsm_agent.sessions.store import Store
 
 _FIRST = re.compile(r"\s*([A-Za-z_]\w*)")
 _NEXT = re.compile(r'\s*(?:\.([A-Za-z_]\w*)|\[\s*(-?\d+|"(?:[^"\\]|\\.)*")\s*\])')

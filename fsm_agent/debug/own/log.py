@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fsm_agent.codec import dumps
 from fsm_agent.debug.own.plain import name_of, shown
 from fsm_agent.debug.own.shape import Shape
-from fsm_agent.deltas import difference
 from fsm_agent.errors import ConfigError, JournalError
-from fsm_agent.journal import Exchange, Journal, Step
-from fsm_agent.runner import RunnableTurn
-from fsm_agent.store import Store
-from fsm_agent.store.database import Job
-from fsm_agent.store.rows import asked_words
+from fsm_agent.fsm.codec import dumps
+from fsm_agent.fsm.deltas import difference
+from fsm_agent.fsm.journal import Exchange, Journal, Step
+from fsm_agent.fsm.runner import RunnableTurn
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.database import Job
+from fsm_agent.sessions.store.rows import asked_words
 
 OUTCOMES = ("completed", "failed", "partial", "interrupted")
 

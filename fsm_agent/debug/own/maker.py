@@ -6,14 +6,14 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fsm_agent.debug.core.subject import Subject
 from fsm_agent.debug.own.log import Origin
 from fsm_agent.debug.own.shape import Shape
 from fsm_agent.debug.own.turn import TableTurn
-from fsm_agent.debug.subject import Subject
 from fsm_agent.errors import ConfigError
-from fsm_agent.runner import RunnableTurn, Runner
-from fsm_agent.store import Store
-from fsm_agent.store.read import Turns
+from fsm_agent.fsm.runner import RunnableTurn, Runner
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.read import Turns
 
 Make = Callable[[Any], Runner]
 """Makes the runner of a turn that has not moved here: of a new one, for the words that a person begins it with (a ``str``, which

@@ -7,8 +7,8 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
-from fsm_agent.codec import codec_of
 from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.codec import codec_of
 
 DEEP = 12
 """Values within values that are shown; deeper ones as their text."""

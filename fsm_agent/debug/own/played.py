@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.journal import MemoryJournal
-from fsm_agent.machine import Machine
-from fsm_agent.runner import RunnableTurn, Runner, State
-from fsm_agent.table import Row, Table
+from fsm_agent.fsm.journal import MemoryJournal
+from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.runner import RunnableTurn, Runner, State
+from fsm_agent.fsm.table import Row, Table
 
 USUAL_LIMIT = 2
 """Of a budget that nobody named: enough for "some left", "one left" and "none left"."""

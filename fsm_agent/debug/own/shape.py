@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
-from fsm_agent.codec import STORED, Codec, codec_of, dumps
 from fsm_agent.errors import ConfigError
-from fsm_agent.runner import RunnableTurn
-from fsm_agent.table import Row, Table
+from fsm_agent.fsm.codec import STORED, Codec, codec_of, dumps
+from fsm_agent.fsm.runner import RunnableTurn
+from fsm_agent.fsm.table import Row, Table
 
 ENGINES = ("state", "seq", "history", "rows", "limits", "block")
 """Names in a snapshot that mean the same for every kind of turn; a field of such a name is stored with a ``_`` behind it."""

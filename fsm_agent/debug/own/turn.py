@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
-from fsm_agent.controls import controls_of
+from fsm_agent.debug.core.subject import SUBJECTS, Subject
 from fsm_agent.debug.own.log import Origin, TableLog
 from fsm_agent.debug.own.shape import Shape
-from fsm_agent.debug.subject import SUBJECTS, Subject
 from fsm_agent.errors import ConfigError
-from fsm_agent.gate import Gate
-from fsm_agent.journal import Exchange, Step
-from fsm_agent.runner import RunnableTurn, Runner
-from fsm_agent.signals import SignalBox
-from fsm_agent.store import Store
-from fsm_agent.table import Counter
-from fsm_agent.threads import LOOP
+from fsm_agent.fsm.journal import Exchange, Step
+from fsm_agent.fsm.pause_point import Gate
+from fsm_agent.fsm.runner import RunnableTurn, Runner
+from fsm_agent.fsm.table import Counter
+from fsm_agent.runtime.turn_inbox import SignalBox
+from fsm_agent.sessions.remote_commands import controls_of
+from fsm_agent.sessions.store import Store
+from fsm_agent.support.threads import LOOP
 
 
 class TableTurn:

@@ -16,18 +16,18 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from fsm_agent.debug.breakpoints import Kind, outcome_of, targets_of
-from fsm_agent.debug.hiding import environment_keys
-from fsm_agent.debug.subject import OURS
+from fsm_agent.debug.core.breakpoints import Kind, outcome_of, targets_of
+from fsm_agent.debug.core.hiding import environment_keys
+from fsm_agent.debug.core.subject import OURS
+from fsm_agent.debug.core.wire import composed
+from fsm_agent.debug.core.workshop import Workshop
 from fsm_agent.debug.web.assets import assets
 from fsm_agent.debug.web.guard import Guard
 from fsm_agent.debug.web.map import bare, map_of
 from fsm_agent.debug.web.plain import answer
 from fsm_agent.debug.web.stream import events
-from fsm_agent.debug.wire import composed
-from fsm_agent.debug.workshop import Workshop
 from fsm_agent.errors import ConfigError, FsmAgentError
-from fsm_agent.table import Table
+from fsm_agent.fsm.table import Table
 
 Body = Mapping[str, Any]
 WINDOW = 400
@@ -262,7 +262,7 @@ def _pictures(table: Table) -> dict[str, str]:
 
     from fsm_agent.diagram import render
 
-    layout = import_module("states.layout").LAYOUT if table is OURS.table else None
+    layout = import_module("fsm_agent_states.logic.layout").LAYOUT if table is OURS.table else None
     return {"map": map_of(table), "table": bare(render(table, "svg", layout=layout))}
 
 

@@ -13,7 +13,7 @@ from fsm_agent.diagram.layers import automatic
 from fsm_agent.diagram.layout import Layout
 from fsm_agent.diagram.model import Arrow, Box, Diagram, diagram_of
 from fsm_agent.diagram.svg import as_svg
-from fsm_agent.table import Table
+from fsm_agent.fsm.table import Table
 
 QUIET = "quiet"
 ROOM = (870, 410)

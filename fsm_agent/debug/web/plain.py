@@ -7,8 +7,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from fsm_agent.codec import dumps
-from fsm_agent.debug.hiding import masked
+from fsm_agent.debug.core.hiding import masked
+from fsm_agent.fsm.codec import dumps
 
 
 def answer(value: Any, secrets: Sequence[str] = (), status: int = 200) -> Response:

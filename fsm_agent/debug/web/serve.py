@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 
 import uvicorn
 
+from fsm_agent.debug.core.workshop import Workshop
 from fsm_agent.debug.web.app import app_of
-from fsm_agent.debug.workshop import Workshop
 from fsm_agent.errors import ConfigError
 
 LOOPBACK = "127.0.0.1"

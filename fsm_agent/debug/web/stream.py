@@ -7,10 +7,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-from fsm_agent.codec import dumps
-from fsm_agent.debug.core import Debugger
-from fsm_agent.debug.events import Event
-from fsm_agent.debug.hiding import masked
+from fsm_agent.debug.core.debugger import Debugger
+from fsm_agent.debug.core.events import Event
+from fsm_agent.debug.core.hiding import masked
+from fsm_agent.fsm.codec import dumps
 
 ALIVE = 1.0
 """Seconds after which a stream without news looks whether the turn came to life elsewhere, and says that it is still there."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from fsm_agent.diagram.versions.load import Version
 from fsm_agent.errors import ConfigError
-from fsm_agent.table import Table
-from fsm_agent.verify import Bound, Report, bounds, examine, verify_table
-from fsm_agent.verify.polynomial import Polynomial
-from fsm_agent.verify.scopes import limit_names
+from fsm_agent.fsm.table import Table
+from fsm_agent.fsm.verify import Bound, Report, bounds, examine, verify_table
+from fsm_agent.fsm.verify.polynomial import Polynomial
+from fsm_agent.fsm.verify.scopes import limit_names
 
 
 @dataclass(frozen=True, slots=True)

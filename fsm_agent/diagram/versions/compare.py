@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Literal, TypeVar
 
-from fsm_agent.table import Guard, Row, Table
+from fsm_agent.fsm.table import Guard, Row, Table
 
 Change = Literal["added", "removed", "changed", "kept"]
 T = TypeVar("T")

@@ -22,9 +22,9 @@ from typing import Any
 from fsm_agent.diagram import describe
 from fsm_agent.diagram.versions.tableform import expands_alike, table_from
 from fsm_agent.errors import ConfigError
-from fsm_agent.table import Table
+from fsm_agent.fsm.table import Table
 
-OWN = "states.table:TURN"
+OWN = "fsm_agent_states.table:TURN"
 WORKTREE = (".", "WORKTREE")
 SECONDS = 30.0
 ALLOWED = "a git revision, . for the working tree, a file with a table (path.py, path.py:NAME, path.json), or module:table"

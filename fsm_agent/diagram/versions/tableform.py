@@ -7,7 +7,7 @@ from typing import Any
 
 from fsm_agent.diagram.describe import row_form
 from fsm_agent.errors import ConfigError, TableError
-from fsm_agent.table import Below, Counter, Guard, Line, Rung, Table, all_of, any_of
+from fsm_agent.fsm.table import Below, Counter, Guard, Line, Rung, Table, all_of, any_of
 
 
 def table_from(value: Any, origin: str) -> Table:

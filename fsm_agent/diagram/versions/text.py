@@ -12,7 +12,7 @@ from fsm_agent.diagram.model import ELSE, words
 from fsm_agent.diagram.versions.bounds import BoundChange, ProofChange
 from fsm_agent.diagram.versions.compare import Difference, LineChange, RowChange
 from fsm_agent.diagram.versions.load import Version
-from fsm_agent.table import Row
+from fsm_agent.fsm.table import Row
 
 SIGN = {"added": "+", "removed": "−", "changed": "~", "kept": " "}
 BEFORE, AFTER = "- ", "+ "  # in a diff block, whose signs must be ASCII

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fsm_agent.messages import ModelReply, ToolCall
-from fsm_agent.ports import StreamSink
+from fsm_agent.conversation.effects import Failure, ModelRequest
+from fsm_agent.conversation.messages import ModelReply, ToolCall
 from fsm_agent.providers.offline.facts import fact, goes_on_at
 from fsm_agent.providers.offline.plan import Want, plan
-from fsm_agent.requests import Failure, ModelRequest
+from fsm_agent.runtime.ports import StreamSink
 
 NO_MODEL = "(offline demo: no language model was used)"
 MAX_ROUNDS = 12

@@ -1,0 +1,256 @@
+"""Who may say yes to a dangerous call, for how long it is remembered, and what nobody can approve.
+
+Asked in this order, and the first that has an answer gives it: hard lines (never); what is forbidden by the
+settings or for good; a ``before_tool`` callback that blocks; what is allowed by the settings, for good, or
+for this session; a ``before_tool`` callback that approves; a person. Whatever goes wrong on the way means no.
+For a turn that came in a file nothing counts that was allowed beforehand, see ``for_imported``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import math
+import weakref
+from collections.abc import Collection, Coroutine, Mapping
+from dataclasses import replace
+from typing import Any
+
+from fsm_agent.approvals.policy import hard_line
+from fsm_agent.approvals.repository import Grant, Grants, Verdict
+from fsm_agent.approvals.rules import Asked, Pattern
+from fsm_agent.conversation.effects import Approval, AskApproval, Effect, ToolSpec
+from fsm_agent.errors import StoreError
+from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.runtime.deadline import Finish, Stopwatch, race
+from fsm_agent.runtime.ports import Clock
+from fsm_agent.settings.model import Approvals as ApprovalSettings
+from fsm_agent.support.threads import in_daemon_thread
+
+log = logging.getLogger(__name__)
+
+NOBODY = "nobody is there to approve it"
+CHILD = "a child turn may not ask for approval; leave this to whoever gave you the task"
+HOOK = "before_tool"
+
+
+class Approvals:
+    """Fails closed: no callback, no answer in time, an unknown answer or an error mean no (catalogue APPR-01..09).
+
+    ``rules`` are read once: nothing that a tool or the environment does later changes them. Raises ``ConfigError`` for a
+    pattern that cannot be read.
+    """
+
+    def __init__(
+        self, callbacks: Callbacks, clock: Clock, rules: ApprovalSettings, poll: float, *, grants: Grants, workdir: str
+    ) -> None:
+        self._callbacks, self._hooks, self._clock, self._rules, self._poll = callbacks, callbacks, clock, rules, poll
+        self._grants, self._workdir = grants, workdir
+        self._allowed = [Pattern.of(text) for text in rules.allow]
+        self._denied = [Pattern.of(text) for text in rules.deny]
+        self._session: list[Pattern] = []
+        self._nobody, self._origin = NOBODY, ""
+        self._turnstiles: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
+        self._specs: dict[str, ToolSpec] = {}
+        self._imported, self._outside = False, frozenset[str]()
+
+    def for_child(self, callbacks: Callbacks, origin: str, *, ask: bool) -> Approvals:
+        """Those of a child turn: under the same rules and checks, without what was approved for this session. With ``ask`` the
+        same person is asked, one question at a time, and told which task it is for; else nobody is (APPR-05)."""
+        child = Approvals(
+            self._callbacks if ask else callbacks,
+            self._clock,
+            self._rules,
+            self._poll,
+            grants=self._grants,
+            workdir=self._workdir,
+        )
+        child._origin, child._turnstiles, child._nobody, child._hooks = origin, self._turnstiles, CHILD, self._hooks
+        child._imported = self._imported
+        return child
+
+    def for_imported(self) -> Approvals:
+        """Those of a turn that came in a file, and of its children: a stranger may have written their calls.
+        So all are asked about but those that only read here, and what was allowed beforehand was not meant
+        for them. What forbids holds, and so does a yes for the session of that turn, which can only have been
+        given since."""
+        strict = copy.copy(self)
+        strict._imported, strict._specs = True, {}
+        return strict
+
+    def looked_at(self, tools: tuple[ToolSpec, ...], outside: Collection[str] = ()) -> tuple[ToolSpec, ...]:
+        """The tools of a turn; those that the rules have something to say about are asked about before they
+        run. ``outside``: names of those that reach others than this machine."""
+        try:
+            denied = [*self._denied, *(grant.pattern for grant in self._grants.all() if grant.verdict == "deny")]
+        except StoreError:
+            denied = [Pattern.of("*")]
+        self._specs, self._outside = {tool.name: tool for tool in tools}, frozenset(outside)
+        return tuple(replace(tool, approval="ask") if self._concerns(tool, denied) else tool for tool in tools)
+
+    def _concerns(self, tool: ToolSpec, denied: list[Pattern]) -> bool:
+        ruled = self._rules.policy.get(tool.name) in ("ask", "deny")
+        forbidden = any(pattern.names(tool.name) for pattern in denied)
+        return tool.approval == "never" and (ruled or forbidden or self._suspected(tool))
+
+    def _suspected(self, tool: ToolSpec) -> bool:
+        """Does a stranger's call need a yes, although ours does not? To read a page is to tell its server."""
+        return self._imported and (tool.effect != "pure" or tool.name in self._outside)
+
+    # Asking
+
+    async def ask(self, request: AskApproval, interrupted: asyncio.Event, session: str = "") -> Approval:
+        """``session``: the one that an answer "for this session" is remembered for; without, this agent remembers it."""
+        call = self._call(request.name, request.arguments)
+        try:
+            settled = await self._settled(call, interrupted, session)
+        except StoreError as error:
+            return Approval(False, f"what was decided before cannot be read: {error}")
+        if settled is not None:
+            return settled
+        if not self._callbacks.has("approval"):
+            return Approval(False, self._nobody)
+        turnstile = self._turnstiles.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        finish, _ = await self._waited(
+            turnstile.acquire(), interrupted, limited=False
+        )  # the time of a question begins when it is asked
+        if finish != "done":
+            return Approval(False, "interrupted", interrupted=True)
+        try:
+            finish, answer = await self._waited(self._person(request, call, session), interrupted)
+        finally:
+            turnstile.release()
+        if not isinstance(answer, Approval):
+            late = f"no answer within {self._rules.timeout:.0f} s"
+            return Approval(False, late if finish == "late" else "interrupted", interrupted=finish == "interrupted")
+        return answer
+
+    async def _settled(self, call: Asked, interrupted: asyncio.Event, session: str) -> Approval | None:
+        """An answer that no person is needed for."""
+        if call.command is not None and (reason := hard_line(call.command, directory=self._workdir)):
+            return Approval(False, f"this can never be approved: {reason}")
+        remembered, policy = self._remembered(session), self._rules.policy.get(call.tool)
+        denied = [*self._denied, *(grant.pattern for grant in remembered if grant.verdict == "deny")]
+        if policy == "deny" or any(pattern.forbids(call, self._workdir) for pattern in denied):
+            return Approval(False, "it is forbidden")
+        said = await self._hook(call.tool, call.arguments, interrupted)
+        if said is not None and not said.granted:
+            return said
+        if not self._imported and (self._rules.bypass or policy == "allow"):
+            return Approval(True, "allowed by the settings")
+        if any(pattern.allows(call, self._workdir) for pattern in self._allowing(remembered)):
+            return Approval(True, "approved before", "session")
+        return self._own(call.tool) if said is None else said
+
+    def _allowing(self, remembered: list[Grant]) -> list[Pattern]:
+        given = [grant for grant in remembered if grant.verdict == "allow"]
+        if self._imported:
+            return [grant.pattern for grant in given if grant.session]
+        return [*self._allowed, *(grant.pattern for grant in given), *self._session]
+
+    def _remembered(self, session: str) -> list[Grant]:
+        return [*self._grants.all(), *(self._grants.of_session(session, self._workdir) if session else ())]
+
+    def _own(self, tool: str) -> Approval | None:
+        """A tool that is only looked at because something of it is forbidden needs no yes for the rest."""
+        spec = self._specs.get(tool)
+        ruled = self._rules.policy.get(tool) == "ask"
+        free = spec is not None and spec.approval == "never" and not ruled and not self._suspected(spec)
+        return Approval(True, "not forbidden") if free else None
+
+    async def _person(self, request: AskApproval, call: Asked, session: str) -> Approval:
+        question = replace(request, pattern=call.exactly, origin=self._origin)
+        self._callbacks.announce("approval", question)
+        approval = read_answer(await self._callbacks.ask("approval", question))
+        if approval.scope != "once":
+            await self._remember(approval, Pattern.of(approval.pattern or call.exactly), session)
+        return approval
+
+    async def _remember(self, approval: Approval, pattern: Pattern, session: str) -> None:
+        """An answer that cannot be stored counts for as long as this agent lives."""
+        verdict: Verdict = "allow" if approval.granted else "deny"
+        try:
+            if approval.scope == "always":
+                await in_daemon_thread(self._grants.add, pattern.text, verdict)
+                return
+            if session:
+                await in_daemon_thread(self._grants.add_for, session, self._workdir, pattern.text, verdict)
+                return
+        except StoreError as error:
+            log.warning("an answer could not be stored: %s", error)
+        if approval.granted:
+            self._session.append(pattern)
+
+    # Hooks
+
+    async def before(self, name: str, arguments: Mapping[str, Any], interrupted: asyncio.Event) -> str:
+        """For a call that needs no approval: why a ``before_tool`` callback blocks it, or nothing."""
+        said = await self._hook(name, arguments, interrupted)
+        return said.reason if said is not None and not said.granted else ""
+
+    async def _hook(self, name: str, arguments: Mapping[str, Any], interrupted: asyncio.Event) -> Approval | None:
+        """What the callback says; one that fails blocks what may change something (APPR-09)."""
+        if not self._hooks.has(HOOK):
+            return None
+        try:
+            finish, answer = await self._waited(self._hooks.demand(HOOK, name, dict(arguments)), interrupted)
+            if finish == "interrupted":
+                return Approval(False, "interrupted", interrupted=True)
+            return _read_hook(answer if finish == "done" else "late")
+        except Exception as error:
+            spec = self._specs.get(name)
+            effect: Effect = "unsafe" if spec is None else spec.effect
+            log.warning("before_tool failed for %s", name, exc_info=True)
+            return None if effect == "pure" else Approval(False, f"the check before it failed ({type(error).__name__})")
+
+    # Helpers
+
+    def _call(self, name: str, arguments: Mapping[str, Any]) -> Asked:
+        spec = self._specs.get(name)
+        return Asked.of(name, arguments, spec.path_arguments if spec is not None else (), self._workdir)
+
+    async def _waited(
+        self, work: Coroutine[Any, Any, Any], interrupted: asyncio.Event, *, limited: bool = True
+    ) -> tuple[Finish, Any]:
+        """(how it ended, result); the work is stopped when the time is up or the user interrupts."""
+        task, watch = asyncio.ensure_future(work), Stopwatch(self._clock)
+        limit = self._rules.timeout if limited else math.inf
+        try:
+            finish = await race(task, left=lambda: limit - watch.elapsed(), interrupted=interrupted, poll=self._poll)
+            return finish, task.result() if finish == "done" else None
+        finally:
+            if not task.done():
+                task.cancel()
+
+
+def read_answer(answer: Any) -> Approval:
+    """What a callback may answer: True, "once", "session" or "always" grant, everything else denies, "never" for good."""
+    if isinstance(answer, Approval):
+        return answer
+    match answer:
+        case True | "once" | "yes" | "y":
+            return Approval(True)
+        case "session":
+            return Approval(True, scope="session")
+        case "always":
+            return Approval(True, scope="always")
+        case "never":
+            return Approval(False, "the user said never", scope="always")
+    return Approval(False, "the user said no")
+
+
+def _read_hook(answer: Any) -> Approval | None:
+    """``None`` has no opinion; what is neither an approval nor understood blocks."""
+    match answer:
+        case None:
+            return None
+        case "approve":
+            return Approval(True, "approved by a check")
+        case "block" | False:
+            return Approval(False, "blocked by a check")
+        case ("block", why):
+            return Approval(False, f"blocked by a check: {why}")
+        case "late":
+            return Approval(False, "the check before it took too long")
+    return Approval(False, "the check before it gave an answer that is not understood")

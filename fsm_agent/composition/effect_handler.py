@@ -1,0 +1,328 @@
+"""Performing requests: the one place where a turn touches models, tools, people, clock and store."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fsm_agent.composition.model_caller import Attempts
+from fsm_agent.composition.services import DUMPS, RESULTS, World, save
+from fsm_agent.conversation.effects import (
+    Approval,
+    AskApproval,
+    CallModel,
+    CheckSignals,
+    CloseTurn,
+    Compacted,
+    Done,
+    DumpRequest,
+    NoteCompaction,
+    Opened,
+    OpenTurn,
+    Persist,
+    Prefetch,
+    Prefetched,
+    Preserve,
+    RebuildClient,
+    Rekey,
+    Replaced,
+    ReplaceHistory,
+    Runtime,
+    RunTool,
+    Saved,
+    Signals,
+    Spill,
+    Switched,
+    SwitchProvider,
+    SwitchStreaming,
+    SyncMemory,
+    Tell,
+    ToolOutcome,
+    ToolSpec,
+    Transform,
+    Transformed,
+    Wait,
+)
+from fsm_agent.conversation.result import ChildTurn
+from fsm_agent.fsm.pause_point import Gate, Perform
+from fsm_agent.runtime.authority import Admission
+from fsm_agent.runtime.budget import IterationBudget, tree_budget
+from fsm_agent.runtime.events import CURRENT
+from fsm_agent.sessions.session import Session
+from fsm_agent.support.redaction import mask
+from fsm_agent.support.texts import one_line
+from fsm_agent.toolsets.agent import Scene, bridged
+
+UNASKED = "nobody said yes to it"
+FROM_A_FILE = (
+    "this turn came in a file: it goes on with the model, the tools and the rules of this agent, and every call that "
+    "does more than read here is asked about"
+)
+DENIED = "denied: {why}. Do not try the same thing in other words; ask the user or go on without."
+
+
+class Performer:
+    """One turn's requests. Call it with a request, await its reply; ``fsm_agent.conversation.effects`` says what each one means.
+    ``session`` is the one that the turn is in, which compactions change. ``imported``: the turn came in a file."""
+
+    def __init__(self, world: World, session: Session, *, imported: bool = False) -> None:
+        self._world, self.session = world, session
+        self._prompt: str = ""
+        self._notices: Sequence[str] = ()
+        self._imported, self._admission = imported, Admission()
+        self._approvals = world.approvals.for_imported() if imported else world.approvals
+        self._attempts = Attempts(world)
+        self._budget = world.budget or _family_budget(world)
+        self._performers: dict[type, Callable[[Any], Awaitable[Any]]] = {
+            OpenTurn: self._open,
+            Prefetch: self._prefetch,
+            Preserve: self._preserve,
+            SyncMemory: self._sync_memory,
+            CheckSignals: self._signals,
+            CallModel: self._attempts.call,
+            RunTool: self._run_tool,
+            AskApproval: self._ask,
+            Wait: self._attempts.wait,
+            Rekey: self._rekey,
+            RebuildClient: self._rebuild,
+            SwitchProvider: self._switch,
+            SwitchStreaming: self._stop_streaming,
+            Persist: self._persist,
+            ReplaceHistory: self._replace,
+            NoteCompaction: self._note,
+            Spill: self._spill,
+            DumpRequest: self._dump,
+            Transform: self._transform,
+            Tell: self._tell,
+            CloseTurn: self._close,
+        }
+
+    def __call__(self, request: Any) -> Awaitable[Any]:
+        return self._performers[type(request)](request)
+
+    def through(self, gate: Gate) -> Perform:
+        """This performer behind ``gate``, where a debugger may give the answer to a question."""
+        by_way = gate.through(self)
+
+        async def perform(request: Any) -> Any:
+            reply = await by_way(request)
+            if isinstance(request, AskApproval):
+                self._admission.answered(request, reply)
+            return reply
+
+        return perform
+
+    # Begin and end
+
+    def prompted(self, system_prompt: str, notices: Sequence[str] = ()) -> None:
+        """What the turn is opened with, made when its session is held."""
+        self._prompt, self._notices = system_prompt, notices
+
+    async def _open(self, request: OpenTurn) -> Opened:
+        runtime, notice = await self._world.backends.new_turn()
+        missing = await self._world.tools.ready(self._world.signals.event())
+        notices = (*self._world.notices, *self._notices, *((notice,) if notice else ()), *missing)
+        self._world.notices = ()
+        rows, workdir = tuple(self.session.rows), str(self._world.workdir)
+        guard = self.session.guard
+        await self._ready_auxiliary()
+        return Opened(
+            runtime,
+            self._tools(),
+            rows,
+            self._prompt,
+            workdir,
+            notices,
+            auxiliary=self._auxiliary(),
+            compacted=Compacted(guard.done, guard.blocked(self._world.clock.now())),
+            review_due=self._review_due(),
+            news=await self._news(opening=True),
+        )
+
+    def _tools(self) -> tuple[ToolSpec, ...]:
+        world = self._world
+        specs = (*world.tools.specs, *world.agent_tools.specs)
+        specs = self._approvals.looked_at(specs, world.tools.outside_names)
+        self._admission.opened(specs)
+        return bridged(specs, world.tools.late_names, world.settings.tool.bridge_above)
+
+    def _auxiliary(self) -> tuple[Runtime, ...]:
+        return tuple(backend.choice.runtime(primary=False) for backend in self._world.auxiliary)
+
+    async def _news(self, *, opening: bool = False) -> tuple[str, ...]:
+        """What is to be told of tasks in the background."""
+        background, window = self._world.background, self._world.backends.runtime().window
+        if background is None:
+            return ()
+        return await background.news(self.session, CURRENT.get(), window, opening=opening)
+
+    async def reopen(self, before: Runtime) -> Opened:
+        """What ``OpenTurn`` does, for a turn that was opened in another process: what it goes on with. It ran
+        on ``before``, which is looked for in the chain, unless the turn came in a file."""
+        backends = self._world.backends
+        runtime, notice = await (backends.new_turn() if self._imported else backends.resume(before))
+        await self._ready_auxiliary()
+        missing = await self._world.tools.ready(self._world.signals.event())
+        for line in (*self._notices, FROM_A_FILE if self._imported else "", notice, *missing):
+            if line:
+                self._world.callbacks.emit("status", line)
+        if self._world.background is not None:
+            self._world.background.resumed()
+        return Opened(runtime, self._tools(), workdir=str(self._world.workdir), auxiliary=self._auxiliary())
+
+    def spent_before(self, iterations: int, children: Sequence[ChildTurn]) -> None:
+        """What a turn that goes on in this process has taken of its own budget already."""
+        if self._budget is not None and self._world.budget is None:
+            shared = self._world.settings.delegation.budget != "independent"
+            self._budget.used = iterations + (sum(child.api_calls for child in children) if shared else 0)
+
+    async def _ready_auxiliary(self) -> None:
+        for backend in self._world.auxiliary:
+            backend.port.use_key(await backend.keys.key())
+
+    def _review_due(self) -> bool:
+        """Every so many turns of a session in which notes can be written."""
+        every, turn_number = self._world.settings.memory.review_every, self.session.turns + 1
+        return every > 0 and turn_number % every == 0 and self._world.agent_tools.handles("memory")
+
+    async def _prefetch(self, request: Prefetch) -> Prefetched:
+        return await self._world.recall.prefetch(self.session.id, request.text, self._keep)
+
+    async def _preserve(self, request: Preserve) -> Prefetched:
+        return await self._world.recall.preserve(request.rows)
+
+    async def _sync_memory(self, request: SyncMemory) -> Done:
+        self._world.recall.sync(request.user, request.answer)
+        return Done()
+
+    async def _signals(self, request: CheckSignals) -> Signals:
+        box, budget = self._world.signals, self._budget
+        return Signals(
+            interrupted=box.interrupted,
+            message=box.message,
+            steer=box.take_steer() if request.take_steer else (),
+            starved=request.charge and budget is not None and not budget.take(),
+            at=self._world.clock.now(),
+            news=await self._news() if request.take_steer else (),
+        )
+
+    async def _close(self, request: CloseTurn) -> Done:
+        if request.chain_exhausted:
+            self._world.backends.rest_primary(self._world.settings.primary_cooldown.chain_exhausted)
+        self._world.signals.clear()
+        await self._world.callbacks.drain()
+        return Done()
+
+    # Model
+
+    async def _rekey(self, request: Rekey) -> Switched:
+        return await self._world.backends.rekey(request)
+
+    async def _rebuild(self, request: RebuildClient) -> Switched:
+        return await self._world.backends.rebuild()
+
+    async def _switch(self, request: SwitchProvider) -> Switched:
+        self._world.stale_streak = 0
+        return await self._world.backends.switch(request.cooldown == "rate_limit", request.wider_than)
+
+    async def _stop_streaming(self, request: SwitchStreaming) -> Switched:
+        return self._world.backends.stop_streaming()
+
+    # Tools
+
+    async def _run_tool(self, request: RunTool) -> ToolOutcome:
+        world = self._world
+        if world.settings.tool.delay:
+            await world.clock.sleep(world.settings.tool.delay)
+        world.callbacks.emit("tool_start", request.call_id, request.name, dict(request.arguments))
+        self._progress("started", request, lambda: str(dict(request.arguments)))
+        outcome = await self._changed(request, await self._ran(request))
+        arguments = dict(request.arguments)
+        world.callbacks.emit("tool_complete", request.call_id, request.name, arguments, outcome.text, outcome.status)
+        self._progress("completed", request, lambda: outcome.text)
+        return outcome
+
+    def _progress(self, what: str, request: RunTool, preview: Callable[[], str]) -> None:
+        if self._world.callbacks.hears("tool_progress"):
+            self._world.callbacks.emit("tool_progress", what, request.name, one_line(preview(), 120))
+
+    async def _ran(self, request: RunTool) -> ToolOutcome:
+        """By the agent itself for its own tools, and by the registry for all others: this is the only place that chooses."""
+        world, interrupted = self._world, self._world.signals.event()
+        why = "" if self._admission.admits(request) else UNASKED
+        if self._admission.free(request.name):
+            why = await self._approvals.before(request.name, request.arguments, interrupted)
+        if why:
+            return ToolOutcome(request.call_id, "denied", DENIED.format(why=why))
+        if not world.agent_tools.handles(request.name):
+            return await world.tools.run(request, interrupted)
+        window = world.backends.runtime().window
+        scene = Scene(self.session, CURRENT.get(), request.call_id, interrupted, self._budget, window)
+        return await world.agent_tools.run(request, scene)
+
+    async def _changed(self, request: RunTool, outcome: ToolOutcome) -> ToolOutcome:
+        """What an ``after_tool`` callback makes of a result; one that fails leaves it as it is."""
+        callbacks = self._world.callbacks
+        if not callbacks.has("after_tool"):
+            return outcome
+        answer = await callbacks.ask("after_tool", request.name, dict(request.arguments), outcome.text, outcome.status)
+        return replace(outcome, text=answer) if isinstance(answer, str) else outcome
+
+    async def _ask(self, request: AskApproval) -> Approval:
+        return await self._approvals.ask(request, self._world.signals.event(), self.session.id)
+
+    # Store and people
+
+    async def _persist(self, request: Persist) -> Done:
+        self.session.append(request.rows)
+        return Done()
+
+    async def _replace(self, request: ReplaceHistory) -> Replaced:
+        if request.rotate:
+            child = self._world.store.session(f"s-{uuid.uuid4().hex[:12]}")
+            self.session.child(child, request.rows)
+            self.session = child
+        else:
+            self.session.replace(request.rows)
+        return Replaced(self.session.id, self.session.parent, self._world.clock.now())
+
+    async def _note(self, request: NoteCompaction) -> Compacted:
+        guard, now = self.session.guard, self._world.clock.now()
+        match request.what:
+            case "succeeded":
+                guard.succeeded(with_model=request.with_model)
+            case "nothing_gained":
+                guard.nothing_gained()
+            case "summary_failed":
+                guard.summary_failed(request.fault, now)
+            case "read":
+                guard.read(over=request.over)
+        return Compacted(guard.done, guard.blocked(now))
+
+    async def _spill(self, request: Spill) -> Saved:
+        return save(self._world.home / RESULTS, f"{self.session.id}-{request.call_id}.txt", request.text)
+
+    def _keep(self, text: str) -> Saved:
+        return save(self._world.home / RESULTS, f"{self.session.id}-context-{uuid.uuid4().hex[:8]}.txt", text)
+
+    async def _dump(self, request: DumpRequest) -> Saved:
+        text = mask(request.request.body.decode("utf-8", "replace"))
+        return save(self._world.home / DUMPS, f"{self.session.id}-{uuid.uuid4().hex[:8]}.json", text)
+
+    async def _transform(self, request: Transform) -> Transformed:
+        answer = await self._world.callbacks.ask("transform", request.text)
+        return Transformed(answer if isinstance(answer, str) and answer != request.text else None)
+
+    async def _tell(self, request: Tell) -> Done:
+        self._world.callbacks.emit(request.channel, *request.values)
+        return Done()
+
+
+def _family_budget(world: World) -> IterationBudget | None:
+    """What a turn shares with its children, for one that can have any (DIS-01)."""
+    if not world.agent_tools.handles("delegate_task"):
+        return None
+    limits = world.settings.delegation
+    return tree_budget(limits.budget, world.settings.max_iterations, limits.tree_cap_factor)

@@ -1,0 +1,62 @@
+"""Everything that a turn's requests are performed with, and the files that they leave."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from fsm_agent.approvals.service import Approvals
+from fsm_agent.conversation.effects import Saved
+from fsm_agent.memory.context_injection import Recall
+from fsm_agent.providers.failover import Backend, Backends
+from fsm_agent.runtime.budget import IterationBudget
+from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.runtime.ports import Clock
+from fsm_agent.runtime.turn_inbox import SignalBox
+from fsm_agent.sessions.store import Store
+from fsm_agent.settings.model import Settings
+from fsm_agent.support.backoff import Backoff
+from fsm_agent.tools.runner import ToolRunner
+from fsm_agent.toolsets.agent import AgentTools, Background
+
+RESULTS = "results"
+"""Folder of the home directory where long tool results are saved."""
+DUMPS = "dumps"
+"""Folder of the home directory where requests that failed are saved."""
+
+
+def save(folder: Path, name: str, text: str) -> Saved:
+    """Write a file that only its owner can read; a failure is told, never raised."""
+    path = folder / re.sub(r"[^\w.-]", "_", name)[-120:]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.touch(mode=0o600)
+        path.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        return Saved(error=f"{type(error).__name__}: {error}")
+    return Saved(str(path))
+
+
+@dataclass(slots=True)
+class World:
+    """Everything that requests are performed with."""
+
+    settings: Settings
+    clock: Clock
+    backends: Backends
+    tools: ToolRunner
+    agent_tools: AgentTools
+    callbacks: Callbacks
+    approvals: Approvals
+    backoff: Backoff
+    signals: SignalBox
+    home: Path
+    workdir: Path
+    store: Store
+    recall: Recall
+    auxiliary: tuple[Backend, ...] = ()
+    budget: IterationBudget | None = None
+    background: Background | None = None
+    stale_streak: int = 0
+    notices: tuple[str, ...] = ()

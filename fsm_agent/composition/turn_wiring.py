@@ -1,0 +1,180 @@
+"""The composition root: here, and nowhere else, the engine meets the turn that it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fsm_agent.conversation.effects import Opened
+from fsm_agent.conversation.exit_reason import ExitReason, Outcome
+from fsm_agent.conversation.result import TurnResult, TurnUsage, VisitedState
+from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.deltas import restored
+from fsm_agent.fsm.journal import Step
+from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.runner import State
+from fsm_agent.providers.prices import total_cost
+from fsm_agent.runtime.authority import SETTINGS
+from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store.positions import Position
+from fsm_agent.settings.model import Settings
+from fsm_agent_states.build_messages import build_messages, compose
+from fsm_agent_states.call_llm import call_llm
+from fsm_agent_states.classify_error import classify_error
+from fsm_agent_states.compress import compress
+from fsm_agent_states.empty_recovery import empty_recovery
+from fsm_agent_states.execute_tools import execute_tools
+from fsm_agent_states.finalize import finalize
+from fsm_agent_states.prepare import prepare
+from fsm_agent_states.table import TURN
+from fsm_agent_states.turn import TurnState, limits_of
+
+__all__ = [
+    "COUNTERS", "DIGEST", "MACHINE", "STATES",
+    "TurnState", "continued", "joined", "recomposed", "reopened", "result_of",
+]  # fmt: skip
+
+STATES: dict[str, State] = {
+    "Prepare": prepare,
+    "BuildMessages": build_messages,
+    "CallLLM": call_llm,
+    "ClassifyError": classify_error,
+    "Compress": compress,
+    "ExecuteTools": execute_tools,
+    "EmptyRecovery": empty_recovery,
+    "Finalize": finalize,
+}
+MACHINE = Machine(TURN)
+"""Proved at import: every turn that it moves ends."""
+
+
+DIGEST = TURN.digest
+"""Which table a stored turn was moved by."""
+COUNTERS = frozenset(counter.name for counter in TURN.counters)
+
+
+def continued(position: Position, live: Settings | None = None) -> TurnState:
+    """The turn as it was at ``position``, with nothing of its session yet: ``joined`` is to follow. ``live``: settings
+    of the agent that goes on with it, ``None`` where it is only looked at.
+
+    Raises ``ConfigError`` for a turn that another table moved, into a state or by a row that this one does
+    not have, and for counters that no turn has.
+    """
+    snapshot, settings = position.snapshot, _settings(position, live)
+    if snapshot["state"] not in STATES or (position.row is not None and position.row not in {row.id for row in TURN.rows}):
+        raise ConfigError(
+            f"turn {snapshot['turn_id']} was moved by another version of the table",
+            f"{snapshot['state']} by {position.row}",
+            "a turn of this version; its messages are still in its session",
+        )
+    turn: TurnState = restored(
+        TurnState,
+        {name: value for name, value in snapshot.items() if name not in ("history", "rows")},
+        settings=settings,
+        history=[row for _, row in position.transcript],
+        rows=[row for _, row in position.own],
+        came=TURN.row(position.row) if position.row else None,
+    )
+    for name, count in turn.counters().items():
+        if not isinstance(count, int) or count < 0:  # below 0 a budget would be larger than its limit
+            raise ConfigError(f"counter {name} of {turn.turn_id} cannot be used", count, "a whole number from 0")
+    return turn
+
+
+def joined(turn: TurnState, session: Session, in_flight: int) -> None:
+    """The turn goes on in ``session``, which is as the turn left it. ``in_flight``: requests whose end nobody saw."""
+    turn.wire, session.meter = session.wire, turn.meter
+    turn.sent += in_flight
+
+
+def _settings(position: Position, live: Settings | None) -> Settings:
+    """A turn keeps the limits that it was begun with, and has no rights of its own; one from a file, neither."""
+    if live is None:
+        return Settings.of(position.settings)
+    if position.turn.imported:
+        return live
+    return Settings.of(position.settings).model_copy(update={name: getattr(live, name) for name in SETTINGS})
+
+
+def reopened(turn: TurnState, opened: Opened, position: Position) -> None:
+    """Put a turn that was continued from ``position`` on what its agent has now, whatever is stored of that.
+
+    A tool that the agent does not have any more stays known for the calls of this visit that are answered
+    from the record, so that the model hears what became of them. The budgets of a turn from a file are no
+    larger than those of a new one."""
+    there, answered = {tool.name for tool in opened.tools}, position.recording.answered()
+    gone = [
+        replace(tool, approval="ask", effect="unsafe", deferred=True)
+        for tool in turn.tools
+        if tool.name in answered and tool.name not in there
+    ]
+    turn.runtime, turn.auxiliary, turn.workdir = opened.runtime, opened.auxiliary, opened.workdir
+    turn.tools = (*opened.tools, *gone)
+    if position.turn.imported:
+        limits = limits_of(turn.settings, opened.runtime)
+        turn.limits = {name: min(turn.limits.get(name, most), most) for name, most in limits.items()}
+    recomposed(turn)
+
+
+def recomposed(turn: TurnState) -> None:
+    """Make the body of the request again that was about to go out: it follows from the rest, so none is stored."""
+    if turn.request is not None and turn.state in ("CallLLM", "ClassifyError"):
+        turn.request = replace(turn.request, body=compose(turn).body)
+
+
+def result_of(turn: TurnState, steps: Sequence[Step], session: Session) -> TurnResult:
+    """The one place that makes a ``TurnResult``."""
+    reason = turn.exit or ExitReason.LOCAL_PROCESSING_ERROR
+    outcome, usage = reason.outcome, TurnUsage.of(turn.usage)
+    session.turns += 1
+    session.usage += turn.usage
+    spent = total_cost(turn.usages, turn.settings.cache.ttl)
+    failed = outcome is not Outcome.COMPLETED
+    return TurnResult(
+        final_response=turn.final_response,
+        messages=[row.to_dict() for row in turn.history],
+        api_calls=turn.iterations,
+        attempts=turn.sent,
+        completed=outcome is Outcome.COMPLETED,
+        failed=outcome is Outcome.FAILED,
+        partial=outcome is Outcome.PARTIAL,
+        interrupted=outcome is Outcome.INTERRUPTED,
+        turn_exit_reason=reason,
+        failure_class=turn.failure_class or None if failed else None,
+        error=turn.error or None if failed else None,
+        last_reasoning=turn.last_reasoning,
+        input_tokens=usage.input,
+        output_tokens=usage.output,
+        cache_read_tokens=usage.cache_read,
+        cache_write_tokens=usage.cache_write,
+        reasoning_tokens=usage.reasoning,
+        prompt_tokens=usage.prompt,
+        completion_tokens=usage.output,
+        total_tokens=usage.total,
+        usage_turn=usage,
+        usage_session=TurnUsage.of(session.usage),
+        usage_known=bool(turn.usages),
+        last_prompt_tokens=turn.last_prompt_tokens,
+        estimated_cost_usd=spent.usd,
+        cost_status=spent.status,
+        cost_source=spent.source,
+        model=turn.runtime.model,
+        provider=turn.runtime.provider,
+        base_url=turn.runtime.base_url,
+        fallback_activated=turn.fallback_activated,
+        session_id=turn.session_id,
+        parent_session_id=turn.parent_session_id,
+        turn_id=turn.turn_id,
+        task_id=turn.task_id,
+        response_previewed=reason is ExitReason.PRIOR_CONTENT_USED,
+        response_transformed=turn.response_transformed,
+        interrupt_message=turn.interrupt_message,
+        pending_steer=list(turn.pending_steer),
+        guardrail=turn.guardrails.halted,
+        cleanup_errors=list(turn.cleanup_errors),
+        compressions=list(turn.compressions),
+        states=[
+            *(VisitedState(state=s.source, event=s.event, row=s.row, seconds=s.seconds) for s in steps),
+            VisitedState(state="Finalize", event=None, row=None, seconds=0.0),
+        ],
+    )

@@ -1,0 +1,476 @@
+"""What a state may ask for, and what it gets back.
+
+Requests are imperatives, replies are nouns; all are plain frozen values, so a turn can be journalled, replayed and
+stepped through. A state yields one request and receives its reply, or yields a list and receives the list of replies:
+the requests of a list run at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fsm_agent.conversation.messages import Message, ModelReply, Usage
+
+Concurrency = Literal["parallel", "serial", "interactive"]
+Effect = Literal["pure", "idempotent", "unsafe"]
+ApiMode = Literal["chat_completions", "codex_responses", "anthropic_messages"]
+
+# Shared values
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """What the turn knows of a tool; the handler lives behind the tool port. ``parameters`` is a JSON schema object.
+    ``timeout`` in seconds and ``max_result_chars`` are ``None`` for the settings' defaults. ``path_arguments`` names the
+    arguments that are paths: a ``parallel`` tool that has any runs beside others only when their paths are disjoint.
+    ``deferred``: no request names it; the model finds it with ``tool_search`` and calls it with ``tool_call``."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    concurrency: Concurrency = "serial"
+    effect: Effect = "unsafe"
+    path_arguments: tuple[str, ...] = ()
+    timeout: float | None = None
+    max_result_chars: int | None = None
+    approval: Literal["never", "ask"] = "never"
+    deferred: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorRow:
+    """A provider's own sign of an error class: every part that is named must match. ``codes`` and ``words`` in lower case; one
+    of each is enough."""
+
+    name: str
+    statuses: tuple[int, ...] = ()
+    codes: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The provider in use, and what could still be switched to. ``window`` in tokens, ``None`` when unknown.
+    ``stale_floor``: seconds that a model which thinks before it speaks may be silent at least.
+    ``effort_key``: how chat completions ask for reasoning, empty where they cannot.
+    ``next_window`` is the window of the next usable fallback, ``possible_rekeys`` the most that its pool of keys or one of a
+    usable fallback's allows. Flags come from the provider's profile."""
+
+    provider: str
+    model: str
+    base_url: str | None = None
+    api_mode: ApiMode = "chat_completions"
+    window: int | None = None
+    primary: bool = True
+    local: bool = False
+    aggregator: bool = False
+    streaming: bool = True
+    vision: bool = True
+    reasoning_replay: Literal["none", "reasoning_content", "details"] = "none"
+    output_key: Literal["max_tokens", "max_completion_tokens"] = "max_completion_tokens"
+    stale_floor: float = 0.0
+    cache_marks: bool = False
+    effort_key: Literal["", "reasoning_effort", "reasoning"] = ""
+    usable_fallbacks: int = 0
+    possible_rekeys: int = 0
+    next_window: int | None = None
+    error_rows: tuple[ErrorRow, ...] = ()
+
+    @property
+    def next_is_wider(self) -> bool:
+        """Has the next fallback more room than the model in use?"""
+        return bool(self.next_window and self.window and self.next_window > self.window)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """One request as it goes out. ``body`` is the exact JSON text of the wire, never stored, because it follows from the
+    transcript; ``estimate`` its size in tokens; ``chars`` its size in characters with images counted flat."""
+
+    body: bytes = field(default=b"", metadata={"stored": False})
+    stream: bool = True
+    toolless: bool = False
+    purpose: Literal["turn", "summary"] = "turn"
+    estimate: int = 0
+    chars: int = 0
+
+
+# Requests
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTurn:
+    """Restore the primary provider if it is not cooling down, load the session, read the tools."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Ask the external memory what is worth knowing for this text of the user."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Preserve:
+    """Ask the external memory what a summary of these rows must keep."""
+
+    rows: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncMemory:
+    """Tell the external memory of a completed turn; it is stored in the background."""
+
+    user: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckSignals:
+    """Has anybody interrupted, steered, or used up the budget shared with other turns? ``charge`` takes one iteration
+    from that shared budget."""
+
+    charge: bool = False
+    take_steer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CallModel:
+    """One attempt at the model. ``stale_after`` and ``total`` in seconds. ``paragraph`` puts a blank line before the first
+    text that is shown. ``auxiliary``: the number of a model for side tasks, instead of the one in use."""
+
+    request: ModelRequest
+    stale_after: float
+    total: float
+    paragraph: bool = False
+    auxiliary: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunTool:
+    """Run one checked and approved call. ``timeout`` in seconds. ``effect`` says what may be done when nobody knows whether it
+    ran; ``key`` is the same whenever this very call is repeated, and no other call's."""
+
+    call_id: str
+    name: str
+    arguments: Mapping[str, Any]
+    timeout: float
+    effect: Effect = "unsafe"
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AskApproval:
+    """May this call run? Waits for a person; nobody there means no. Whoever is asked is told the ``pattern`` that an answer
+    for longer than once is remembered under, and of a child turn the task that it works on (``origin``)."""
+
+    call_id: str
+    name: str
+    arguments: Mapping[str, Any]
+    pattern: str = ""
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait before the next attempt. ``retry_after`` (seconds, from the provider) wins over the computed backoff."""
+
+    kind: Literal["exception", "invalid", "rebuild", "overflow", "empty"]
+    attempt: int
+    why: str
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rekey:
+    """Refresh the credential in use, or go to the next one."""
+
+    failure_class: str
+    status: int | None = None
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildClient:
+    """Throw the connection pool of the primary away and make a new one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchProvider:
+    """Go to the next usable entry of the fallback chain. ``cooldown`` keeps later turns off the primary for a while;
+    ``wider_than`` asks for a window larger than this many tokens."""
+
+    why: str
+    cooldown: Literal["rate_limit", "none"] = "none"
+    wider_than: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchStreaming:
+    """This provider and model cannot stream: ask for whole replies from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Append these rows to the session. Idempotent by row identity."""
+
+    rows: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceHistory:
+    """These rows are the session from here on; the store keeps the old ones, inactive. ``rotate``: they begin a child
+    session instead."""
+
+    rows: tuple[Message, ...]
+    rotate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NoteCompaction:
+    """Remember with the session how a compaction, or a summary call, went. ``read`` tells a real count of tokens."""
+
+    what: Literal["succeeded", "nothing_gained", "summary_failed", "read"]
+    with_model: bool = True
+    fault: Literal["no_provider", "passing", "broken", "timeout"] = "passing"
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Spill:
+    """Save a whole tool result to a file and say where it is."""
+
+    call_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class DumpRequest:
+    """Save the request that failed, keys masked, so that a person can look at it."""
+
+    request: ModelRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """Let the user's ``transform`` callback change the text that is delivered; the transcript keeps what was said."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Tell the callbacks. ``channel`` is a name of the callback table; ``values`` are its arguments."""
+
+    channel: str
+    values: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CloseTurn:
+    """Release what the turn held; each step on its own, so that none can lose the answer. ``chain_exhausted``: every
+    fallback was tried and failed, so the primary is left alone for a moment."""
+
+    chain_exhausted: bool = False
+
+
+# Replies
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """``done``: compactions of this session. ``blocked``: why none should be made automatically for now, or empty."""
+
+    done: int = 0
+    blocked: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a turn starts with. ``session_rows`` are the rows stored so far; ``workdir`` is where relative paths begin.
+    ``review_due``: it is time that the notes are looked over. ``news``: reports on tasks in the background."""
+
+    runtime: Runtime
+    tools: tuple[ToolSpec, ...]
+    session_rows: tuple[Message, ...] = ()
+    system_prompt: str = ""
+    workdir: str = "/"
+    notices: tuple[str, ...] = ()
+    auxiliary: tuple[Runtime, ...] = ()
+    compacted: Compacted = Compacted()
+    review_due: bool = False
+    news: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetched:
+    """What was recalled, empty for nothing. ``problem``: why there is less than there could be."""
+
+    text: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """``starved``: the budget shared with other turns has nothing left. ``at``: when that was, in seconds. ``news``: reports on
+    tasks in the background, when steering texts were asked for."""
+
+    interrupted: bool = False
+    message: str | None = None
+    steer: tuple[str, ...] = ()
+    starved: bool = False
+    at: float = 0.0
+    news: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A request that brought no usable reply. A value, because the table has rows for it.
+
+    ``kind``: ``http`` (the provider answered with an error), ``transport`` (no or a broken answer), ``stale`` (killed by the
+    watchdog), ``breaker`` (not sent: too many stale attempts in a row), ``shape`` (200, but no reply in it), ``encode`` (the
+    request could not be written), ``local`` (a bug of ours). ``message`` is one masked line of at most 500 characters;
+    ``code`` the provider's structured code or type; ``exception`` the class name; ``detail`` all texts of the error,
+    lower-cased, for matching. ``retry_after`` in seconds from now. ``sent``: the first byte of the request was
+    handed to a connection, so the provider may have got it. ``refreshable`` and ``other_keys`` say what the
+    credentials could still do.
+    """
+
+    kind: Literal["http", "transport", "stale", "breaker", "shape", "encode", "local"]
+    message: str
+    status: int | None = None
+    code: str = ""
+    exception: str = ""
+    detail: str = ""
+    retry_after: float | None = None
+    usage: Usage | None = None
+    sent: bool = True
+    refreshable: bool = False
+    other_keys: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The user interrupted. ``text`` is what was visible by then, ``usage`` what was reported by then; ``sent``
+    as of a ``Failure``."""
+
+    text: str = ""
+    reasoning: str = ""
+    usage: Usage | None = None
+    sent: bool = True
+
+
+ToolStatus = Literal["ok", "error", "timeout", "cancelled", "denied", "unknown", "not_started"]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutcome:
+    """Exactly one for each call. ``unknown``: it was started and nobody can say whether it took effect."""
+
+    call_id: str
+    status: ToolStatus
+    text: str
+    seconds: float = 0.0
+    content: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """``scope``: how long the answer is remembered, under ``pattern`` (that of the question when empty)."""
+
+    granted: bool
+    reason: str = ""
+    scope: Literal["once", "session", "always"] = "once"
+    interrupted: bool = False
+    pattern: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    seconds: float
+    interrupted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """The session that the rows are in now, and when that was."""
+
+    session_id: str
+    parent_session_id: str | None = None
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """The runtime after a switch, refresh, rotation or rebuild. ``ok`` is false when it could not be done; then ``detail``
+    says why and the runtime is as before."""
+
+    ok: bool
+    runtime: Runtime
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """``path`` is empty and ``error`` set when saving failed."""
+
+    path: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Transformed:
+    """``text`` is ``None`` when nothing was changed."""
+
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The reply of requests that bring nothing back. ``problems`` lists what went wrong without stopping the turn."""
+
+    problems: tuple[str, ...] = ()
+
+
+Request = (
+    OpenTurn
+    | Prefetch
+    | Preserve
+    | SyncMemory
+    | CheckSignals
+    | CallModel
+    | RunTool
+    | AskApproval
+    | Wait
+    | Rekey
+    | RebuildClient
+    | SwitchProvider
+    | SwitchStreaming
+    | Persist
+    | ReplaceHistory
+    | NoteCompaction
+    | Spill
+    | DumpRequest
+    | Transform
+    | Tell
+    | CloseTurn
+)
+Reply = (
+    Opened
+    | Prefetched
+    | Signals
+    | ModelReply
+    | Failure
+    | Cancelled
+    | ToolOutcome
+    | Approval
+    | Waited
+    | Switched
+    | Replaced
+    | Compacted
+    | Saved
+    | Transformed
+    | Done
+)

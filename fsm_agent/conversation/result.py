@@ -1,0 +1,144 @@
+"""What a turn gives back. One constructor, all fields always present."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from fsm_agent.conversation.exit_reason import ExitReason
+from fsm_agent.conversation.messages import Usage
+
+
+class TurnUsage(BaseModel):
+    """Tokens summed over responses. ``prompt`` = input + cache_read + cache_write, ``total`` = prompt + output."""
+
+    model_config = ConfigDict(frozen=True)
+
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    reasoning: int = 0
+    prompt: int = 0
+    total: int = 0
+
+    @classmethod
+    def of(cls, usage: Usage) -> TurnUsage:
+        return cls(
+            input=usage.input,
+            output=usage.output,
+            cache_read=usage.cache_read,
+            cache_write=usage.cache_write,
+            reasoning=usage.reasoning,
+            prompt=usage.prompt,
+            total=usage.total,
+        )
+
+
+class ChildTurn(BaseModel):
+    """A turn that ``delegate_task`` started: how it ended, and what it took, which is not in its parent's figures. ``outcome`` is
+    ``None`` for one that has not ended."""
+
+    model_config = ConfigDict(frozen=True)
+
+    turn_id: str
+    session_id: str
+    task_id: str = ""
+    outcome: str | None = None
+    turn_exit_reason: str | None = None
+    api_calls: int = 0
+    attempts: int = 0
+    usage: TurnUsage = TurnUsage()
+    estimated_cost_usd: float | None = None
+
+
+class VisitedState(BaseModel):
+    """One visit of a state: how it was left, and the seconds spent in it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    state: str
+    event: str | None
+    row: str | None
+    seconds: float
+
+
+class TurnResult(BaseModel):
+    """The result of one turn; readable like a dict. Exactly one of completed, failed, partial, interrupted is true.
+
+    ``api_calls`` counts iterations, ``attempts`` the requests really sent, summaries included. A request counts
+    from the moment its first byte is handed to the connection, so ``attempts`` is never less than what the
+    providers received; calls that were under way when a process died count too, because nobody can tell.
+
+    Token fields are this turn's sums over every response (0 with ``usage_known`` false when the provider reported none).
+    ``estimated_cost_usd`` is what the reported tokens cost where ``cost_status`` is ``estimated``, by the prices of
+    ``cost_source``; ``None`` where nothing is paid by the token (``included``), or where a price is not known (``unknown``).
+    ``error`` and ``failure_class`` are ``None`` for a turn that went well.
+
+    ``stored``: question, answer and what was done are in the store; where they are not, the last of ``cleanup_errors`` says
+    why, and the session's next turn in this process tries again.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    final_response: str | None
+    messages: list[dict[str, Any]]
+    api_calls: int
+    attempts: int
+    completed: bool
+    failed: bool
+    partial: bool
+    interrupted: bool
+    turn_exit_reason: ExitReason
+    failure_class: str | None
+    error: str | None
+    last_reasoning: str | None
+    input_tokens: int
+    output_tokens: int
+    cache_read_tokens: int
+    cache_write_tokens: int
+    reasoning_tokens: int
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    usage_turn: TurnUsage
+    usage_session: TurnUsage
+    usage_known: bool
+    last_prompt_tokens: int
+    estimated_cost_usd: float | None
+    cost_status: str
+    cost_source: str | None
+    model: str
+    provider: str
+    base_url: str | None
+    fallback_activated: bool
+    session_id: str
+    parent_session_id: str | None
+    turn_id: str
+    task_id: str
+    response_previewed: bool
+    response_transformed: bool
+    interrupt_message: str | None
+    pending_steer: list[str]
+    guardrail: dict[str, Any] | None
+    cleanup_errors: list[str]
+    stored: bool = True
+    compressions: list[dict[str, Any]]
+    children: list[ChildTurn] = []
+    states: list[VisitedState]
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in type(self).model_fields:
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return getattr(self, name) if name in type(self).model_fields else default
+
+    def __contains__(self, name: object) -> bool:
+        return name in type(self).model_fields
+
+    def keys(self) -> Iterator[str]:
+        return iter(type(self).model_fields)

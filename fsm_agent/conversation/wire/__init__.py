@@ -1,0 +1,12 @@
+"""The wire copy of a conversation: a pure function of history, scaffolding and the provider's view, computed once a row.
+
+History and wire copy are different values. ``WireCopy`` grows with the history; a ``Format`` knows one API mode.
+"""
+
+from __future__ import annotations
+
+from fsm_agent.conversation.wire.copy import WireCopy
+from fsm_agent.conversation.wire.form import CHARS_PER_TOKEN, Ask, Format, View, tokens_of
+from fsm_agent.conversation.wire.modes import format_of
+
+__all__ = ["CHARS_PER_TOKEN", "Ask", "Format", "View", "WireCopy", "format_of", "tokens_of"]

@@ -1,0 +1,233 @@
+"""Anthropic's Messages API: rows of content blocks, of which users and the assistant take turns.
+
+A run is an assistant row with everything up to the next one: results and the user's words are one row on this wire, results
+first, so that a call is answered in the row right behind it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fsm_agent.conversation.effects import ToolSpec
+from fsm_agent.conversation.history_rules import CALL_REMOVED, valid_rows
+from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.wire.chat import IMAGE_PLACEHOLDER, wire_text
+from fsm_agent.conversation.wire.claude import family_of, output_cap, thinking_params
+from fsm_agent.conversation.wire.form import Ask, Pieces, View, WireRow, cache_mark, dump, joined, without_patterns
+from fsm_agent.settings.model import CacheTtl
+from fsm_agent.support.texts import clean
+
+NO_TEXT = "(no text)"
+IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+_DATA_URL = re.compile(r"data:([\w.+/-]+)(?:;[^;,]*)*;base64,([A-Za-z0-9+/=_-]+)\Z")
+_ID, _NAME = re.compile(r"[a-zA-Z0-9_-]+\Z"), re.compile(r"[^a-zA-Z0-9_-]")
+_LONGEST_NAME = 128
+_THOUGHT = (b'{"role":"assistant","content":[{"type":"thinking"', b'{"role":"assistant","content":[{"type":"redacted_thinking"')
+_RESULT = b'{"role":"user","content":[{"type":"tool_result"'
+
+Block = dict[str, Any]
+
+
+class AnthropicFormat:
+    """The ``Format`` of the Messages API."""
+
+    def opens_run(self, run: Sequence[Message], message: Message) -> bool:
+        return not run or (message.role == "assistant" and run[-1].role != "assistant")
+
+    def rows(self, run: Sequence[Message], seen_ids: set[str], view: View) -> list[WireRow]:
+        run = [_with_plain_ids(message) for message in run]
+        spoken = [message for message in run if message.role != "user"]
+        rows = _exchange(spoken, seen_ids, view) if spoken else []
+        words = [block for message in run if message.role == "user" for block in _blocks(message, view)]
+        if len(spoken) < len(run) and not words and len(rows) != 2:
+            words = [_text(NO_TEXT)]
+        if words and len(rows) == 2:
+            rows[1] = _row("user", [*rows[1]["content"], *words])
+        elif words:
+            rows.append(_row("user", words))
+        return rows
+
+    def ids(self, rows: Sequence[WireRow]) -> set[str]:
+        return {block["id"] for row in rows for block in row["content"] if block["type"] == "tool_use"}
+
+    def system_row(self, prompt: str, view: View) -> WireRow | None:
+        return None
+
+    def marked(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
+        """The mark goes on the last block, which is never a thought (CACHE-07): no row ends with one."""
+        *before, last = row["content"]
+        return {**row, "content": [*before, {**last, "cache_control": cache_mark(ttl)}]}
+
+    def tools(self, tools: Sequence[ToolSpec], repairs: frozenset[str]) -> bytes:
+        return dump([_tool(tool, "grammar" in repairs) for tool in tools])
+
+    def body(self, ask: Ask, messages: Pieces) -> bytes:
+        runtime, family = ask.runtime, family_of(ask.runtime.model)
+        cap = output_cap(family, ask)
+        thinking = thinking_params(family, ask.effort, cap)
+        if family.thinking == "budget" and not _may_think(messages):
+            thinking = {}
+        head: dict[str, Any] = {"model": runtime.model, "stream": runtime.streaming}
+        if ask.temperature is not None and family.temperature and not thinking:
+            head["temperature"] = min(1.0, ask.temperature)
+        if prompt := clean(ask.system).strip():
+            mark = {"cache_control": cache_mark(ask.ttl)}
+            head["system"] = [{**_text(prompt), **mark}] if runtime.cache_marks else prompt
+        return joined(head, [("tools", ask.tools), ("messages", messages)], {**thinking, "max_tokens": cap})
+
+
+def _row(role: str, blocks: list[Block]) -> WireRow:
+    return {"role": role, "content": blocks}
+
+
+def _text(text: str) -> Block:
+    return {"type": "text", "text": text}
+
+
+def _exchange(spoken: list[Message], seen_ids: set[str], view: View) -> list[WireRow]:
+    """What the assistant said and the results of its calls: one row, or two when calls were answered."""
+    said, *results = valid_rows(spoken, seen_ids, lambda message: _shape(message, view))
+    calls = said.get("tool_calls", [])
+    content = said["content"]
+    blocks = [_text(content)] if isinstance(content, str) else list(content or ())
+    led = _inner_thoughts(spoken, calls, view)
+    for call in calls:
+        function = call["function"]
+        blocks += led.get(call["id"], [])
+        name = _NAME.sub("_", function["name"])[:_LONGEST_NAME]
+        blocks.append({"type": "tool_use", "id": call["id"], "name": name, "input": json.loads(function["arguments"])})
+    if blocks[-1]["type"] in ("thinking", "redacted_thinking"):
+        blocks.append(_text(CALL_REMOVED))
+    rows = [_row("assistant", blocks)]
+    if results:
+        rows.append(_row("user", [_result(row) for row in results]))
+    return rows
+
+
+def _shape(message: Message, view: View) -> WireRow:
+    """One message in the form that ``valid_rows`` puts together: parts are content blocks already."""
+    if message.role == "tool":
+        blocks = _blocks(message, view)
+        if all(block["type"] == "text" for block in blocks):
+            return {"role": "tool", "content": "\n".join(block["text"] for block in blocks)}
+        return {"role": "tool", "content": blocks}
+    leading = [block for kept in _kept(message, view) if "before" not in kept and (block := _thought(kept)) is not None]
+    texts = [block for block in _blocks(message, view) if block["type"] == "text"]
+    return {"role": "assistant", "content": leading + texts or None}
+
+
+def _result(row: WireRow) -> Block:
+    block: Block = {"type": "tool_result", "tool_use_id": row["tool_call_id"]}
+    return {**block, "content": row["content"]} if row["content"] else block
+
+
+# Reasoning
+
+
+def _kept(message: Message, view: View) -> Iterator[Mapping[str, Any]]:
+    """The thoughts of a message that this provider made and takes back: native Anthropic those that it signed, and what it
+    did not sign as text; wires that want their reasoning back without a signature the others."""
+    if "thinking_signature" in view.repairs or view.reasoning == "none":
+        return
+    for block in message.blocks:
+        signed = block.get("type") == "redacted_thinking" or bool(block.get("signature"))
+        if block.get("issuer") == view.issuer and (view.reasoning == "details" or not signed):
+            yield {**block, "type": "unsigned"} if view.reasoning == "details" and not signed else block
+
+
+def _thought(kept: Mapping[str, Any]) -> Block | None:
+    match kept.get("type"):
+        case "thinking":
+            block = {"type": "thinking", "thinking": str(kept.get("thinking", ""))}
+            return {**block, "signature": kept["signature"]} if kept.get("signature") else block
+        case "redacted_thinking":
+            return {"type": "redacted_thinking", "data": str(kept.get("data", ""))}
+        case "unsigned" if text := clean(str(kept.get("thinking", ""))).strip():
+            return _text(text)
+    return None
+
+
+def _inner_thoughts(spoken: list[Message], calls: list[dict[str, Any]], view: View) -> dict[str, list[Block]]:
+    """Thoughts between calls, by the id on the wire of the call that they stand before."""
+    awaited = {message.tool_call_id for message in spoken if message.role == "tool"}
+    made = [call.id for message in spoken for call in message.tool_calls if call.id in awaited]
+    wire_ids = dict(zip(dict.fromkeys(made), (call["id"] for call in calls), strict=True))
+    led: dict[str, list[Block]] = {}
+    for message in spoken:
+        for kept in _kept(message, view):
+            wire_id = wire_ids.get(_plain_id(str(kept.get("before", ""))))
+            if wire_id is not None and (block := _thought(kept)) is not None:
+                led.setdefault(wire_id, []).append(block)
+    return led
+
+
+def _may_think(messages: Pieces) -> bool:
+    """A model with a thinking budget refuses to begin to think in the middle of a tool loop: the last reply must begin with a
+    thought. Strings inside a row are escaped, so its beginning cannot be mistaken."""
+    rows = [piece for piece in messages if len(piece) > 1]
+    if len(rows) < 2 or not rows[-1].startswith(_RESULT):
+        return True
+    return rows[-2].startswith(_THOUGHT)
+
+
+# Content
+
+
+def _blocks(message: Message, view: View) -> list[Block]:
+    """Texts and images of a message; blank texts are never sent."""
+    content: Any = message.content if message.sent is None else message.sent
+    parts = [_text(content)] if isinstance(content, str) else content or ()
+    blocks = [_image(part, message, view) if part.get("type") == "image_url" else _words(part, view) for part in parts]
+    if message.role == "tool" and "flat_tool_content" in view.repairs:
+        blocks = [block if block["type"] == "text" else _text(IMAGE_PLACEHOLDER) for block in blocks]
+    return [block for block in blocks if block["type"] != "text" or block["text"]]
+
+
+def _words(part: Mapping[str, Any], view: View) -> Block:
+    return _text(wire_text(str(part.get("text") or ""), view))
+
+
+def _image(part: Mapping[str, Any], message: Message, view: View) -> Block:
+    """Words in its place for a model without eyes, in what the assistant said, and for what is no image that can be sent."""
+    source = part.get("image_url")
+    url = str(source.get("url", "") if isinstance(source, Mapping) else source or "")
+    if not view.vision or message.role == "assistant":
+        return _text(IMAGE_PLACEHOLDER)
+    if url.startswith(("http://", "https://")):
+        return {"type": "image", "source": {"type": "url", "url": clean(url)}}
+    found = _DATA_URL.match(url)
+    kind = found[1].lower().replace("image/jpg", "image/jpeg") if found else ""
+    if found is None or kind not in IMAGE_TYPES:
+        return _text(IMAGE_PLACEHOLDER)
+    return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": found[2]}}
+
+
+def _tool(tool: ToolSpec, plain: bool) -> dict[str, Any]:
+    schema = without_patterns(tool.parameters) if plain else tool.parameters
+    described = {"description": tool.description} if tool.description.strip() else {}
+    return {"name": tool.name, **described, "input_schema": {"type": "object", **schema}}
+
+
+# Ids
+
+
+def _with_plain_ids(message: Message) -> Message:
+    """Calls and results with ids that this wire allows; the same id always becomes the same."""
+    calls, answered = message.tool_calls, message.tool_call_id
+    if answered is not None and answered != _plain_id(answered):
+        return replace(message, tool_call_id=_plain_id(answered))
+    if any(call.id != _plain_id(call.id) for call in calls):
+        return replace(message, tool_calls=tuple(ToolCall(_plain_id(call.id), call.name, call.arguments) for call in calls))
+    return message
+
+
+def _plain_id(call_id: str) -> str:
+    if not call_id or _ID.match(call_id):
+        return call_id
+    mark = hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:8]
+    return f"{_NAME.sub('_', call_id)}_{mark}"

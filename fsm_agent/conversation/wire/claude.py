@@ -1,0 +1,72 @@
+"""What a Messages request must know of its model: how long a reply may be, and how thinking is asked for.
+
+Figures are those that Anthropic publishes, in tokens; they change without notice. A model that no row names counts as a new
+one. Since API version 2026-10-21 no Claude model takes a temperature.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fsm_agent.conversation.wire.form import Ask
+from fsm_agent.settings.model import Effort
+
+Thinking = Literal["none", "budget", "adaptive"]
+NEWEST = 128_000
+BUDGETS: dict[Effort, int] = {"low": 4_096, "medium": 8_192, "high": 16_384}
+ROOM = 4_096
+"""Tokens that a reply has at least besides its thoughts (FMT-07)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """``output``: the longest reply; ``thinking``: how it is asked for; ``temperature``: whether it may be set."""
+
+    output: int
+    thinking: Thinking
+    temperature: bool = False
+
+
+_FAMILIES: dict[str, Family] = {
+    "claude-2": Family(4_096, "none"),
+    "claude-3": Family(4_096, "none"),
+    "claude-3-5": Family(8_192, "none"),
+    "claude-3-7": Family(64_000, "budget"),
+    "claude-haiku-4": Family(64_000, "budget"),
+    "claude-sonnet-4": Family(64_000, "budget"),
+    "claude-sonnet-4-6": Family(64_000, "adaptive"),
+    "claude-opus-4": Family(32_000, "budget"),
+    "claude-opus-4-5": Family(64_000, "budget"),
+    "claude-opus-4-6": Family(NEWEST, "adaptive"),
+    "claude-opus-4-7": Family(NEWEST, "adaptive"),
+    "claude-opus-4-8": Family(NEWEST, "adaptive"),
+    "claude": Family(NEWEST, "adaptive"),
+    "": Family(NEWEST, "budget", temperature=True),
+}
+"""By what the name of the model contains; the longest wins. The last row is for models of other makers on this wire."""
+
+
+def family_of(model: str) -> Family:
+    name = model.lower().replace(".", "-")
+    return _FAMILIES[max((part for part in _FAMILIES if part in name), key=len)]
+
+
+def output_cap(family: Family, ask: Ask) -> int:
+    """``max_tokens``: mandatory on this wire. The limit that somebody set, else as much as the model can; with room for thoughts
+    that were asked for, and below the window."""
+    cap, window = family.output if ask.raised else ask.output_cap or family.output, ask.runtime.window
+    if ask.effort is not None and family.thinking == "budget":
+        cap = max(cap, BUDGETS[ask.effort] + ROOM)
+    return max(1, cap if window is None else min(cap, window - 1))
+
+
+def thinking_params(family: Family, effort: Effort | None, cap: int) -> dict[str, Any]:
+    """The parameters that ask for thinking within a reply of ``cap`` tokens; empty when nobody asked or there is no room."""
+    if effort is None or family.thinking == "none":
+        return {}
+    if family.thinking == "adaptive":
+        return {"thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": effort}}
+    if cap < BUDGETS[effort] + ROOM:
+        return {}
+    return {"thinking": {"type": "enabled", "budget_tokens": BUDGETS[effort]}}

@@ -1,0 +1,147 @@
+"""What an API mode must say of itself so that conversations can be written in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fsm_agent.conversation.effects import ApiMode, Runtime, ToolSpec
+from fsm_agent.conversation.messages import Message
+from fsm_agent.settings.model import CacheTtl, Effort
+
+CHARS_PER_TOKEN = 4
+
+WireRow = dict[str, Any]
+Pieces = Sequence[bytes | bytearray]
+"""Bytes that belong one behind the other. They are copied once, when the whole body is put together: a long conversation is
+megabytes, and every further copy would cost more than all that is new."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the shape of a row depends on besides the row itself. ``reasoning``: how earlier reasoning is replayed.
+    ``issuer``: who made the reasoning that this provider would accept. ``repairs``: wire modes that recoveries switched on.
+    ``marks``: whether the last rows carry cache marks; ``ttl``: how long what they mark is kept."""
+
+    mode: ApiMode = "chat_completions"
+    reasoning: str = "none"
+    issuer: str = ""
+    vision: bool = True
+    repairs: frozenset[str] = frozenset()
+    marks: bool = False
+    ttl: CacheTtl = "5m"
+
+    @classmethod
+    def of(cls, runtime: Runtime, repairs: frozenset[str], ttl: CacheTtl = "5m") -> View:
+        return cls(
+            mode=runtime.api_mode,
+            reasoning=runtime.reasoning_replay,
+            issuer=f"{runtime.provider}:{runtime.base_url or ''}",
+            vision=runtime.vision and "vision" not in repairs,
+            repairs=repairs,
+            marks=runtime.cache_marks,
+            ttl=ttl,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request besides its messages. ``tools`` is their wire form (``Format.tools``), ``None`` for a toolless request.
+    ``output_cap`` in tokens, ``None`` for the provider's default; ``raised``: it is a wish for a longer reply than
+    the last and no limit that anybody set. ``effort``: how much a model that can think should think,
+    ``None`` when nobody asked. ``ttl``: see ``View``."""
+
+    runtime: Runtime
+    system: str = ""
+    tools: bytes | None = None
+    output_cap: int | None = None
+    raised: bool = False
+    temperature: float | None = None
+    effort: Effort | None = None
+    ttl: CacheTtl = "5m"
+
+
+class Format(Protocol):
+    """One API mode. Pure; a *run* is the smallest piece of a history that can be made valid by itself, and only the last
+    run of a history can still grow."""
+
+    def opens_run(self, run: Sequence[Message], message: Message) -> bool:
+        """Does ``message`` start a run of its own after ``run``?"""
+
+    def rows(self, run: Sequence[Message], seen_ids: set[str], view: View) -> list[WireRow]:
+        """One run as valid rows. ``seen_ids`` are the call ids of the runs before; it is not changed."""
+
+    def ids(self, rows: Sequence[WireRow]) -> set[str]:
+        """The call ids in these rows."""
+
+    def system_row(self, prompt: str, view: View) -> WireRow | None:
+        """The row that the prompt is, or ``None`` where it is no row."""
+
+    def marked(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
+        """The row with a cache mark; ``None`` when it cannot carry one. Its text keeps the same bytes."""
+
+    def tools(self, tools: Sequence[ToolSpec], repairs: frozenset[str]) -> bytes: ...
+
+    def body(self, ask: Ask, messages: Pieces) -> bytes:
+        """The exact body. What varies from request to request comes behind the messages."""
+
+
+def cache_mark(ttl: CacheTtl) -> dict[str, str]:
+    """The value of a mark; five minutes are the default of every provider that reads marks."""
+    return {"type": "ephemeral"} if ttl == "5m" else {"type": "ephemeral", "ttl": ttl}
+
+
+def dump(value: Any) -> bytes:
+    """Compact JSON as UTF-8."""
+    return _COMPACT.encode(value).encode("utf-8", "replace")
+
+
+_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
+def joined(head: dict[str, Any], named: Sequence[tuple[str, bytes | Pieces | None]], tail: dict[str, Any]) -> bytes:
+    """One JSON object of a small head, ready-made values by name, and a small tail."""
+    pieces: list[bytes | bytearray] = [b"{"]
+    if head:
+        pieces += [dump(head)[1:-1], b","]
+    for name, value in named:
+        if value is not None:
+            pieces += [b'"', name.encode(), b'":', *([value] if isinstance(value, bytes) else value), b","]
+    pieces += [dump(tail)[1:-1], b"}"] if tail else [b"}"]
+    if not tail and pieces[-2] == b",":
+        del pieces[-2]
+    return b"".join(pieces)
+
+
+def tokens_of(body_bytes: int) -> int:
+    """A rough size in tokens: four characters each."""
+    return body_bytes // CHARS_PER_TOKEN
+
+
+IMAGE_CHARS = 6_000
+"""What an image counts in characters, whatever its bytes: 1,500 tokens."""
+IMAGES = ("image_url", "image", "input_image")
+
+
+def image_excess(value: Any) -> int:
+    """Bytes of the images in a row's content beyond what they count."""
+    if isinstance(value, list):
+        return sum(image_excess(item) for item in value)
+    if not isinstance(value, dict):
+        return 0
+    if value.get("type") in IMAGES:
+        return len(dump(value)) - IMAGE_CHARS
+    return image_excess(value.get("content")) + image_excess(value.get("output"))
+
+
+def without_patterns(schema: Any) -> Any:
+    """A JSON schema without the keywords that some servers cannot turn into a grammar."""
+    if isinstance(schema, dict):
+        return {
+            key: without_patterns(value)
+            for key, value in schema.items()
+            if key not in ("pattern", "format") or not isinstance(value, str)
+        }
+    return [without_patterns(item) for item in schema] if isinstance(schema, list) else schema

@@ -1,0 +1,176 @@
+"""The Responses API: a list of items, of which a message, each call, each result and each thought is one."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fsm_agent.conversation.effects import ToolSpec
+from fsm_agent.conversation.history_rules import opens_group, valid_rows
+from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.wire.chat import IMAGE_PLACEHOLDER, wire_text
+from fsm_agent.conversation.wire.form import Ask, Pieces, View, WireRow, dump, joined, without_patterns
+from fsm_agent.settings.model import CacheTtl
+from fsm_agent.support.texts import clean
+
+NO_TEXT = "(no text)"
+LONGEST_ID = 60
+"""Characters of a call id, so that a number added to it stays below the 64 that OpenAI takes."""
+LEAST_OUTPUT = 16
+"""Tokens; OpenAI refuses a lower ``max_output_tokens``."""
+_NAME = re.compile(r"[^a-zA-Z0-9_-]")
+_LONGEST_NAME = 64
+_REASONERS = ("o1", "o3", "o4", "gpt-5", "gpt-6", "codex")
+_SPEAKERS = ("o1-mini", "o1-preview", "gpt-5-chat")
+"""Families of OpenAI's that reason, and their members that do not, or not in a way that can be asked for: a model without
+encrypted reasoning refuses a request for it."""
+
+
+class ResponsesFormat:
+    """The ``Format`` of the Responses API. Nothing is stored by the provider, so reasoning travels encrypted."""
+
+    def opens_run(self, run: Sequence[Message], message: Message) -> bool:
+        return opens_group(run, message)
+
+    def rows(self, run: Sequence[Message], seen_ids: set[str], view: View) -> list[WireRow]:
+        run = [_with_short_ids(message) for message in run]
+        made = valid_rows(run, seen_ids, lambda message: _shape(message, view))
+        thoughts = [dict(item) for message in run if message.role == "assistant" for item in _thoughts(message, view)]
+        return [*thoughts, *(item for row in made for item in _items(row))]
+
+    def ids(self, rows: Sequence[WireRow]) -> set[str]:
+        return {row["call_id"] for row in rows if row["type"] == "function_call"}
+
+    def system_row(self, prompt: str, view: View) -> WireRow | None:
+        return None
+
+    def marked(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
+        return None
+
+    def tools(self, tools: Sequence[ToolSpec], repairs: frozenset[str]) -> bytes:
+        return dump(
+            [
+                {
+                    "type": "function",
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": without_patterns(tool.parameters) if "grammar" in repairs else tool.parameters,
+                    "strict": False,
+                }
+                for tool in tools
+            ]
+        )
+
+    def body(self, ask: Ask, messages: Pieces) -> bytes:
+        """An effort that was asked for brings a summary of the reasoning, too: there is no other way to see any of it. Without
+        one none is asked for: OpenAI gives summaries to verified organisations only."""
+        runtime = ask.runtime
+        head: dict[str, Any] = {"model": runtime.model, "stream": runtime.streaming, "store": False}
+        if reasons(runtime.model):
+            head["include"] = ["reasoning.encrypted_content"]
+            if ask.effort is not None:
+                head["reasoning"] = {"effort": ask.effort, "summary": "auto"}
+        if ask.temperature is not None:
+            head["temperature"] = ask.temperature
+        prompt = clean(ask.system).strip()
+        named = [("instructions", dump(prompt) if prompt else None), ("tools", ask.tools), ("input", messages)]
+        tail = {} if ask.output_cap is None else {"max_output_tokens": max(LEAST_OUTPUT, ask.output_cap)}
+        return joined(head, named, tail)
+
+
+def reasons(model: str) -> bool:
+    """Does this model of OpenAI's reason? By its name, an aggregator's prefix apart."""
+    name = model.lower().rsplit("/", 1)[-1]
+    return name.startswith(_REASONERS) and not name.startswith(_SPEAKERS)
+
+
+def _with_short_ids(message: Message) -> Message:
+    """Ids of other providers may be longer than this one takes; call and result get the same new one."""
+    calls = message.tool_calls
+    if all(len(call.id) <= LONGEST_ID for call in calls) and len(message.tool_call_id or "") <= LONGEST_ID:
+        return message
+    shortened = tuple(replace(call, id=_short(call.id)) for call in calls)
+    return replace(message, tool_calls=shortened, tool_call_id=message.tool_call_id and _short(message.tool_call_id))
+
+
+def _short(call_id: str) -> str:
+    return (
+        call_id if len(call_id) <= LONGEST_ID else "call_" + hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:24]
+    )
+
+
+def _shape(message: Message, view: View) -> WireRow:
+    """The row in between: ``content`` is text or the parts of this wire, ``phase`` what the provider said of it."""
+    content: Any = message.content if message.sent is None else message.sent
+    if isinstance(content, str):
+        content = wire_text(content, view)
+    elif content is not None:
+        content = [part for given in content for part in _part(given, view)]
+        if message.role == "assistant" or (message.role == "tool" and _flat(view)):
+            content = "\n".join(str(part.get("text", "")) for part in content)
+    row: WireRow = {"role": message.role, "content": content or (None if message.role == "assistant" else "")}
+    if message.role == "assistant" and (phase := _phase(message, view)):
+        row["phase"] = phase
+    return row
+
+
+def _flat(view: View) -> bool:
+    return "flat_tool_content" in view.repairs or not view.vision
+
+
+def _part(part: Mapping[str, Any], view: View) -> Iterator[dict[str, Any]]:
+    """One part of this wire, or none for a text with nothing in it."""
+    if part.get("type") in ("text", "input_text"):
+        if text := wire_text(str(part.get("text", "")), view):
+            yield {"type": "input_text", "text": text}
+    elif not view.vision:
+        yield {"type": "input_text", "text": IMAGE_PLACEHOLDER}
+    elif part.get("type") == "image_url":
+        image = part.get("image_url")
+        image = image if isinstance(image, Mapping) else {"url": image}
+        yield {"type": "input_image", "image_url": image.get("url"), "detail": image.get("detail") or "auto"}
+    else:
+        yield dict(part)
+
+
+def _items(row: WireRow) -> Iterator[WireRow]:
+    """The items that one row is."""
+    content = row.get("content")
+    if row["role"] == "tool":
+        yield {"type": "function_call_output", "call_id": row["tool_call_id"], "output": _output(content)}
+        return
+    if content or row["role"] == "user":
+        phase = {"phase": row["phase"]} if "phase" in row else {}
+        yield {"type": "message", "role": row["role"], "content": _said(content) or NO_TEXT, **phase}
+    for call in row.get("tool_calls", ()):
+        function = call["function"]
+        name = _NAME.sub("_", function["name"])[:_LONGEST_NAME]
+        yield {"type": "function_call", "call_id": call["id"], "name": name, "arguments": function["arguments"]}
+
+
+def _said(content: Any) -> Any:
+    """Parts that are joined to text by ``valid_rows`` may be of the internal form."""
+    if not isinstance(content, list):
+        return content
+    return [{**part, "type": "input_text"} if part.get("type") == "text" else part for part in content]
+
+
+def _output(content: Any) -> Any:
+    return _said(content) if isinstance(content, list) else content or ""
+
+
+def _thoughts(message: Message, view: View) -> Iterator[Mapping[str, Any]]:
+    """Encrypted reasoning that this provider itself has made, as it came but for its id: nothing is stored under it."""
+    if "encrypted_replay" in view.repairs:
+        return
+    for block in message.blocks:
+        if block.get("type") == "reasoning" and block.get("encrypted_content") and block.get("issuer") == view.issuer:
+            yield {key: value for key, value in block.items() if key not in ("id", "issuer", "status") and value is not None}
+
+
+def _phase(message: Message, view: View) -> str:
+    own = (block for block in message.blocks if block.get("type") == "message" and block.get("issuer") == view.issuer)
+    return next((str(block["phase"]) for block in own), "")

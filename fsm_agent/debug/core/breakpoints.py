@@ -1,0 +1,209 @@
+"""Breakpoints: where a turn stops, under which condition, at which hit, or what is noted instead of stopping."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from fsm_agent.conversation.exit_reason import ExitReason, Outcome
+from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.condition_parser import condition
+from fsm_agent.fsm.journal import Step
+from fsm_agent.fsm.table import Table
+
+Kind = Literal["state", "event", "row", "arrow", "exit"]
+ARROW = "→"
+_HITS = re.compile(r"\s*(>=|<=|==|>|<|%)?\s*(\d+)\s*")
+_COMPARE: Mapping[str, Callable[[int, int], bool]] = {
+    ">=": operator.ge, "<=": operator.le, "==": operator.eq, ">": operator.gt, "<": operator.lt,
+    "%": lambda hits, every: hits % every == 0,
+}  # fmt: skip
+_FIELD = re.compile(r"\{(\w+)\}")
+FACTS = ("seq", "source", "event", "dest", "row", "exit")
+"""What a logpoint may name besides counters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Breakpoint:
+    """``target``: a state that is entered, an event, a row's id, an arrow ``"CallLLM→ClassifyError"`` (``->`` will do), or how a
+    turn ends: an exit reason or an outcome (``failed``).
+
+    ``condition`` is over the counters after the move (``retries >= 2``); ``hits`` says at which hits it stops: ``3``, ``>= 3``,
+    ``% 5`` (every fifth). With ``log``, it notes this text instead of stopping; ``{retries}``, ``{seq}``, ``{row}`` in it are
+    replaced."""
+
+    kind: Kind
+    target: str
+    condition: str = ""
+    hits: str = ""
+    log: str = ""
+    enabled: bool = True
+    id: int = 0
+
+    @classmethod
+    def of(cls, value: Mapping[str, Any]) -> Breakpoint:
+        """From JSON. Raises ``ConfigError`` for anything that is no breakpoint."""
+        names = {one.name for one in fields(cls)}
+        if unknown := sorted(set(value) - names):
+            raise ConfigError("a breakpoint has no such part", unknown[0], ", ".join(sorted(names)))
+        if value.get("kind") not in get_args(Kind):
+            raise ConfigError("no such kind of breakpoint", value.get("kind"), ", ".join(get_args(Kind)))
+        texts = {name: str(value.get(name) or "").strip() for name in ("target", "condition", "hits", "log")}
+        texts["target"] = texts["target"].replace("->", ARROW).replace(" ", "")
+        return cls(kind=value["kind"], enabled=bool(value.get("enabled", True)), id=int(value.get("id") or 0), **texts)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def meets(self, step: Step) -> bool:
+        """Is ``step`` the kind of move that this is about?"""
+        match self.kind:
+            case "state":
+                return step.dest == self.target
+            case "event":
+                return self.target in (step.event, f"{step.source}.{step.event}")
+            case "row":
+                return step.row == self.target
+            case "arrow":
+                return f"{step.source}{ARROW}{step.dest}" == self.target
+            case "exit":
+                return step.exit is not None and self.target in (step.exit, outcome_of(step.exit))
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A breakpoint that a move met. ``text`` is what a logpoint notes; ``stops`` is false for one."""
+
+    breakpoint: Breakpoint
+    count: int
+    text: str = ""
+
+    @property
+    def stops(self) -> bool:
+        return not self.breakpoint.log
+
+
+@dataclass(slots=True)
+class Breakpoints:
+    """Those of one turn. ``counters`` names the counters that conditions may use, ``table`` what there is to stop at; a turn of
+    another table than ours is checked by its own."""
+
+    table: Table
+    _all: dict[int, Breakpoint] = field(default_factory=dict)
+    _holds: dict[int, Callable[[Mapping[str, int]], bool]] = field(default_factory=dict)
+    _counts: dict[int, int] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Breakpoint]:
+        return iter(list(self._all.values()))
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def put(self, wanted: Breakpoint) -> Breakpoint:
+        """Add it, or replace the one of the same id, or of the same kind and target. Raises ``ConfigError``."""
+        holds = self._checked(wanted)
+        same = next((one.id for one in self if (one.kind, one.target) == (wanted.kind, wanted.target)), 0)
+        number = wanted.id or same or max(self._all, default=0) + 1
+        if same and same != number:
+            self.drop(same)
+        made = Breakpoint(wanted.kind, wanted.target, wanted.condition, wanted.hits, wanted.log, wanted.enabled, number)
+        self._all[number] = made
+        self._counts[number] = 0
+        self._holds[number] = holds
+        return made
+
+    def drop(self, number: int) -> None:
+        for kept in (self._all, self._holds, self._counts):
+            kept.pop(number, None)
+
+    def replace(self, wanted: Iterable[Breakpoint]) -> None:
+        """These and no others. What stays as it was keeps its count of hits."""
+        given = list(wanted)
+        for one in given:
+            self._checked(one)
+        before, counts = dict(self._all), dict(self._counts)
+        for number in before:
+            self.drop(number)
+        for one in given:
+            made = self.put(one)
+            if before.get(made.id) == made:
+                self._counts[made.id] = counts[made.id]
+
+    def met(self, step: Step, counters: Mapping[str, int]) -> list[Hit]:
+        """Breakpoints and logpoints that this move meets, each counted. ``counters`` as they are after it."""
+        found = []
+        for one in self:
+            if not one.enabled or not one.meets(step) or not self._holds[one.id](counters):
+                continue
+            self._counts[one.id] += 1
+            count = self._counts[one.id]
+            if at_hit(one.hits)(count):
+                found.append(Hit(one, count, noted(one.log, step, counters)))
+        return found
+
+    def fresh(self) -> Breakpoints:
+        """The same breakpoints, with no hit counted yet: for going through recorded moves."""
+        other = Breakpoints(self.table)
+        for one in self:
+            other.put(one)
+        return other
+
+    def count(self, number: int) -> int:
+        """How often it was hit."""
+        return self._counts.get(number, 0)
+
+    def _checked(self, one: Breakpoint) -> Callable[[Mapping[str, int]], bool]:
+        targets = targets_of(self.table, one.kind)
+        if one.target not in targets:
+            raise ConfigError(f"there is no such {one.kind} to stop at", one.target, ", ".join(targets))
+        counters = {counter.name: 0 for counter in self.table.counters}
+        at_hit(one.hits)
+        for name in _FIELD.findall(one.log):
+            if name not in counters and name not in FACTS:
+                raise ConfigError("a logpoint names what is not known", name, ", ".join((*FACTS, *counters)))
+        return condition(one.condition, counters) if one.condition else _always
+
+
+def outcome_of(exit_reason: str) -> str:
+    """How a turn ended that ended so; empty for an exit of a table of the user's own."""
+    return ExitReason(exit_reason).outcome.value if exit_reason in set(ExitReason) else ""
+
+
+def targets_of(table: Table, kind: Kind) -> list[str]:
+    """Everything that a breakpoint of this kind may name."""
+    match kind:
+        case "state":
+            return list(table.states)
+        case "event":
+            named = [name for source, event in table.by_event for name in (event, f"{source}.{event}")]
+            return list(dict.fromkeys(named))
+        case "row":
+            return [row.id for row in table.rows]
+        case "arrow":
+            return list(dict.fromkeys(f"{row.source}{ARROW}{row.dest}" for row in table.rows))
+        case "exit":
+            return [*(one.value for one in Outcome), *dict.fromkeys(row.exit for row in table.rows if row.exit)]
+
+
+def at_hit(text: str) -> Callable[[int], bool]:
+    """Which hits count. Raises ``ConfigError`` for a text that says no such thing."""
+    if not text:
+        return _always
+    said = _HITS.fullmatch(text)
+    if said is None or (said[1] == "%" and said[2] == "0"):
+        raise ConfigError("a hit count cannot be read", text, "a number, or >= 3, > 3, < 3, <= 3, == 3, % 3 (every third)")
+    compare, number = _COMPARE[said[1] or "=="], int(said[2])
+    return lambda count: compare(count, number)
+
+
+def noted(text: str, step: Step, counters: Mapping[str, int]) -> str:
+    """The text of a logpoint for one move."""
+    facts: dict[str, object] = {name: getattr(step, name) for name in FACTS} | dict(counters)
+    return _FIELD.sub(lambda found: str(facts.get(found[1], found[0])), text)
+
+
+def _always(_: object) -> bool:
+    return True

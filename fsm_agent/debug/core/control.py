@@ -1,0 +1,328 @@
+"""Run control: who stands at the gate of a turn, and when the turn may go on.
+
+Orders come from any thread; the turn's own loop carries them out at the next request or move. Nothing here knows where the orders
+come from: a page, an editor, another process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from fsm_agent.approvals.service import NOBODY
+from fsm_agent.conversation.call_key import signature
+from fsm_agent.conversation.effects import Approval, AskApproval
+from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints
+from fsm_agent.debug.core.events import Event, EventKind, Listeners, Phase, Status, entries, step_dict
+from fsm_agent.debug.core.held import PERFORM, Held, held_kind
+from fsm_agent.debug.core.subject import OURS, Subject
+from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.journal import Exchange, Step
+from fsm_agent.fsm.pause_point import Gate, Perform
+
+Mode = Literal["paused", "step", "into", "over", "free", "to"]
+SETTLES = 0.25
+"""Seconds in which the rules about approvals have usually spoken; later the debugger is shown that they have not."""
+
+
+class Controller:
+    """Stands at the gate of one turn. ``listeners`` are told of everything; ``breakpoints`` may be changed at any time."""
+
+    def __init__(self, gate: Gate, subject: Subject = OURS, *, paused: bool = True) -> None:
+        self.gate, self.listeners, self.breakpoints = gate, Listeners(), Breakpoints(subject.table)
+        self._subject = subject
+        self._lock = threading.RLock()
+        self._mode: Mode = "paused" if paused else "free"
+        self._reason, self._text, self._met = "entry", "", tuple[int, ...]()
+        self._until: Breakpoint | int | None = None
+        self._told = False
+        self._ended = self._left = self._interrupted = False
+        self._hold: set[str] = set()
+        self._held: dict[int, Held] = {}
+        self._numbers = itertools.count(1)
+        self._granted: set[str] = set()
+        self._visit: list[Exchange] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake: asyncio.Event | None = None
+        self._standing = False
+
+    def stand(self) -> None:
+        """Take the place at the gate. Raises ``ConfigError`` when another debugger has it."""
+        if self.gate.watcher not in (None, self):
+            raise ConfigError("another debugger is attached to this turn already", self.gate.turn.turn_id, "one at a time")
+        self.gate.watcher = self
+
+    def go_away(self) -> None:
+        """Leave the gate: the turn goes on by itself; what was held is performed, what waited for approval is denied, unless
+        somebody else is asked too."""
+        with self._lock:
+            if self.gate.watcher is self:
+                self.gate.watcher = None
+            self._mode = "free"
+            for held in self._held.values():
+                nobody = held.kind == "approval" and not held.elsewhere
+                self._resolve(held, Approval(False, NOBODY) if nobody else PERFORM)
+            self._notify()
+
+    # Orders, from any thread
+
+    def pause(self) -> None:
+        """Stand still before the next request or move."""
+        with self._lock:
+            if self._mode != "paused":
+                self._stop("pause", "paused by hand")
+
+    def step(self) -> None:
+        """To the next move."""
+        self._go("step")
+
+    def into(self) -> None:
+        """One request and its reply, or the move that ends the state."""
+        self._go("into")
+
+    def over(self) -> None:
+        """To the next time that the model is asked; without a model, out of this state, however often it is repeated."""
+        self._go("over")
+
+    def free(self) -> None:
+        """On, until a breakpoint or the end."""
+        self._go("free")
+
+    def to(self, until: Breakpoint | int) -> None:
+        """On until a move meets ``until``, or has that number; breakpoints stop it too."""
+        self._go("to", until)
+
+    def interrupt(self, message: str | None = None) -> None:
+        """Interrupt the turn as its user would; it goes on to its end, past all breakpoints."""
+        with self._lock:
+            self.gate.signals.interrupt(message)
+            self._interrupted = True
+            for held in self._held.values():
+                if held.kind != "approval":
+                    self._resolve(held, PERFORM)
+            self._go("free")
+
+    def steer(self, text: str) -> None:
+        """Tell the turn something without stopping it."""
+        self.gate.signals.steer(text)
+
+    def hold(self, kinds: Iterable[str]) -> None:
+        """Hold requests to the model (``model``) or calls of tools (``tool``) back until a person answers them or lets them
+        go; of a turn of another table every request (``request``)."""
+        wanted = set(kinds)
+        if unknown := sorted(wanted - set(self._subject.holds)):
+            raise ConfigError("this cannot be held back", unknown[0], ", ".join(self._subject.holds))
+        with self._lock:
+            self._hold = wanted
+
+    def answer(self, number: int, said: Any) -> None:
+        """Answer what waits for a person. Raises ``ConfigError`` for an answer that cannot be given."""
+        held = self._waiting(number)
+        self._resolve(held, held.reply(said))
+
+    def let(self, number: int) -> None:
+        """Let a held request be performed."""
+        held = self._waiting(number)
+        if held.kind == "approval":
+            raise ConfigError("an approval needs an answer", "let it go", "once, session or deny")
+        self._resolve(held, PERFORM)
+
+    def remember(self, granted: Iterable[str]) -> None:
+        """Calls that were approved for the session, by their signature."""
+        self._granted |= set(granted)
+
+    # At the gate, in the turn's loop
+
+    async def passing(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            with self._lock:
+                if self._loop is not loop or self._wake is None:
+                    self._loop, self._wake = loop, asyncio.Event()
+                self._wake.clear()
+                if self._mode != "paused":
+                    self._standing = False
+                    return
+                self._standing = True
+                first, self._told = not self._told, True
+            if first:
+                self._tell("paused", reason=self._reason, text=self._text, breakpoints=list(self._met))
+            await self._wake.wait()
+
+    async def performing(self, request: Any, perform: Perform) -> Any:
+        kind = held_kind(request)
+        if isinstance(request, AskApproval):
+            return await self._approval(request, perform)
+        held = kind in self._hold or "request" in self._hold
+        if kind != "event" and (not held or self._interrupted):
+            return await perform(request)
+        answer = await self._asked(kind, request)
+        return await perform(request) if answer is PERFORM else answer
+
+    async def _approval(self, request: AskApproval, perform: Perform) -> Any:
+        """The turn's own rules come first, so that what nobody can approve stays forbidden. When they leave it to a person, the
+        debugger is asked as well, and who answers first decides; until then it can only deny."""
+        key, asked = signature(request.name, request.arguments), self.gate.questions[request.call_id]
+        own, person = asyncio.ensure_future(perform(request)), asyncio.ensure_future(asked.wait())
+        try:
+            await asyncio.wait({own, person}, timeout=SETTLES, return_when=asyncio.FIRST_COMPLETED)
+            if own.done() and own.result().reason != NOBODY:
+                return own.result()
+            if key in self._granted and (own.done() or person.done()):
+                return Approval(True, "approved before", "session")
+            answer = await self._asked("approval", request, None if own.done() else own, person)
+            answer = await own if answer is PERFORM else answer
+        finally:
+            own.cancel()
+            person.cancel()
+        if isinstance(answer, Approval) and answer.granted and answer.scope != "once":
+            self._granted.add(key)
+        return answer
+
+    async def _asked(
+        self, kind: Any, request: Any, other: asyncio.Future[Any] | None = None, person: asyncio.Future[Any] | None = None
+    ) -> Any:
+        """Wait for a person, for ``other`` to answer instead, or for an interrupt. ``person``: some person is being asked, so the
+        rules allow it."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            self._loop = loop
+            held = Held(next(self._numbers), kind, request, loop.create_future(), elsewhere=other is not None)
+            held.allowable = other is None or person is None or person.done()
+            self._held[held.id] = held
+        self._tell_waiting()
+        stop = asyncio.ensure_future(self.gate.signals.event().wait())
+        try:
+            while True:
+                more = {one for one in (other, None if held.allowable else person) if one is not None}
+                await asyncio.wait({held.answer, stop, *more}, return_when=asyncio.FIRST_COMPLETED)
+                if held.answer.done():
+                    return held.answer.result()
+                if stop.done():
+                    return Approval(False, "interrupted", interrupted=True) if kind == "approval" else PERFORM
+                if other is not None and other.done():
+                    if other.result().reason != NOBODY:
+                        return other.result()
+                    other, held.elsewhere = None, False  # nobody was there; the debugger is
+                held.allowable = True
+                self._tell_waiting()
+        finally:
+            stop.cancel()
+            with self._lock:
+                self._held.pop(held.id, None)
+            self._tell_waiting()
+
+    def happened(self, what: Exchange | Step) -> None:
+        if isinstance(what, Exchange):
+            kinds = [type(one).__name__ for one in what.requests]
+            self._visit = [*self._visit, what]
+            self._tell("exchanged", ordinal=what.ordinal, kinds=kinds)
+            with self._lock:
+                if self._mode == "into":
+                    self._stop("step", f"{', '.join(dict.fromkeys(kinds))} done")
+            return
+        self._visit = []
+        self._tell("moved", **step_dict(what, time.time()))
+        hits = [] if self._interrupted else self.breakpoints.met(what, self.gate.turn.counters())
+        for hit in hits:
+            if not hit.stops:
+                self._tell("log", breakpoint=hit.breakpoint.id, text=hit.text)
+        stops = [hit for hit in hits if hit.stops]
+        with self._lock:
+            if stops:
+                names = ", ".join(f"{hit.breakpoint.kind} {hit.breakpoint.target}" for hit in stops)
+                self._stop("breakpoint", f"breakpoint: {names}", tuple(hit.breakpoint.id for hit in stops))
+            elif self._arrived(what):
+                self._stop("step", f"{what.source} –{what.event}→ {what.dest}")
+
+    def closed(self, ended: bool) -> None:
+        with self._lock:
+            self._ended, self._left = ended, not ended
+            self._standing = False
+        self._tell("ended" if ended else "left")
+
+    def status(self) -> Status:
+        """Where the engine is."""
+        with self._lock:
+            phase: Phase = "running"
+            if self._ended:
+                phase = "ended"
+            elif self._left:
+                phase = "idle"
+            elif self._open():
+                phase = "waiting"
+            elif self._mode == "paused" and (self._standing or not self.gate.running):
+                phase = "paused"
+            turn, held = self.gate.turn, tuple(one.shown() for one in self._open())
+            why = (self._reason, self._text, self._met) if phase == "paused" else ("", "", ())
+            return Status(phase, turn.seq, turn.state, *why, held, tuple(sorted(self._hold)), "here", self._interrupted)
+
+    def visit(self) -> list[dict[str, Any]]:
+        """The exchanges of the visit that goes on, as the journal will have them."""
+        return [entry for exchange in self._visit for entry in entries(exchange)]
+
+    # Inside
+
+    def _arrived(self, step: Step) -> bool:
+        match self._mode:
+            case "step" | "into":
+                return True
+            case "over":
+                over = self._subject.over
+                return step.dest == over if over is not None else step.dest != step.source
+            case "to" if isinstance(self._until, Breakpoint):
+                return self._until.meets(step)
+            case "to":
+                return step.seq == self._until
+        return False
+
+    def _go(self, mode: Mode, until: Breakpoint | int | None = None) -> None:
+        with self._lock:
+            was = self._mode
+            self._mode, self._until, self._told, self._left = mode, until, False, False
+            self._notify()
+        if was == "paused":
+            self._tell("running")
+
+    def _stop(self, reason: str, text: str, met: tuple[int, ...] = ()) -> None:
+        self._mode, self._reason, self._text, self._met, self._told = "paused", reason, text, met, False
+
+    def _waiting(self, number: int) -> Held:
+        with self._lock:
+            waiting = {one.id: one for one in self._open()}
+        if number not in waiting:
+            raise ConfigError("nothing waits for an answer under this number", number, ", ".join(map(str, waiting)) or "none")
+        return waiting[number]
+
+    def _open(self) -> list[Held]:
+        """What still waits for a person."""
+        return [one for one in self._held.values() if not one.answered]
+
+    def _resolve(self, held: Held, answer: Any) -> None:
+        held.answered = True
+
+        def settle() -> None:
+            if not held.answer.done():
+                held.answer.set_result(answer)
+
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            held.answer.get_loop().call_soon_threadsafe(settle)
+
+    def _notify(self) -> None:
+        if self._wake is not None and self._loop is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._wake.set)
+
+    def _tell_waiting(self) -> None:
+        with self._lock:
+            shown = [one.shown() for one in self._open()]
+        self._tell("waiting", held=shown)
+
+    def _tell(self, kind: EventKind, **data: Any) -> None:
+        turn = self.gate.turn
+        self.listeners.tell(Event(kind, {"turn": turn.turn_id, "seq": turn.seq, "state": turn.state} | data))

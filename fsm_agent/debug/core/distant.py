@@ -1,0 +1,208 @@
+"""A turn that another process runs: watched through the journal, steered through rows of the table ``controls``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints
+from fsm_agent.debug.core.deputy import SAID, TOLD
+from fsm_agent.debug.core.events import Event, EventKind, Listener, Listeners, Status
+from fsm_agent.debug.core.orders import ORDERS, RUNS
+from fsm_agent.debug.core.record import Record
+from fsm_agent.errors import ConfigError, StoreError
+from fsm_agent.fsm.codec import dumps
+from fsm_agent.fsm.table import Table
+from fsm_agent.sessions.store import Store
+
+log = logging.getLogger(__name__)
+POLL = 0.02
+"""Seconds between two looks at the journal."""
+WAITS = 0.5
+"""Seconds after which a question that has no answer is one for a person."""
+ANSWERED_IN = 5.0
+"""Seconds in which the other process takes notice of a debugger, or it is too old, or hangs."""
+
+
+class Distant:
+    """Watches from the start; ``attach`` asks the other process to obey. Its thread ends with ``close`` or with the turn."""
+
+    def __init__(self, store: Store, record: Record, table: Table) -> None:
+        self.breakpoints = Breakpoints(table)
+        self._store, self._record = store, record
+        self._listeners = Listeners()
+        self._closed, self._attached = threading.Event(), threading.Event()
+        info = record.info
+        self._seq = info.seq
+        self._said = self._newest()
+        self._status = Status("running", info.seq, info.state, where="elsewhere")
+        self._refused = ""
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="fsm-agent-debugger")
+        self._thread.start()
+
+    def attach(self, pause: bool = False) -> None:
+        """Be obeyed from now on. Raises ``ConfigError`` when another debugger is, or when nobody answers."""
+        if self._attached.is_set():
+            return
+        breakpoints = [one.to_dict() for one in self.breakpoints]
+        self._write("attach", {"owner": self._store.owners.me, "pause": pause, "breakpoints": breakpoints})
+        if not self._attached.wait(ANSWERED_IN):
+            raise ConfigError(self._refused or "the process that runs this turn does not answer", self._record.turn_id)
+
+    def order(self, name: str, body: Mapping[str, Any]) -> None:
+        if name not in ORDERS:
+            raise ConfigError("no such order", name, ", ".join(ORDERS))
+        phase = self.status().phase
+        over = phase in ("ended", "idle")
+        if over and name not in ("breakpoints", "hold"):
+            raise ConfigError("the turn has ended" if phase == "ended" else "no process runs this turn any more", name)
+        if name == "breakpoints":
+            self.breakpoints.replace([Breakpoint.of(one) for one in body.get("all", [])])
+        if over or (name == "breakpoints" and not self._attached.is_set() and not len(self.breakpoints)):
+            return
+        if name == "pause" and not self._attached.is_set():
+            self.attach(pause=True)
+            return
+        asked = next((one for one in self.status().held if one.get("late") and one["id"] == body.get("id")), None)
+        self.attach()
+        if name == "answer" and asked is not None:
+            body = {**body, "id": self._now_asked(asked["call_id"])}
+        if name in RUNS:
+            self._set(phase="running", reason="", text="", breakpoints=())  # what it was is not what it will be
+        self._write(name, body)
+
+    def status(self) -> Status:
+        with self._lock:
+            return self._status
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        return self._listeners.add(listener)
+
+    def close(self) -> None:
+        if self._attached.is_set():
+            self._write("detach", {})
+        self._closed.set()
+
+    # The watching thread
+
+    def _watch(self) -> None:
+        while not self._closed.is_set():
+            try:
+                if not self._look():
+                    return
+            except StoreError:
+                log.warning("the journal of turn %s cannot be read", self._record.turn_id, exc_info=True)
+                self._closed.wait(1.0)
+            self._closed.wait(POLL)
+
+    def _look(self) -> bool:
+        info = self._record.info
+        if info.seq > self._seq:
+            for move in self._record.moves(self._seq + 1, info.seq):
+                self._seq = move["seq"]
+                self._set(seq=self._seq, state=move["dest"])
+                self._tell("moved", move)
+        self._hear()
+        self._ask(info.seq)
+        if info.ended is not None:
+            self._forget()
+            self._status = Status("ended", info.seq, info.state, where="elsewhere")
+            self._tell("ended", {})
+            return False
+        if info.owner is None or self._store.owners.alive(info.owner) is None:
+            if (now := self._record.info).ended is not None or now.seq > self._seq:
+                return True  # it did so and was gone between the two looks
+            self._status = Status("idle", info.seq, info.state, where="nowhere")
+            self._tell("left", {})
+            return False
+        return True
+
+    def _ask(self, seq: int) -> None:
+        """Until the other process obeys, the journal says that it waits for a person."""
+        if self._attached.is_set():
+            return
+        with self._store.database.reading() as c:
+            rows = c.execute(
+                "SELECT name, request FROM effects WHERE turn = ? AND seq = ? AND kind = 'AskApproval' AND status = 'in_flight'"
+                " AND at < ?",
+                (self._record.turn_id, seq, time.time() - WAITS),
+            ).fetchall()
+        held = tuple(_late(-number, name, json.loads(request)) for number, (name, request) in enumerate(rows, 1))
+        if held != self.status().held:
+            self._set(held=held, phase="waiting" if held else "running")
+            self._tell("waiting", {"held": list(held)})
+
+    def _now_asked(self, call_id: str) -> int:
+        """The number of a question that was asked before the other process obeyed. Raises ``ConfigError`` when it is answered."""
+        until = time.monotonic() + ANSWERED_IN
+        while time.monotonic() < until:
+            found = [one for one in self.status().held if one.get("call_id") == call_id and not one.get("late")]
+            if found:
+                return int(found[0]["id"])
+            self._closed.wait(POLL)
+        raise ConfigError("the question has been answered, or is no longer asked", call_id)
+
+    def _forget(self) -> None:
+        """Orders that came too late."""
+        turn = self._record.turn_id
+        self._store.database.submit(
+            lambda c: c.execute("DELETE FROM controls WHERE turn = ? AND taken IS NULL", (turn,)) and None
+        )
+
+    def _hear(self) -> None:
+        with self._store.database.reading() as c:
+            rows = c.execute(
+                "SELECT id, body FROM controls WHERE turn = ? AND command = ? AND id > ? ORDER BY id",
+                (self._record.turn_id, SAID, self._said),
+            ).fetchall()
+        for number, text in rows:
+            self._said = number
+            said = json.loads(text)
+            self._heard(said["kind"], said["data"])
+
+    def _heard(self, kind: str, data: dict[str, Any]) -> None:
+        if kind == "refused":
+            self._refused = data["why"]
+            log.warning("order %s was refused: %s", data["order"], data["why"])
+            return
+        status = data if kind == "status" else data.pop("status")
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in status.items()}
+        self._set(**{**values, "where": "elsewhere"})
+        self._attached.set()
+        if kind in TOLD and kind not in ("ended", "left"):
+            self._tell(kind, data)  # type: ignore[arg-type]  # one of TOLD
+
+    def _set(self, **values: Any) -> None:
+        with self._lock:
+            held = {name: getattr(self._status, name) for name in Status.__slots__}
+            self._status = Status(**(held | values))
+
+    def _tell(self, kind: EventKind, data: Mapping[str, Any]) -> None:
+        status = self.status()
+        self._listeners.tell(Event(kind, {"turn": self._record.turn_id, "seq": status.seq, "state": status.state, **data}))
+
+    def _newest(self) -> int:
+        with self._store.database.reading() as c:
+            return int(c.execute("SELECT COALESCE(MAX(id), 0) FROM controls").fetchone()[0])
+
+    def _write(self, command: str, body: Mapping[str, Any]) -> None:
+        values = (self._record.turn_id, command, dumps(dict(body)), time.time())
+        self._store.database.write(
+            lambda c: c.execute("INSERT INTO controls (turn, command, body, at) VALUES (?, ?, ?, ?)", values) and None
+        )
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):
+            self._closed.set()
+
+
+def _late(number: int, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
+    """A question that the journal tells of, before anybody here has a say in it."""
+    asked = {"name": name, "call_id": request.get("call_id", ""), "arguments": request.get("arguments", {})}
+    return {"id": number, "kind": "approval", "elsewhere": True, "allowable": True, "late": True, **asked}

@@ -1,0 +1,129 @@
+"""What a debugger is told, as it happens. Plain values, so that they can go over a wire as they are.
+
+==============  =======================================================================================================
+``moved``       a move was made: seq, source, event, dest, row, exit, guards, changes, seconds, at
+``exchanged``   a request has its reply: seq, state, ordinal, kinds
+``paused``      the engine stands still: seq, state, reason (entry, step, pause, breakpoint), text, breakpoints (ids)
+``running``     it goes on: seq, state
+``waiting``     a person must answer: held, a list of what is waited for (see ``Held.shown``)
+``log``         a logpoint was met: seq, breakpoint, text
+``ended``       the turn is over
+``left``        whoever ran the turn has stopped; it can be resumed
+==============  =======================================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from fsm_agent.conversation.effects import Persist, Preserve, ReplaceHistory, SyncMemory
+from fsm_agent.debug.own.plain import name_of, shown
+from fsm_agent.fsm.journal import Exchange, Step
+from fsm_agent.sessions.store.rows import REQUEST, named, reply_json
+
+EventKind = Literal["moved", "exchanged", "paused", "running", "waiting", "log", "ended", "left"]
+REQUESTS = Persist.__module__
+Phase = Literal["paused", "running", "waiting", "ended", "idle"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """``data`` are JSON values; every event has ``turn`` and ``seq``."""
+
+    kind: EventKind
+    data: Mapping[str, Any]
+
+
+Listener = Callable[[Event], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where the engine is. ``phase``: ``paused`` between two requests, ``running``, ``waiting`` for a person's answer,
+    ``ended``, or
+    ``idle``: unfinished, and no process runs it. ``held`` is what a person is asked; ``where``: here, elsewhere (another
+    process) or nowhere."""
+
+    phase: Phase
+    seq: int
+    state: str
+    reason: str = ""
+    text: str = ""
+    breakpoints: tuple[int, ...] = ()
+    held: tuple[dict[str, Any], ...] = ()
+    hold: tuple[str, ...] = ()
+    where: Literal["here", "elsewhere", "nowhere"] = "nowhere"
+    interrupted: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class Listeners:
+    """Who is told. A listener is called on the thread where it happened, and must not block."""
+
+    _all: list[Listener] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, listener: Listener) -> Callable[[], None]:
+        """Tell ``listener`` from now on, until what this returns is called."""
+        with self._lock:
+            self._all = [*self._all, listener]
+        return lambda: self._drop(listener)
+
+    def tell(self, event: Event) -> None:
+        for listener in self._all:
+            listener(event)
+
+    def _drop(self, listener: Listener) -> None:
+        with self._lock:
+            self._all = [one for one in self._all if one is not listener]
+
+
+def step_dict(step: Step, at: float | None = None) -> dict[str, Any]:
+    """A move as JSON. ``guards`` [[label, value]], ``changes`` [[counter, before, after]]; ``at`` in seconds since the epoch."""
+    return {
+        "seq": step.seq,
+        "source": step.source,
+        "event": step.event,
+        "dest": step.dest,
+        "row": step.row,
+        "guards": [list(pair) for pair in step.guards],
+        "changes": [list(change) for change in step.changes],
+        "seconds": step.seconds,
+        "exit": step.exit,
+        "at": at,
+    }
+
+
+def entries(exchange: Exchange) -> list[dict[str, Any]]:
+    """An exchange as the journal's effects are shown; rows of messages by their number only."""
+    replies = exchange.reply if isinstance(exchange.request, list) else [exchange.reply]
+    return [
+        {
+            "seq": exchange.seq, "ordinal": exchange.ordinal, "place": place, "state": exchange.state,
+            "kind": type(request).__name__, "name": named(request)[0] or ("" if _ours(request) else name_of(request)),
+            "status": "done", "request": _request(request) if _ours(request) else shown(request),
+            "reply": json.loads(reply_json(reply)) if _ours(request) else shown(reply), "at": None, "seconds": None,
+        }
+        for place, (request, reply) in enumerate(zip(exchange.requests, replies, strict=True))
+    ]  # fmt: skip
+
+
+def _ours(request: Any) -> bool:
+    """Is it a request of this agent's turn? A table of the user's own has others, which the journal's codecs do not know."""
+    return type(request).__module__ == REQUESTS
+
+
+def _request(request: Any) -> dict[str, Any]:
+    if isinstance(request, Persist | Preserve | ReplaceHistory):
+        return {"is": type(request).__name__, "rows": len(request.rows)}
+    if isinstance(request, SyncMemory):
+        return {"is": "SyncMemory"}
+    encoded: dict[str, Any] = REQUEST.encode(request)
+    return encoded

@@ -1,0 +1,142 @@
+"""What waits for a person: a request to the model or a tool that is held back, or an approval. And the answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fsm_agent.approvals.service import read_answer
+from fsm_agent.conversation.effects import Approval, AskApproval, CallModel, Failure, RunTool, ToolOutcome, ToolStatus
+from fsm_agent.conversation.messages import ModelReply, ToolCall
+from fsm_agent.debug.own.plain import answerable, answered, plain
+from fsm_agent.debug.own.played import Report
+from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.codec import dumps
+
+HeldKind = Literal["model", "tool", "approval", "request", "event"]
+STATUSES: tuple[ToolStatus, ...] = ("ok", "error", "timeout", "unknown")
+
+
+class Perform:
+    """In place of an answer: let it be done."""
+
+
+PERFORM = Perform()
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """One request that waits. ``answer`` is set in the loop of the turn. ``elsewhere``: somebody else is asked as well,
+    and who answers first decides. ``allowable``: the rules have left it to a person; until then one can only deny."""
+
+    id: int
+    kind: HeldKind
+    request: Any
+    answer: asyncio.Future[Any]
+    elsewhere: bool = False
+    allowable: bool = True
+    answered: bool = False
+
+    def shown(self) -> dict[str, Any]:
+        """As JSON: what is asked, and for the model the exact body that would go out."""
+        made: dict[str, Any] = {"id": self.id, "kind": self.kind, "elsewhere": self.elsewhere, "allowable": self.allowable}
+        match self.request:
+            case CallModel(request=request):
+                made |= {"name": request.purpose, "wire": request.body.decode("utf-8", "replace"), "estimate": request.estimate}
+            case (
+                RunTool(name=name, call_id=call_id, arguments=arguments)
+                | AskApproval(name=name, call_id=call_id, arguments=arguments)
+            ):
+                made |= {"name": name, "call_id": call_id, "arguments": dict(arguments)}
+            case Report(state=state, events=events):
+                made |= {"name": state, "events": list(events)}
+            case other:
+                made |= {"name": type(other).__name__, "request": plain(other), "answerable": answerable(other)}
+        return made
+
+    def reply(self, said: Any) -> Any:
+        """The reply that a person's words stand for. Raises ``ConfigError``."""
+        match self.request:
+            case CallModel():
+                return model_reply(said)
+            case RunTool(call_id=call_id):
+                return tool_outcome(call_id, said)
+            case AskApproval(name=name):
+                answer = approval(said)
+                if answer.granted and not self.allowable:
+                    raise ConfigError(f"the rules about {name} have not spoken yet", said, "deny, or wait for them")
+                return answer
+            case Report(state=state, events=events):
+                if said not in events:
+                    raise ConfigError(f"{state} reports no such event", said, ", ".join(events))
+                return said
+        return answered(self.request, said)
+
+
+def held_kind(request: Any) -> HeldKind:
+    """As what this can be held."""
+    match request:
+        case CallModel():
+            return "model"
+        case RunTool():
+            return "tool"
+        case AskApproval():
+            return "approval"
+        case Report():
+            return "event"
+    return "request"
+
+
+def model_reply(said: Any) -> ModelReply | Failure:
+    """What the model says: a text, or {"text", "reasoning", "tool_calls": [{"name", "arguments", "id"}]}; or {"failure": message,
+    "status": 503} for an error of the provider."""
+    words = {"text": said} if isinstance(said, str) else said
+    if not isinstance(words, Mapping):
+        raise ConfigError("the model cannot say this", type(said).__name__, 'a text, or {"text", "tool_calls"}')
+    if "failure" in words:
+        return _failure(words)
+    calls = tuple(_call(number, call) for number, call in enumerate(words.get("tool_calls") or ()))
+    if not calls and not str(words.get("text") or "") and not words.get("reasoning"):
+        raise ConfigError("the model's answer is empty", said, "a text, or at least one tool call")
+    return ModelReply(
+        str(words.get("text") or ""),
+        reasoning=str(words.get("reasoning") or ""),
+        tool_calls=calls,
+        finish="tool_calls" if calls else "stop",
+    )
+
+
+def _failure(words: Mapping[str, Any]) -> Failure:
+    message, status = str(words["failure"]), words.get("status")
+    if status is not None and not (isinstance(status, int) and 400 <= status < 600):
+        raise ConfigError("no such status of an error", status, "400 to 599, or none for a broken connection")
+    kind: Literal["http", "transport"] = "http" if status is not None else "transport"
+    return Failure(kind, message, status=status, detail=message.lower(), sent=False)
+
+
+def _call(number: int, call: Any) -> ToolCall:
+    if not isinstance(call, Mapping) or not call.get("name"):
+        raise ConfigError("not a tool call", call, '{"name": …, "arguments": {…}}')
+    arguments = call.get("arguments", {})
+    text = arguments if isinstance(arguments, str) else dumps(arguments)
+    return ToolCall(str(call.get("id") or f"call_by_hand_{number}"), str(call["name"]), text)
+
+
+def tool_outcome(call_id: str, said: Any) -> ToolOutcome:
+    """The result of a call: a text, or {"text", "status"} with status ok, error, timeout or unknown."""
+    words = {"text": said} if isinstance(said, str) else said
+    if not isinstance(words, Mapping) or not isinstance(words.get("text"), str):
+        raise ConfigError("a tool cannot give this back", said, 'a text, or {"text", "status"}')
+    for status in STATUSES:
+        if status == words.get("status", "ok"):
+            return ToolOutcome(call_id, status, words["text"])
+    raise ConfigError("no such status of a tool's result", words["status"], ", ".join(STATUSES))
+
+
+def approval(said: Any) -> Approval:
+    """``once``, ``session`` or true grant; ``deny``, false, or a text {"deny": why} do not."""
+    if isinstance(said, Mapping):
+        return Approval(False, str(said.get("deny") or "the user said no"))
+    return read_answer("once" if said is True else said)

@@ -1,0 +1,250 @@
+"""What a turn did, from the journal: moves by ranges, the snapshot at any move, what each visit asked for. All plain values.
+
+A position ``n`` is "after n moves"; the visit at position ``n`` is what the state did that the turn was in then, so that
+move ``n + 1`` ends it. A forked turn has the moves of the turn it comes from before its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fsm_agent.debug.core.events import step_dict
+from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.deltas import patched
+from fsm_agent.fsm.journal import Step
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.read import TurnInfo, Turns
+from fsm_agent.sessions.store.rows import transcript
+from fsm_agent.sessions.store.sealed import loads
+
+EVERY = 256
+"""Moves between two snapshots that are kept, so that looking anywhere costs at most so many deltas."""
+KEPT = 64
+"""Snapshots that are kept at most."""
+WINDOW = 1_000
+"""Moves or messages that are given at once at most."""
+FINAL_WORDS = ("error", "failure_class", "turn_exit_reason", "final_response", "attempts", "total_tokens", "model", "provider")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Moves ``first`` to ``last`` of a line of forks are rows of ``turn``; ``last`` is open for the newest."""
+
+    turn: str
+    first: int
+    last: int | None
+
+
+class Record:
+    """One turn's. Raises ``ConfigError`` for a turn, or a position in it, that is not there."""
+
+    def __init__(self, store: Store, turn_id: str) -> None:
+        self.turn_id = turn_id
+        self._store, self._turns = store, Turns(store.database)
+        self.parts = self._line(self._turns.info(turn_id))
+        self._lock = threading.Lock()
+        self._snapshots: dict[int, dict[str, Any]] = {}
+        self._path: list[str] = []
+        self._initial = ""
+
+    @property
+    def info(self) -> TurnInfo:
+        return self._turns.info(self.turn_id)
+
+    @property
+    def count(self) -> int:
+        """Moves made so far."""
+        return self.info.seq
+
+    def overview(self) -> dict[str, Any]:
+        """The turn as lists and the head of a page show it, with its result when it has ended."""
+        info = asdict(self.info)
+        result = self._turns.result(self.turn_id)
+        info["result"] = None if result is None else {name: result.get(name) for name in FINAL_WORDS}
+        return info
+
+    def steps(self, first: int = 1, last: int | None = None) -> list[Step]:
+        """The moves ``first`` to ``last``, both included."""
+        return self._turns.steps(self.turn_id, first, last)
+
+    def moves(self, first: int, last: int) -> list[dict[str, Any]]:
+        """The moves ``first`` to ``last`` as JSON with their times; at most ``WINDOW``."""
+        first, last = max(1, first), min(last, first + WINDOW - 1)
+        steps, found = self.steps(first, last), dict[int, float]()
+        with self._store.database.reading() as c:
+            for part in self._within(first, last):
+                found |= c.execute(
+                    "SELECT seq, at FROM transitions WHERE turn = ? AND seq BETWEEN ? AND ?",
+                    (part.turn, part.first, part.last if part.last is not None else last),
+                ).fetchall()
+        return [step_dict(step, found.get(step.seq)) for step in steps]
+
+    def path(self) -> Sequence[str]:
+        """The state at every position, from 0 on. Read once, and then only what is new."""
+        with self._lock:
+            if not self._path:
+                self._path = [self._snapshot_of(0)["state"]]
+            known = len(self._path) - 1
+            with self._store.database.reading() as c:
+                for part in self._within(known + 1, None):
+                    rows = c.execute(
+                        "SELECT dest FROM transitions WHERE turn = ? AND seq >= ? AND (? IS NULL OR seq <= ?) ORDER BY seq",
+                        (part.turn, part.first, part.last, part.last),
+                    )
+                    self._path += [dest for (dest,) in rows]
+            return self._path
+
+    def arrows(self) -> list[tuple[str, str, int, float]]:
+        """(source, dest, how often it was taken, seconds spent in the source before), of all moves so far."""
+        summed: dict[tuple[str, str], tuple[int, float]] = {}
+        with self._store.database.reading() as c:
+            for part in self.parts:
+                rows = c.execute(
+                    "SELECT source, dest, COUNT(*), SUM(seconds) FROM transitions WHERE turn = ? AND seq >= ?"
+                    " AND (? IS NULL OR seq <= ?) GROUP BY source, dest",
+                    (part.turn, part.first, part.last, part.last),
+                )
+                for source, dest, count, took in rows:
+                    before = summed.get((source, dest), (0, 0.0))
+                    summed[source, dest] = (before[0] + count, before[1] + took)
+        return [(source, dest, *both) for (source, dest), both in summed.items()]
+
+    def lanes(self, first: int, last: int, buckets: int, states: Sequence[str]) -> list[int]:
+        """The positions ``first`` to ``last`` in at most ``buckets`` equal parts: the ``states`` of each part, as bits."""
+        path = self.path()
+        first, last = max(0, first), min(last, len(path) - 1)
+        if last < first:
+            return []
+        bit = {state: 1 << number for number, state in enumerate(states)}
+        size = last - first + 1
+        masks = [0] * min(size, max(1, buckets))
+        for offset, state in enumerate(path[first : last + 1]):
+            masks[offset * len(masks) // size] |= bit.get(state, 0)
+        return masks
+
+    def snapshot(self, at: int) -> dict[str, Any]:
+        """Every stored field of the turn at a position."""
+        count = self.count
+        if not 0 <= at <= count:
+            raise ConfigError(f"turn {self.turn_id} has no position of that number", at, f"0 to {count}")
+        with self._lock:
+            return dict(self._snapshot_of(at))
+
+    def counters(self, at: int, names: Sequence[str]) -> dict[str, int]:
+        """The counters at a position."""
+        snapshot = self.snapshot(at)
+        return {name: snapshot.get(name, snapshot.get("block", {}).get(name, 0)) for name in names}
+
+    def changed(self, at: int) -> list[dict[str, Any]]:
+        """Fields that the visit before a position and the move to it changed: {field, before, after}."""
+        if at == 0:
+            return []
+        before, after = self.snapshot(at - 1), self.snapshot(at)
+        names = [name for name in after if name not in ("seq", "state") and after[name] != before.get(name)]
+        return [{"field": name, "before": before.get(name), "after": after[name]} for name in names]
+
+    def visit(self, at: int) -> list[dict[str, Any]]:
+        """What the state at a position asked for, with the replies and the seconds they took. In the first visit of a fork also
+        the answers that were there already: ``status`` is ``by hand`` or ``taken over`` for those."""
+        found = [asdict(effect) for effect in self._turns.effects(self.turn_id, at)]
+        return [{**one, "status": one["origin"] or one["status"]} for one in found]
+
+    def message_count(self, at: int) -> int:
+        return int(self._history(at)[2])
+
+    def messages(self, at: int, first: int = 0, last: int | None = None) -> list[dict[str, Any]]:
+        """The transcript at a position, rows ``first`` to ``last`` counted from 0; at most ``WINDOW`` of them."""
+        session, version, length, _ = self._history(at)
+        with self._store.database.reading() as c:
+            rows = transcript(c, session, version, length)
+        last = len(rows) - 1 if last is None else last
+        return [loads(body) for _, body in rows[max(0, first) : min(last, first + WINDOW - 1) + 1]]
+
+    def _history(self, at: int) -> list[Any]:
+        """Which transcript, and how much of it. The last state makes no move any more, but may have written the answer."""
+        info = self.info
+        whole = info.ended is not None and at == info.seq
+        found: list[Any] = (self._turns.snapshot(self.turn_id) if whole else self.snapshot(at))["history"]
+        return found
+
+    def find(self, text: str, after: int = 0, limit: int = 50) -> list[int]:
+        """Numbers of moves after ``after`` in which ``text`` occurs: in the row, event, states, exit, or in a request or reply of
+        the visit that the move ended."""
+        like, found = f"%{_escaped(text)}%", set[int]()
+        with self._store.database.reading() as c:
+            for part in self._within(after + 1, None):
+                span = (part.turn, part.first, part.last, part.last, like)
+                found |= {seq for (seq,) in c.execute(_FIND_MOVES, (*span, *[like] * 3, limit))}
+                spans = (part.turn, part.first - 1, part.last, part.last, like, like, limit)
+                found |= {seq + 1 for (seq,) in c.execute(_FIND_EFFECTS, spans)}
+        return sorted(found)[:limit]
+
+    def _within(self, first: int, last: int | None) -> list[Part]:
+        """The parts that hold the moves ``first`` to ``last``, cut to them."""
+        cut = []
+        for part in self.parts:
+            begin = max(part.first, first)
+            end = part.last if last is None else last if part.last is None else min(part.last, last)
+            if end is None or begin <= end:
+                cut.append(Part(part.turn, begin, end))
+        return cut
+
+    def _line(self, info: TurnInfo) -> list[Part]:
+        if info.parent is None or info.forked_at is None:
+            return [Part(info.id, 1, None)]
+        before = [
+            Part(part.turn, part.first, info.forked_at if part.last is None else min(part.last, info.forked_at))
+            for part in self._line(self._turns.info(info.parent))
+            if part.first <= info.forked_at
+        ]
+        return [*before, Part(info.id, info.forked_at + 1, None)]
+
+    def _snapshot_of(self, at: int) -> dict[str, Any]:
+        """From the nearest snapshot before that is kept. The caller holds the lock."""
+        if at in self._snapshots:
+            return self._snapshots[at]
+        base = at - at % EVERY
+        if base and base != at:
+            self._snapshot_of(base)
+        start = max((n for n in self._snapshots if n <= at), default=None)
+        if start is None or self._own_start(at) > start:
+            made: dict[str, Any] = self._turns.snapshot(self.turn_id, at)
+        else:
+            made = self._patched(start, at)
+        if len(self._snapshots) >= KEPT:
+            self._snapshots.pop(next(iter(self._snapshots)))
+        self._snapshots[at] = made
+        return made
+
+    def _own_start(self, at: int) -> int:
+        """Where the turn of the line that has this position begins: a fork's start is a snapshot of its own, with its edits."""
+        return max((part.first - 1 for part in self.parts if part.first - 1 <= at), default=0)
+
+    def _patched(self, start: int, at: int) -> dict[str, Any]:
+        deltas: list[Mapping[str, Any]] = []
+        with self._store.database.reading() as c:
+            for part in self._within(start + 1, at):
+                rows = c.execute(
+                    "SELECT delta FROM transitions WHERE turn = ? AND seq BETWEEN ? AND ? ORDER BY seq",
+                    (part.turn, part.first, part.last),
+                )
+                deltas += [loads(delta) for (delta,) in rows]
+        return patched(self._snapshots[start], deltas) | {"seq": at}
+
+
+_SPAN = "WHERE turn = ? AND seq >= ? AND (? IS NULL OR seq <= ?)"
+_FIND_MOVES = (
+    f"SELECT seq FROM transitions {_SPAN} AND (row LIKE ? ESCAPE '\\' OR source LIKE ? ESCAPE '\\' OR dest LIKE ? ESCAPE '\\'"  # noqa: S608
+    " OR exit LIKE ? ESCAPE '\\') ORDER BY seq LIMIT ?"
+)
+_FIND_EFFECTS = (
+    f"SELECT seq FROM effects {_SPAN} AND kind <> 'OpenTurn' AND (request LIKE ? ESCAPE '\\' OR reply LIKE ? ESCAPE '\\')"  # noqa: S608
+    " ORDER BY seq LIMIT ?"
+)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")

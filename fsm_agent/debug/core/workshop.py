@@ -1,0 +1,152 @@
+"""All turns of one home under the hands of a debugger: open, start, fork, compare, keep."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from fsm_agent.debug.core.compare import Comparison, compare
+from fsm_agent.debug.core.debugger import Debugger
+from fsm_agent.debug.core.engines import Nowhere
+from fsm_agent.debug.core.makers import AgentMaker, Agents, Maker, Runs
+from fsm_agent.debug.core.record import Record
+from fsm_agent.debug.core.subject import Subject
+from fsm_agent.debug.own.maker import Make, TableMaker
+from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.pause_point import GATES
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.export import export_turn
+from fsm_agent.sessions.store.importing import import_lines
+from fsm_agent.sessions.store.read import TurnInfo, Turns
+
+
+class Workshop:
+    """Open debuggers by turn. ``agents`` is asked for an agent when a turn is started, resumed or forked; without it one can only
+    look."""
+
+    def __init__(self, store: Store, agents: Agents | None = None, maker: Maker | None = None) -> None:
+        self.store = store
+        self._maker: Maker = maker or AgentMaker(store, agents)
+        self._open: dict[str, Debugger] = {}
+        self._lock = threading.RLock()
+        self._turns = Turns(store.database)
+
+    @classmethod
+    def of_table(cls, store: Store, make: Make) -> Workshop:
+        """The workshop of a table of the user's own. ``make`` makes the runner of a turn: of a new one, when it is given the
+        words that a person begins it with, or of the turn that it is given, to go on from where that is. ``store`` keeps
+        these turns alone: ``store_for(folder)``."""
+        return cls(store, maker=TableMaker(store, make))
+
+    @property
+    def subject(self) -> Subject:
+        """What kind of turns these are."""
+        return self._maker.subject
+
+    @property
+    def can_run(self) -> bool:
+        return self._maker.can_run
+
+    def recent(self, limit: int = 50) -> list[TurnInfo]:
+        """The newest turns first."""
+        return self._turns.recent(limit)
+
+    def newest(self) -> str | None:
+        """The turn that a page opens with: the newest one."""
+        found = self.recent(1)
+        return found[0].id if found else None
+
+    def find(self, name: str) -> str:
+        """A turn by its id or the beginning of it. Raises ``ConfigError`` for none or several."""
+        with self.store.database.reading() as c:
+            rows = c.execute(
+                "SELECT id FROM turns WHERE substr(id, 1, ?) = ? ORDER BY began DESC LIMIT 6", (len(name), name)
+            ).fetchall()
+        ids = [row[0] for row in rows]
+        if name in ids:
+            return name
+        if len(ids) != 1 or not name:
+            newest = ", ".join(info.id for info in self.recent(5)) or "none yet"
+            raise ConfigError(
+                "no such turn" if not ids else "several turns begin so", name, ", ".join(ids) or f"the newest: {newest}"
+            )
+        return str(ids[0])
+
+    def open(self, turn_id: str) -> Debugger:
+        """The debugger of a turn; opened again when the turn has come to life, or has stopped, since."""
+        with self._lock:
+            known = self._open.get(turn_id)
+            if known is not None and isinstance(known.engine, Nowhere) and self._alive(known.record.info):
+                known = None
+            if known is None:
+                before = self._open.get(turn_id)
+                known = self._open[turn_id] = Debugger.attach(self.store, turn_id, self.subject)
+                if before is not None:
+                    known.set_breakpoints([one.to_dict() for one in before.breakpoints])
+            return known
+
+    def start(self, text: str, breakpoints: list[dict[str, Any]] | None = None) -> Debugger:
+        """A new turn, at its gate before the first request."""
+        return self._run(self._maker.start(text), breakpoints)
+
+    def resume(self, turn_id: str) -> Debugger:
+        """An unfinished turn that no process runs, at its gate."""
+        return self._run(self._maker.resume(turn_id), self._breakpoints(turn_id))
+
+    def fork(self, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> Debugger:
+        """A new turn from a position of another one, at its gate; ``fsm_agent.sessions.store.edits`` says what ``edit`` may
+        change."""
+        return self._run(self._maker.fork(turn_id, at, edit), self._breakpoints(turn_id))
+
+    def compare(self, left: str, right: str) -> Comparison:
+        return compare(Record(self.store, left), Record(self.store, right))
+
+    def test(self, turn_id: str) -> str:
+        """A pytest file that plays the turn again. Raises ``ConfigError`` for turns of a table of the user's own."""
+        if not self.subject.talks:
+            raise ConfigError("tests are made of this agent's turns only", turn_id, "fsm_agent.testing.row_scripts for yours")
+        from fsm_agent.debug.core.maketest import make_test
+
+        return make_test(self.store, turn_id)
+
+    def export(self, turn_id: str) -> str:
+        """The turn with its session, as JSON Lines; what looks like a key is masked."""
+        return "".join(f"{line}\n" for line in export_turn(self.store.database, turn_id))
+
+    def import_(self, text: str) -> str:
+        """A run that ``export`` made; the id of its turn here."""
+        imported = import_lines(self.store, text.splitlines(), "what was given")
+        if imported.of == "turn":
+            return imported.id
+        turns = self._turns.recent(1, imported.id)
+        if not turns:
+            raise ConfigError("the session that was imported has no turns", imported.id)
+        return turns[0].id
+
+    def close(self) -> None:
+        """Leave all turns alone, and close the agents that were made for them."""
+        with self._lock:
+            for debugger in self._open.values():
+                debugger.close()
+            self._open.clear()
+            self._maker.close()
+
+    def _alive(self, info: TurnInfo) -> bool:
+        """Does a process run the turn?"""
+        gate = GATES.get(info.id)
+        if info.ended is not None or (gate is not None and gate.running):
+            return info.ended is None
+        return info.owner != self.store.owners.me and self.store.owners.alive(info.owner) is not None
+
+    def _breakpoints(self, turn_id: str) -> list[dict[str, Any]]:
+        known = self._open.get(turn_id)
+        return [one.to_dict() for one in known.breakpoints] if known else []
+
+    def _run(self, turn: Runs, breakpoints: list[dict[str, Any]] | None) -> Debugger:
+        with self._lock:
+            debugger = Debugger.of(self.store, turn)
+            self._open[debugger.id] = debugger
+            if breakpoints:
+                debugger.set_breakpoints(breakpoints)
+            return debugger

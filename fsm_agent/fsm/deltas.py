@@ -1,0 +1,97 @@
+"""What changed in a turn since the last move, as JSON values: small, however long the turn has become.
+
+A snapshot is an object of fields. ``Tracker.delta`` gives what of it changed; ``patched`` puts deltas on top of each other, so
+that the snapshot at any move is the sum of those before. A changed list is written as what was cut and what was added, a changed
+object as its changed keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fsm_agent.fsm.codec import fields_of, values_of
+
+KEPT, ADDED, SET, GONE, IN = "kept", "added", "set", "gone", "in"
+
+
+def difference(before: Any, after: Any) -> Any:
+    """``after`` as a change of ``before``: ``{"to": …}`` for a new value, else what to add to a list, or what to set, drop and
+    change in an object."""
+    if isinstance(before, list) and isinstance(after, list):
+        kept = _common(before, after)
+        if kept:
+            return {KEPT: kept, ADDED: after[kept:]}
+    if isinstance(before, dict) and isinstance(after, dict) and before:
+        put = {key: value for key, value in after.items() if key not in before or before[key] != value}
+        gone = [key for key in before if key not in after]
+        inner = {key: change for key in put if key in before and "to" not in (change := difference(before[key], put[key]))}
+        found: dict[str, Any] = {SET: {key: value for key, value in put.items() if key not in inner}, GONE: gone}
+        if inner:
+            found[IN] = inner
+        if (inner or len(put) + len(gone) < len(after)) and list(applied(before, found)) == list(after):  # order counts
+            return found
+    return {"to": after}
+
+
+def applied(before: Any, change: Mapping[str, Any]) -> Any:
+    """The value after a change that ``difference`` made; ``before`` stays as it is."""
+    if "to" in change:
+        return change["to"]
+    if KEPT in change:
+        return [*before[: change[KEPT]], *change[ADDED]]
+    after = before | change[SET] | {key: applied(before[key], one) for key, one in change.get(IN, {}).items()}
+    for key in change[GONE]:
+        del after[key]
+    return after
+
+
+def patched(start: Mapping[str, Any], deltas: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The snapshot after all deltas, in order."""
+    found = dict(start)
+    for delta in deltas:
+        for name, change in delta.items():
+            found[name] = applied(found.get(name), change)
+    return found
+
+
+def _common(before: list[Any], after: list[Any]) -> int:
+    count = 0
+    for one, other in zip(before, after, strict=False):
+        if one is not other and one != other:
+            break
+        count += 1
+    return count
+
+
+class Tracker:
+    """Remembers a dataclass as it was last seen, and says what of it is different now. Only what changed is written; the rest
+    costs a comparison."""
+
+    def __init__(self, turn: Any) -> None:
+        kind: type = type(turn)
+        self._turn, self._fields, self._values = turn, fields_of(kind), values_of(kind)
+        values = self._values(turn)
+        self._held = [field.codec.held(value) for field, value in zip(self._fields, values, strict=True)]
+        self.start = {field.name: field.codec.encode(value) for field, value in zip(self._fields, values, strict=True)}
+        self._written = dict(self.start)
+
+    def delta(self) -> dict[str, Any]:
+        """What changed since the last call, field by field; empty when nothing did."""
+        changed: dict[str, Any] = {}
+        for place, (value, held) in enumerate(zip(self._values(self._turn), self._held, strict=True)):
+            if value is held or value == held:
+                continue
+            name, codec = self._fields[place].name, self._fields[place].codec
+            before, after = self._written[name], codec.encode(value)
+            self._held[place], self._written[name] = codec.held(value), after
+            if after != before:
+                changed[name] = difference(before, after)
+        return changed
+
+
+def restored(kind: type, snapshot: Mapping[str, Any], **given: Any) -> Any:
+    """A dataclass from its snapshot; ``given`` are the fields that are not stored, or others than stored."""
+    codecs = {field.name: field.codec for field in fields_of(kind)}
+    values = {name: codecs[name].decode(value) for name, value in snapshot.items() if name in codecs}
+    return kind(**(values | given))

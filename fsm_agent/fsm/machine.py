@@ -1,0 +1,170 @@
+"""Runs a table: ``transitions`` chooses the row, ``Machine.advance`` applies it to the turn.
+
+The choice is pure. ``transitions`` moves a throw-away ``_Choice`` that only reads the turn, so whatever goes wrong
+while guards are evaluated leaves the turn as it was. No model is ever bound to the machine, no callback is registered
+and no event is queued: one machine serves any number of turns and threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import transitions
+
+from fsm_agent.errors import StuckTurn, TableError, UndeclaredEvent
+from fsm_agent.fsm.table import Guard, Row, Table
+from fsm_agent.fsm.turn_protocol import TurnLike
+from fsm_agent.fsm.verify import prove
+
+TAKEN: list[Callable[[Table, Row], object]] = []
+"""Who is told of every row that any machine of this process takes: the coverage of a test run. Usually nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One transition that was made.
+
+    ``guards`` are the budgets that were looked at, (label, value) in the order of evaluation, each once; why the row
+    was taken reads in ``row.guard.label``. ``changes`` are (counter, before, after) of every counter whose value
+    changed, resets before spends.
+    """
+
+    row: Row
+    guards: tuple[tuple[str, bool], ...]
+    changes: tuple[tuple[str, int, int], ...]
+
+
+class Machine:
+    """The table, ready to move turns.
+
+    ``verified=True`` proves the table first (raises ``TableError``; the verdict is remembered for the table's digest).
+    ``verified=False`` takes it as it is; then every ``advance`` checks that no second row is open.
+    """
+
+    def __init__(self, table: Table, *, verified: bool = True) -> None:
+        if verified:
+            prove(table)
+        self.table = table
+        self.verified = verified
+        self.chooser = _chooser(table)
+
+    def advance(self, turn: TurnLike, event: str) -> Move:
+        """Take the row that is open for ``event``: reset and spend its counters, enter its state, count the move.
+
+        Raises ``UndeclaredEvent`` when the turn's state has no line for ``event``, ``StuckTurn`` when no row of the
+        line is open and, on an unverified table, ``TableError`` when two are. The turn is unchanged then.
+        """
+        row, guards = self.choose(turn, event)
+        before = {counter: turn.count(counter) for counter in (*row.resets, *row.spends)}
+        for counter in row.resets:
+            turn.reset(counter)
+        for counter in row.spends:
+            turn.spend(counter)
+        turn.state = row.dest
+        turn.seq += 1
+        for tell in TAKEN:
+            tell(self.table, row)
+        changes = ((counter, count, turn.count(counter)) for counter, count in before.items())
+        return Move(row, guards, tuple(change for change in changes if change[1] != change[2]))
+
+    def choose(self, turn: TurnLike, event: str) -> tuple[Row, tuple[tuple[str, bool], ...]]:
+        """The row that ``advance`` would take and the guards that say so; the turn is only read. Raises as
+        ``advance``."""
+        if (turn.state, event) not in self.table.by_event:
+            raise UndeclaredEvent(_undeclared(self.table, turn.state, event))
+        choice = _Choice(turn)
+        self.chooser.events[event].trigger(choice)
+        guards = tuple(choice.guards.items())
+        if choice.row is None:
+            values = ", ".join(f"{label}: {value}" for label, value in guards)
+            raise StuckTurn(f"{self.table.name}: no row of {turn.state}.{event} is open ({values})")
+        if not self.verified:
+            self._refuse_overlap(turn, choice.row)
+        return choice.row, guards
+
+    def _refuse_overlap(self, turn: TurnLike, taken: Row) -> None:
+        rows = self.table.by_event[taken.source, taken.event]
+        second = [row.id for row in rows if row is not taken and row.guard.holds(turn)]
+        if second:
+            raise TableError(
+                f"{self.table.name}: rows {taken.id} and {second[0]} are both open; let {second[0]} need what {taken.id} refuses"
+            )
+
+
+class _Choice:
+    """The model that ``transitions`` moves: where the turn is, the guards seen so far, the row taken."""
+
+    __slots__ = ("current", "guards", "row", "turn")
+
+    def __init__(self, turn: TurnLike) -> None:
+        self.turn = turn
+        self.current = turn.state
+        self.guards: dict[str, bool] = {}
+        self.row: Row | None = None
+
+
+class _RecordedCondition(transitions.core.Condition):
+    """One conjunct of a row's guard. Its budgets are recorded in their positive wording, so that the same budget tested
+    again (or negated) by the next row is not told twice."""
+
+    def __init__(self, func: Guard, target: bool = True) -> None:
+        super().__init__(func.label, target)
+        self.guard = func
+        self.told: tuple[Guard, ...] = tuple(func.atoms()) or (func,)
+
+    def check(self, event_data: transitions.EventData) -> bool:
+        choice = event_data.model
+        assert isinstance(choice, _Choice)
+        for part in self.told:
+            if part.label not in choice.guards:
+                choice.guards[part.label] = bool(part.holds(choice.turn))
+        return bool(self.guard.holds(choice.turn))
+
+
+class _RowTransition(transitions.Transition):
+    """A transition that knows its row."""
+
+    condition_cls = _RecordedCondition
+
+    def __init__(self, source: str, dest: str, *args: Any, row: Row, **options: Any) -> None:
+        super().__init__(source, dest, *args, **options)
+        self.row = row
+
+    def execute(self, event_data: transitions.EventData) -> bool:
+        """Choosing is all: a choice has no state to leave or enter, and no callback is registered."""
+        if not all(condition.check(event_data) for condition in self.conditions):
+            return False
+        choice = event_data.model
+        assert isinstance(choice, _Choice)
+        choice.row = self.row
+        return True
+
+
+class _RowMachine(transitions.Machine):
+    transition_cls = _RowTransition
+
+
+def _chooser(table: Table) -> transitions.Machine:
+    """The ``transitions`` machine of a table: no model, no automatic triggers, errors raised and not ignored."""
+    machine = _RowMachine(
+        model=None,
+        states=list(table.states),
+        initial=table.initial,
+        auto_transitions=False,
+        ignore_invalid_triggers=False,
+        model_attribute="current",
+        name=table.name,
+    )
+    for row in table.rows:
+        conditions: list[Any] = list(row.conjuncts)
+        machine.add_transition(row.event, row.source, row.dest, conditions=conditions, row=row)
+    return machine
+
+
+def _undeclared(table: Table, state: str, event: str) -> str:
+    if state not in table.states:
+        return f"{table.name}: the turn is in {state!r}, which is no state of the table; states: {', '.join(table.states)}"
+    declared = ", ".join(table.events(state)) or "none, the turn has ended"
+    return f"{table.name}: {state} reported {event!r}, for which it has no line; declared events: {declared}"

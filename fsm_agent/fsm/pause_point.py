@@ -1,0 +1,153 @@
+"""The gate of a turn: every request and every move passes here, and a debugger may stand at it.
+
+Nobody there costs one comparison. A debugger in this process takes its place with ``Gate.watcher``; one in another process is
+let in by ``fsm_agent.sessions.remote_commands``, which looks for what people ask of the turns that run here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from fsm_agent.conversation.effects import AskApproval
+from fsm_agent.fsm.journal import Exchange, Step
+from fsm_agent.runtime.events import SIZE, Events
+from fsm_agent.runtime.turn_inbox import SignalBox
+
+Perform = Callable[[Any], Awaitable[Any]]
+
+
+class Watched(Protocol):
+    """What a debugger may know of a running turn."""
+
+    turn_id: str
+
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def seq(self) -> int: ...
+
+    def counters(self) -> dict[str, int]: ...
+
+
+class Watcher(Protocol):
+    """Who stands at the gate. All methods but ``closed`` are called in the event loop that runs the turn."""
+
+    async def passing(self) -> None:
+        """Before each request and each move; the turn goes on when this returns."""
+        ...
+
+    async def performing(self, request: Any, perform: Perform) -> Any:
+        """The reply of a request: what ``perform`` says, or what a person says instead."""
+        ...
+
+    def happened(self, what: Exchange | Step) -> None:
+        """A request has its reply, or a move was made and journalled."""
+        ...
+
+    def closed(self, ended: bool) -> None:
+        """Nobody runs the turn any more: it has ended, or whoever ran it has stopped."""
+        ...
+
+
+class Desk(Protocol):
+    """Where the gates of running turns are known, so that other processes can ask something of them."""
+
+    def opened(self, gate: Gate) -> None: ...
+
+    def closed(self, gate: Gate) -> None: ...
+
+
+class Gate:
+    """One turn's gate. ``running`` while somebody runs the turn. ``questions``: calls that wait for approval, by their id; the
+    event is set as soon as a person is asked, that is when no rule forbids the call."""
+
+    def __init__(self, turn: Watched, signals: SignalBox, desk: Desk | None = None) -> None:
+        self.turn, self.signals = turn, signals
+        self.running = False
+        self.questions: dict[str, asyncio.Event] = {}
+        self._watcher: Watcher | None = None
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+        self._desk = desk
+        GATES[turn.turn_id] = self
+
+    def through(self, perform: Perform) -> Perform:
+        """``perform``, by way of whoever stands here."""
+
+        async def by_way(request: Any) -> Any:
+            if isinstance(request, AskApproval):
+                return await self._asked(request, perform)
+            watcher = self.watcher
+            return await (perform(request) if watcher is None else watcher.performing(request, perform))
+
+        return by_way
+
+    @property
+    def watcher(self) -> Watcher | None:
+        """Who stands here."""
+        return self._watcher
+
+    @watcher.setter
+    def watcher(self, watcher: Watcher | None) -> None:
+        self._watcher = watcher
+        for loop, arrived in self._waiting:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
+                loop.call_soon_threadsafe(arrived.set)
+
+    async def _asked(self, request: AskApproval, perform: Perform) -> Any:
+        """A question may wait for long: a debugger that comes meanwhile may answer it as well."""
+        self.questions[request.call_id] = asyncio.Event()
+        listening = asyncio.ensure_future(self._listen(request.call_id))
+        await asyncio.sleep(0)  # it listens before anybody is asked
+        own = asyncio.ensure_future(perform(request))
+        here = (asyncio.get_running_loop(), asyncio.Event())
+        arriving = asyncio.ensure_future(here[1].wait())
+        self._waiting.append(here)
+        try:
+            while not own.done():
+                if (watcher := self.watcher) is not None:
+                    return await watcher.performing(request, lambda _: own)
+                await asyncio.wait({own, arriving}, return_when=asyncio.FIRST_COMPLETED)
+            return own.result()
+        finally:
+            self._waiting.remove(here)
+            self.questions.pop(request.call_id, None)
+            for task in (listening, arriving, own):
+                task.cancel()
+
+    async def _listen(self, call_id: str) -> None:
+        async for event in Events(self.turn.turn_id, None, SIZE, over=False):
+            if event.name == "approval" and event.values[0].call_id == call_id:
+                self.questions[call_id].set()
+                return
+
+    def opened(self) -> None:
+        """Somebody runs the turn now."""
+        self.running = True
+        if self._desk is not None:
+            self._desk.opened(self)
+
+    def closed(self, ended: bool) -> None:
+        """Nobody runs it any more."""
+        self.running = False
+        if self._desk is not None:
+            self._desk.closed(self)
+        if self.watcher is not None:
+            self.watcher.closed(ended)
+
+    async def passed(self) -> None:
+        """Wait for as long as the debugger wants it."""
+        if self.watcher is not None:
+            await self.watcher.passing()
+
+    def happened(self, what: Exchange | Step) -> None:
+        if self.watcher is not None:
+            self.watcher.happened(what)
+
+
+GATES: weakref.WeakValueDictionary[str, Gate] = weakref.WeakValueDictionary()
+"""The turns of this process by their id, for debuggers in it."""

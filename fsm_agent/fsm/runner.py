@@ -1,0 +1,153 @@
+"""The runner: run the state's generator, perform what it asks for, let the table choose, write it down. Nothing else.
+
+It knows no model, no tool and no table of its own; any turn with the members of ``RunnableTurn`` can be run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from typing import Any, Protocol
+
+from fsm_agent.errors import JournalError
+from fsm_agent.fsm.journal import UNKNOWN, Exchange, Journal, Step
+from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.table import Row
+from fsm_agent.fsm.turn_protocol import TurnLike
+
+__all__ = ["CRASHED", "Exchange", "Perform", "RunnableTurn", "Runner", "State", "Step"]
+
+CRASHED = "crashed"
+"""The event that every state has for a bug of ours."""
+
+State = Callable[[Any], Generator[Any, Any, str | None]]
+Perform = Callable[[Any], Awaitable[Any]]
+
+
+class RunnableTurn(TurnLike, Protocol):
+    """What the runner needs besides what the machine needs."""
+
+    turn_id: str
+
+    def arrive(self, row: Row) -> None:
+        """The row that was just taken: what it spent is what the new state does first."""
+
+    def crash(self, error: BaseException) -> None:
+        """A bug of ours, kept for the explanation at the end."""
+
+
+class Runner:
+    """One turn, moved step by step. ``on_move`` is told of every step after it was journalled. ``machine``, ``states``,
+    ``perform`` and ``journal`` are what it was made with, so that a debugger can run the same turn at a gate."""
+
+    def __init__(
+        self,
+        turn: RunnableTurn,
+        machine: Machine,
+        states: Mapping[str, State],
+        perform: Perform,
+        journal: Journal,
+        on_move: Callable[[Step], None] = lambda step: None,
+    ) -> None:
+        self.turn = turn
+        self.ended = False
+        self.machine, self.states, self.perform = machine, states, perform
+        self.journal, self.on_move = journal, on_move
+        self._visit: Generator[Any, Any, str | None] | None = None
+        self._asking: Any = None
+        self._reply: Any = None
+        self._ordinal = 0
+        self._entered = 0.0
+
+    async def step(self) -> Step | None:
+        """Run the state to its end and make one move. ``None`` when the final state has done its work."""
+        while True:
+            happened = await self.step_into()
+            if not isinstance(happened, Exchange):
+                return happened
+
+    async def step_into(self) -> Exchange | Step | None:
+        """One request and its reply, or the move at the end of the state; ``None`` when the turn has ended."""
+        if self.ended:
+            return None
+        if self._asking is not None:  # whoever ran the turn was cancelled while this was performed
+            return await self._exchange(self._asking)
+        if self._visit is None:
+            self._visit, self._reply, self._ordinal = self.states[self.turn.state](self.turn), None, 0
+            self._entered = time.perf_counter()
+        try:
+            asked = self._visit.send(self._reply)
+        except StopIteration as stop:
+            return await self._leave(stop.value)
+        except Exception as error:
+            return await self._crash(error)
+        return await self._exchange(asked)
+
+    async def _exchange(self, asked: Any) -> Exchange | Step | None:
+        self._asking = asked
+        exchange = Exchange(self.turn.seq, self.turn.state, self._ordinal, asked)
+        known = await self.journal.asked(exchange)
+        try:
+            replies = await self._perform_all(exchange, known)
+        except JournalError:
+            raise
+        except Exception as error:
+            return await self._crash(error)
+        self._asking, self._reply = None, replies if isinstance(asked, list) else replies[0]
+        self._ordinal += 1
+        return Exchange(exchange.seq, exchange.state, exchange.ordinal, asked, self._reply)
+
+    async def _perform_all(self, exchange: Exchange, known: Sequence[Any]) -> list[Any]:
+        """The requests of a list run at the same time; a reply that is known is not asked for again."""
+        if len(known) == 1:
+            return [await self._perform_one(exchange, 0, known[0])]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._perform_one(exchange, place, reply)) for place, reply in enumerate(known)]
+        return [task.result() for task in tasks]
+
+    async def _perform_one(self, exchange: Exchange, place: int, known: Any) -> Any:
+        if known is not UNKNOWN:
+            return known
+        began = time.perf_counter()
+        reply = await self.perform(exchange.requests[place])
+        await self.journal.got(exchange, place, reply, time.perf_counter() - began)
+        return reply
+
+    async def _crash(self, error: Exception) -> Step | None:
+        self.turn.crash(error)
+        return await self._leave(CRASHED)
+
+    async def _leave(self, event: str | None) -> Step | None:
+        self._visit = self._asking = None
+        if self.turn.state == self.machine.table.final:
+            self.ended = True
+            return None
+        source = self.turn.state
+        move = self.machine.advance(self.turn, event or "")
+        self.turn.arrive(move.row)
+        step = Step(
+            seq=self.turn.seq,
+            source=source,
+            event=event or "",
+            dest=move.row.dest,
+            row=move.row.id,
+            guards=list(move.guards),
+            changes=list(move.changes),
+            seconds=time.perf_counter() - self._entered,
+            exit=move.row.exit,
+        )
+        await self.journal.moved(step)
+        self.on_move(step)
+        return step
+
+
+async def drive(visit: Generator[Any, Any, str | None], perform: Perform) -> str | None:
+    """Run one state outside of a turn; the event that it reports."""
+    reply: Any = None
+    while True:
+        try:
+            asked = visit.send(reply)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        reply = [await perform(one) for one in asked] if isinstance(asked, list) else await perform(asked)

@@ -1,0 +1,155 @@
+"""What ``fsm-agent verify`` prints: checks, the ranking as the proof, bounds, and a run with very many visits."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import asdict, dataclass
+
+from fsm_agent.fsm.verify.folding import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One verdict: what was checked, for which configurations, on how much, and what was found wrong."""
+
+    name: str
+    scope: str
+    extent: str
+    findings: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One bound: its formula, the ``value`` that no run exceeds under the limits asked about (None without limits) and what the
+    formula says for them, and what is known from below: the number that a ``constructed`` run has under these limits, the
+    ``exact`` one when they are small enough to be searched, and in how many of the small scopes the search ``reached`` the
+    formula."""
+
+    quantity: str
+    caps: bool
+    formula: str
+    legend: tuple[str, ...]
+    value: int | None
+    by_formula: int | None
+    constructed: int | None
+    exact: int | None
+    reached: int
+    scopes: int
+
+    @property
+    def kind(self) -> str:
+        """ "exact" when a run under the limits asked about reaches the value, else "upper"."""
+        return "exact" if self.value is not None and self.value in (self.exact, self.constructed) else "upper"
+
+    @property
+    def basis(self) -> str:
+        """Why it is of its kind, and where it comes from when the formula says more."""
+        if self.value is None or self.by_formula is None:
+            return "for every configuration"
+        said = [self._reached()]
+        if self.value < self.by_formula:
+            how = "exact search" if self.exact is not None else "the flow of runs"
+            said.append(f"from {how}, the formula gives {self.by_formula:,}")
+        return "; ".join(said)
+
+    def _reached(self) -> str:
+        if self.kind == "exact":
+            return "found by exact search" if self.exact is not None else "reached by a constructed run"
+        return "no run was looked for" if self.constructed is None else f"no run is known that has more than {self.constructed:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """A run with very many visits under ``limits``, as parts of row ids; a longest one when ``proved``."""
+
+    quantity: str
+    caps: bool
+    limits: dict[str, int]
+    visits: int
+    moves: int
+    proved: bool
+    rows: tuple[str | Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What ``fsm-agent verify`` prints. ``ok`` is false when a check found something."""
+
+    table: str
+    digest: str
+    states: int
+    lines: int
+    rows: int
+    counters: int
+    checks: tuple[Check, ...]
+    ranking_with_caps: tuple[str, ...]
+    ranking_without_caps: tuple[str, ...]
+    figures: tuple[Figure, ...]
+    worst: Worst | None
+    limits: dict[str, int] | None
+
+    @property
+    def ok(self) -> bool:
+        return all(check.ok for check in self.checks)
+
+    def to_dict(self) -> dict[str, object]:
+        """The report as plain JSON values."""
+        checks = [{**asdict(check), "ok": check.ok} for check in self.checks]
+        figures = [{**asdict(figure), "kind": figure.kind} for figure in self.figures]
+        return {**asdict(self), "ok": self.ok, "checks": checks, "figures": figures}
+
+    def render(self) -> str:
+        """The report as text."""
+        size = f"{self.states} states, {self.lines} (state, event) pairs, {self.rows} rows, {self.counters} counters"
+        text = [f"Table {self.table} ({self.digest}): {size}", "", "Checks"]
+        for check in self.checks:
+            text.append(f"  {'ok  ' if check.ok else 'FAIL'}  {check.name}, {check.scope}: {check.extent}")
+            text += [f"        - {finding}" for finding in check.findings]
+        for title, lines in self._rankings():
+            text += ["", title, *(f"  {line}" for line in lines)]
+        text += self._render_figures()
+        if self.worst:
+            text += ["", *self._render_worst(self.worst)]
+        text += ["", "ok" if self.ok else "FAILED"]
+        return "\n".join(text)
+
+    def _rankings(self) -> list[tuple[str, tuple[str, ...]]]:
+        if not self.ranking_without_caps:
+            return []
+        title = "Ranking (the proof that every turn ends; a primed state has its flag set)"
+        if self.ranking_with_caps == self.ranking_without_caps:
+            return [(title, self.ranking_with_caps)]
+        return [
+            (f"{title}, caps taken away", self.ranking_without_caps),
+            ("The same with the caps", self.ranking_with_caps),
+        ]
+
+    def _render_worst(self, worst: Worst) -> list[str]:
+        kind = "A longest run" if worst.proved else "A long run"
+        caps = "with caps" if worst.caps else "without caps"
+        text = [f"{kind}: {worst.visits:,} {worst.quantity}, {caps}, in {worst.moves:,} moves"]
+        if worst.limits != self.limits:
+            limits = ", ".join(f"{name} {value}" for name, value in worst.limits.items() if value)
+            text += _wrapped(f"with {limits}, all else 0")
+        return [*text, *_wrapped(" → ".join(map(str, worst.rows)))]
+
+    def _render_figures(self) -> list[str]:
+        text: list[str] = ["", "Bounds"] if self.figures else []
+        if self.figures and self.limits:
+            text += _wrapped("for " + ", ".join(f"{name} {value}" for name, value in self.limits.items()))
+        for figure in self.figures:
+            caps = "with caps" if figure.caps else "without caps"
+            value = "" if figure.value is None else f": at most {figure.value:,}"
+            text += [f"  {figure.quantity}, {caps}{value} ({figure.kind}: {figure.basis})", f"      {figure.formula}"]
+            if figure.scopes:
+                text.append(f"      equal to exact search in {figure.reached} of {figure.scopes} small scopes")
+        legend = dict.fromkeys(line for figure in self.figures for line in figure.legend)
+        return [*text, *(f"  where {line}" for line in legend)]
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 116, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)

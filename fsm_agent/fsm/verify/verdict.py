@@ -1,0 +1,120 @@
+"""The whole verdict about a table: the proofs, bounds, and their comparison with exact search and with constructed runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fsm_agent.fsm.table import Row, Table
+from fsm_agent.fsm.verify.below import Known, all_known, worst
+from fsm_agent.fsm.verify.bound import Bound, bounds
+from fsm_agent.fsm.verify.cover import row_scripts
+from fsm_agent.fsm.verify.proof import Proof, examine
+from fsm_agent.fsm.verify.ranking import ending_faults
+from fsm_agent.fsm.verify.report import Check, Figure, Report, Worst
+from fsm_agent.fsm.verify.scopes import Scope, small_scopes
+
+EVERY = "every configuration"
+
+
+def verify_table(
+    table: Table, limits: Mapping[str, int] | None = None, *, watch: tuple[str, ...] = (), small: bool = True
+) -> Report:
+    """Check a table and bound its turns.
+
+    ``limits`` are the values of all limits that guards read; without them bounds are formulas only. ``watch`` are the
+    states whose visits are bounded, by default those that a cap counts. ``small=False`` leaves out all that searches:
+    small scopes, dead rows, runs that reach the bounds. Faults are findings of the report; ``TableError`` is raised
+    only for guards outside the guard language.
+    """
+    proof = examine(table)
+    checks = _proved(proof, table)
+    if not all(check.ok for check in checks):
+        return _report(table, proof, checks, (), None, limits)
+    found = bounds(proof.without_caps, proof.with_caps, watch)
+    scopes: tuple[Scope, ...] = ()
+    if small:
+        scopes, missed = small_scopes(table)
+        checks += (_alive(table, scopes, missed), _sound(found, scopes))
+    known = all_known(table, proof, found, limits, runs=small)
+    figures = tuple(_figure(bound, limits, below, scopes) for bound, below in zip(found, known, strict=True))
+    return _report(table, proof, checks, figures, worst(table, found, known, limits, scopes), limits)
+
+
+def _report(
+    table: Table,
+    proof: Proof,
+    checks: tuple[Check, ...],
+    figures: tuple[Figure, ...],
+    worst: Worst | None,
+    limits: Mapping[str, int] | None,
+) -> Report:
+    return Report(
+        table=table.name,
+        digest=table.digest,
+        states=len(table.states),
+        lines=len(table.by_event),
+        rows=len(table.rows),
+        counters=len(table.counters),
+        checks=checks,
+        ranking_with_caps=tuple(proof.with_caps.lines()) if proof.with_caps.ends else (),
+        ranking_without_caps=tuple(proof.without_caps.lines()) if proof.without_caps.ends else (),
+        figures=figures,
+        worst=worst,
+        limits=None if limits is None else dict(limits),
+    )
+
+
+def _proved(proof: Proof, table: Table) -> tuple[Check, ...]:
+    graph = proof.with_caps.graph
+    shape = f"{len(graph.locations)} locations, {len(graph.edges)} edges"
+    checks = [
+        ("exactly one row is open", f"{proof.regions} regions of {len(table.by_event)} pairs", proof.partition),
+        ("no state is stuck or out of reach", shape, proof.structure),
+        ("no counter passes its maximum", f"{len(table.counters)} counters", proof.counters),
+        ("every turn ends", shape, ending_faults(proof.with_caps)),
+    ]
+    if any(counter.cap for counter in table.counters):
+        free = proof.without_caps.graph
+        extent = f"{len(free.locations)} locations, {len(free.edges)} edges"
+        checks.append(("every turn ends, caps taken away", extent, ending_faults(proof.without_caps)))
+    return tuple(Check(name, EVERY, extent, tuple(map(str, faults))) for name, extent, faults in checks)
+
+
+def _alive(table: Table, scopes: tuple[Scope, ...], missed: tuple[Row, ...]) -> Check:
+    """Rows that no scope takes are searched for again under larger limits, where exact search has too many pairs."""
+    taken = {row.id for script in row_scripts(table) for row in script.rows} if missed else set()
+    dead = (row.id for row in missed if row.id not in taken)
+    findings = tuple(f"{row}: no run takes it in any of the scopes; remove the rung" for row in dead)
+    return Check("no row is dead", f"{len(scopes)} small scopes", f"{len(table.rows)} rows", findings)
+
+
+def _sound(found: tuple[Bound, ...], scopes: tuple[Scope, ...]) -> Check:
+    """Every formula against the exact search: never below it."""
+    findings = []
+    for bound in found:
+        for scope, exact in _exact(bound, scopes):
+            if bound.value(scope.limits) < exact:
+                findings.append(f"{bound.name}: {bound.text} is below {exact}, reached with {scope.limits}")
+    pairs = sum(len(scope.found.pairs) for scope in scopes)
+    return Check("no bound is below the exact search", f"{len(scopes)} small scopes", f"{pairs:,} pairs", tuple(findings))
+
+
+def _figure(bound: Bound, limits: Mapping[str, int] | None, known: Known | None, scopes: tuple[Scope, ...]) -> Figure:
+    compared = [(bound.value(scope.limits), exact) for scope, exact in _exact(bound, scopes)]
+    return Figure(
+        quantity=bound.name,
+        caps=bound.caps,
+        formula=bound.text,
+        legend=tuple(bound.legend),
+        value=known.most if known else None,
+        by_formula=None if limits is None else bound.value(limits),
+        constructed=known.constructed if known else None,
+        exact=known.exact if known else None,
+        reached=sum(value == exact for value, exact in compared),
+        scopes=len(compared),
+    )
+
+
+def _exact(bound: Bound, scopes: tuple[Scope, ...]) -> list[tuple[Scope, int]]:
+    fitting = [scope for scope in scopes if scope.caps == bound.caps]
+    return [(scope, scope.found.most_visits(bound.states or None)) for scope in fitting]

@@ -1,0 +1,57 @@
+"""What goes to the model with a message of the user and is not theirs: what a memory recalls, what a callback adds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fsm_agent.conversation.effects import Prefetched, Saved
+from fsm_agent.conversation.messages import Message
+from fsm_agent.memory.external import ExternalMemory
+from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.runtime.turn_inbox import SignalBox
+from fsm_agent.support.texts import shorten
+
+MOST = 20_000
+"""Characters of one source; a longer text is saved to a file, and its beginning and end are sent."""
+PREVIEW = 4_000
+
+
+class Recall:
+    """The sources of one agent. Without any it answers nothing at once."""
+
+    def __init__(self, memory: ExternalMemory | None, callbacks: Callbacks, signals: SignalBox) -> None:
+        self._memory, self._callbacks, self._signals = memory, callbacks, signals
+
+    @property
+    def there(self) -> bool:
+        return self._memory is not None or self._callbacks.has("context")
+
+    async def prefetch(self, session_id: str, text: str, spill: Callable[[str], Saved]) -> Prefetched:
+        found, problem = "", ""
+        if self._memory is not None:
+            found, problem = await self._memory.prefetch(session_id, text, self._signals.event())
+        added = await self._callbacks.ask("context", text)
+        parts = [_bounded(part, spill) for part in (found, added) if isinstance(part, str) and part.strip()]
+        return Prefetched("\n\n".join(parts), problem)
+
+    async def preserve(self, rows: Sequence[Message]) -> Prefetched:
+        if self._memory is None:
+            return Prefetched()
+        return Prefetched(*await self._memory.pre_compress(rows, self._signals.event()))
+
+    def sync(self, user: str, answer: str) -> None:
+        if self._memory is not None:
+            self._memory.sync(user, answer)
+
+    async def aclose(self) -> None:
+        if self._memory is not None:
+            await self._memory.aclose()
+
+
+def _bounded(text: str, spill: Callable[[str], Saved]) -> str:
+    text = text.strip()
+    if len(text) <= MOST:
+        return text
+    saved = spill(text)
+    where = f"the whole text is in {saved.path}" if saved.path else f"it could not be saved: {saved.error}"
+    return shorten(text, PREVIEW, where)

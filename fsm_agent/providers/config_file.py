@@ -1,0 +1,126 @@
+"""``config.toml`` in the home directory: what every agent of this home begins with, unless it is told otherwise.
+
+::
+
+    model = "work:qwen3-coder"                  # where no argument and no FSM_AGENT_MODEL names one
+    fallbacks = ["openai:gpt-5-mini", { model = "local:phi", base_url = "http://127.0.0.1:8080/v1" }]
+
+    [settings]                                  # names and ranges: ``fsm-agent config list``
+    max_iterations = 40
+    compression.threshold = 0.6
+
+    [providers.work]                            # then "work:<model>" is a model
+    base_url = "https://llm.example.org/v1"
+    key_env = "WORK_API_KEY"
+
+    [mcp.servers.time]                          # see ``fsm_agent.toolsets.mcp``
+    command = ["mcp-server-time"]
+
+An argument wins over the environment, the environment over this file, and the file over the defaults. Keys of providers do not
+belong here: ``key_env`` names the variable that holds one.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fsm_agent.errors import ConfigError
+from fsm_agent.providers.choose import Choice, choose
+from fsm_agent.providers.own import profiles_of
+from fsm_agent.providers.probe import local_models
+from fsm_agent.providers.profiles import PROFILES, Profile
+from fsm_agent.settings.model import Settings
+
+CONFIG = "config.toml"
+MAX_BYTES = 1_000_000
+KEYS = ("model", "fallbacks", "auxiliary", "settings", "providers", "mcp")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A config file. ``fallbacks`` and ``auxiliary`` are entries like the argument ``fallbacks`` of ``Agent``. ``profiles``: the
+    known providers and the file's own. ``mcp``: see ``fsm_agent.toolsets.mcp.config``."""
+
+    path: Path
+    model: str | None = None
+    fallbacks: tuple[Mapping[str, Any], ...] = ()
+    auxiliary: tuple[Mapping[str, Any], ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    profiles: Mapping[str, Profile] = field(default_factory=lambda: PROFILES)
+    mcp: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def chooser(self) -> Callable[..., Choice]:
+        """``fsm_agent.providers.choose.choose`` in this environment, with the file's model and providers."""
+        return partial(choose, env=os.environ, probe=local_models, profiles=self.profiles, configured=self.model)
+
+
+def config_of(home: Path) -> Config:
+    """The config file of a home directory; an empty one when there is none. Raises ``ConfigError`` that names the file, what is
+    wrong in it, and what is allowed."""
+    path = home / CONFIG
+    raw = _read(path)
+    try:
+        return checked_config(path, raw) if raw else Config(path)
+    except ConfigError as error:
+        raise ConfigError(f"in {path}: {error}") from None
+
+
+def checked_config(path: Path, raw: Mapping[str, Any]) -> Config:
+    """What a file with these tables says. Raises ``ConfigError``."""
+    if unknown := [name for name in raw if name not in KEYS]:
+        hint = "; settings belong under [settings]" if unknown[0] in Settings.model_fields else ""
+        raise ConfigError(f"unknown key {unknown[0]}", None, ", ".join(KEYS) + hint)
+    model = raw.get("model")
+    if model is not None and not isinstance(model, str):
+        raise ConfigError("model has the wrong type", model, '"<provider>:<model>"')
+    settings = _table(raw, "settings")
+    Settings.of(settings)
+    return Config(
+        path,
+        model=model,
+        fallbacks=_entries(raw, "fallbacks"),
+        auxiliary=_entries(raw, "auxiliary"),
+        settings=settings,
+        profiles=profiles_of(_table(raw, "providers")),
+        mcp=_table(raw, "mcp"),
+    )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ConfigError("the config file is too large", str(path), f"up to {MAX_BYTES:,} bytes")
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise ConfigError(f"the config file cannot be read ({error.strerror})", str(path), "a readable file, or none") from None
+    except UnicodeDecodeError:
+        raise ConfigError("the config file cannot be read", str(path), "a text file in UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the config file is no TOML: {error}", str(path), "see https://toml.io") from None
+
+
+def _table(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    table = raw.get(name, {})
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{name} has the wrong type", table, f"a table, [{name}]")
+    return table
+
+
+def _entries(raw: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], ...]:
+    """Models in the order in which they are tried; a text is short for a table with nothing but a model."""
+    given = raw.get(name, [])
+    if not isinstance(given, list) or not all(isinstance(one, (str, Mapping)) for one in given):
+        raise ConfigError(f"{name} has the wrong type", given, 'a list of "<provider>:<model>" or { model = …, base_url = … }')
+    entries = tuple({"model": one} if isinstance(one, str) else one for one in given)
+    if any("api_key" in entry for entry in entries):
+        raise ConfigError(f"{name} holds a key", "api_key", "key_env in [providers.NAME], which names the variable that holds it")
+    return entries

@@ -1,0 +1,195 @@
+"""The primary provider and its fallbacks: which one is in use, with which key, and when to go back."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fsm_agent.conversation.effects import Rekey, Runtime, Switched
+from fsm_agent.errors import ConfigError
+from fsm_agent.providers.choose import Choice
+from fsm_agent.providers.credentials import KeyPool
+from fsm_agent.providers.profiles import PROFILES
+from fsm_agent.runtime.ports import Clock, ModelPort
+from fsm_agent.settings.model import Settings
+
+FALLBACK_KEYS = ("model", "base_url", "api_key", "api_mode", "context_window")
+PortFactory = Callable[[Choice], ModelPort]
+Chooser = Callable[..., Choice]
+"""``fsm_agent.providers.choose.choose`` for an environment, with what a user may say of a model left open."""
+
+
+@dataclass(slots=True)
+class Backend:
+    """One entry of the chain."""
+
+    choice: Choice
+    keys: KeyPool
+    port: ModelPort
+    streaming: bool = True
+
+    @property
+    def identity(self) -> tuple[object, str]:
+        """Who answers: an address and a model. A port without an address is only the same as itself."""
+        return (self.choice.base_url or self.port, self.choice.model)
+
+
+class Backends:
+    """The chain. Within a turn the index only moves forward; a new turn goes back to the primary unless it is cooling down.
+
+    ``notices``: entries that cannot be used, in words, for the first turn.
+    """
+
+    def __init__(self, primary: Backend, fallbacks: Sequence[Backend], settings: Settings, clock: Clock) -> None:
+        self._chain = [primary, *fallbacks]
+        self._index = 0
+        self._settings, self._clock = settings, clock
+        self._primary_ready_at = 0.0
+
+    @property
+    def current(self) -> Backend:
+        return self._chain[self._index]
+
+    @property
+    def chain(self) -> Sequence[Backend]:
+        """The primary and its fallbacks."""
+        return tuple(self._chain)
+
+    def ports(self) -> list[ModelPort]:
+        return [backend.port for backend in self._chain]
+
+    async def new_turn(self) -> tuple[Runtime, str]:
+        """Go back to the primary if it may be used again. A notice says so when it may not."""
+        now, notice = self._clock.now(), ""
+        if self._index and now >= self._primary_ready_at:
+            self._index = 0
+        elif self._index:
+            rest = self._primary_ready_at - now
+            notice = f"still on {self._name(self.current)}: {self._name(self._chain[0])} is resting for {rest:.0f} s more"
+        for backend in self._chain:
+            backend.keys.new_turn(now)
+        problem = await self._use_key()
+        return self.runtime(), "; ".join(filter(None, (notice, problem)))
+
+    async def resume(self, before: Runtime) -> tuple[Runtime, str]:
+        """Go to the entry that a turn was on in another process. When this chain has none like it, the primary is taken, and the
+        notice says so."""
+        runtime, notice = await self.new_turn()
+        wanted = (before.provider, before.model, before.base_url)
+        for index, backend in enumerate(self._chain):
+            at = backend.choice.runtime(primary=index == 0)
+            if (at.provider, at.model, at.base_url) == wanted:
+                self._index, backend.streaming = index, backend.streaming and before.streaming
+                problem = await self._use_key()
+                return replace(self.runtime(), window=before.window), "; ".join(filter(None, (notice, problem)))
+        was, now = f"{before.provider}:{before.model}", self._name(self.current)
+        other = f"the turn ran on {was}, which this agent does not have; it goes on with {now}"
+        return runtime, "; ".join(filter(None, (notice, other)))
+
+    def runtime(self) -> Runtime:
+        """What the turn may know of the chain."""
+        backend, rest = self.current, self._usable_after()
+        return replace(
+            backend.choice.runtime(primary=self._index == 0),
+            streaming=backend.streaming,
+            usable_fallbacks=len(rest),
+            possible_rekeys=max(each.keys.possible_rekeys for each in (backend, *rest)),
+            next_window=rest[0].choice.window if rest else None,
+        )
+
+    def stop_streaming(self) -> Switched:
+        self.current.streaming = False
+        return Switched(True, self.runtime())
+
+    async def switch(self, cooldown: bool, wider_than: int | None) -> Switched:
+        """Go to the next entry that differs from the one in use and, if asked for, has a wider window."""
+        rest = [
+            backend
+            for backend in self._usable_after()
+            if wider_than is None or backend.choice.window is None or backend.choice.window > wider_than
+        ]
+        if cooldown and self._index == 0:
+            self.rest_primary(self._settings.primary_cooldown.rate_limit)
+        if not rest:
+            return Switched(False, self.runtime(), "no fallback is left")
+        self._index = self._chain.index(rest[0])
+        return Switched(True, self.runtime(), await self._use_key())
+
+    def rest_primary(self, seconds: float) -> None:
+        """Turns that begin before the primary is rested stay on the fallback in use."""
+        self._primary_ready_at = max(self._primary_ready_at, self._clock.now() + seconds)
+
+    async def rekey(self, request: Rekey) -> Switched:
+        """Refresh the key in use when that can help, else go to another key."""
+        keys, refused = self.current.keys, ""
+        if request.failure_class == "auth" and keys.refreshable():
+            refused = await keys.refresh()
+            refused = refused or await self._use_key()
+            if not refused:
+                return Switched(True, self.runtime(), "the credential was refreshed")
+        if keys.rotate(self._clock.now(), request.failure_class, request.retry_after):
+            unread = await self._use_key()
+            return Switched(not unread, self.runtime(), unread or "the next key is used")
+        return Switched(False, self.runtime(), refused or "no other key is ready")
+
+    async def rebuild(self) -> Switched:
+        await self.current.port.rebuild()
+        return Switched(True, self.runtime())
+
+    async def _use_key(self) -> str:
+        """Give the port the key in use; why not, when its source cannot say it: the provider's refusal then comes in."""
+        try:
+            self.current.port.use_key(await self.current.keys.key())
+        except Exception as error:
+            return f"the credential could not be read: {type(error).__name__}: {error}"
+        return ""
+
+    def _usable_after(self) -> list[Backend]:
+        """What can still be switched to, each entry once."""
+        seen, rest = [self.current.identity], []
+        for backend in self._chain[self._index + 1 :]:
+            if backend.identity not in seen:
+                seen.append(backend.identity)
+                rest.append(backend)
+        return rest
+
+    @staticmethod
+    def _name(backend: Backend) -> str:
+        return f"{backend.choice.profile.name}:{backend.choice.model}"
+
+
+def fallback_backends(
+    specs: Sequence[Mapping[str, Any]] | None, choose: Chooser, settings: Settings, port: PortFactory
+) -> tuple[list[Backend], list[str]]:
+    """The entries of ``fallbacks=``; an entry without a usable key is left out with a notice. Raises ``ConfigError`` for
+    one that is malformed."""
+    backends, notices = [], []
+    for number, spec in enumerate(specs or (), 1):
+        if not isinstance(spec, Mapping) or "model" not in spec:
+            raise ConfigError(
+                f"fallback {number} is not usable",
+                spec,
+                f"a dict with model and optionally {', '.join(FALLBACK_KEYS[1:])}",
+            )
+        if unknown := sorted(set(spec) - set(FALLBACK_KEYS)):
+            raise ConfigError(f"fallback {number} has an unknown key", unknown[0], ", ".join(FALLBACK_KEYS))
+        try:
+            backends.append(make_backend(dict(spec), choose, settings, port))
+        except ConfigError as error:
+            if not str(error).startswith("no key"):
+                raise
+            notices.append(f"fallback {number} is left out: {error}")
+    return backends, notices
+
+
+def make_backend(spec: Mapping[str, Any], choose: Chooser, settings: Settings, port: PortFactory) -> Backend:
+    """One entry from what a user says of it. ``model`` may be a ``ModelPort``, which is used as it is."""
+    model, given = spec["model"], spec.get("api_key")
+    rng = random.Random(settings.backoff.seed)  # noqa: S311 - a choice among keys, not a secret
+    if hasattr(model, "call"):
+        choice = Choice(PROFILES["scripted"], "scripted", None, (), spec.get("context_window"), "a model port was given")
+        return Backend(choice, KeyPool(given, settings.credential, rng), model)
+    choice = choose(**spec)
+    return Backend(choice, KeyPool(choice.keys if given is None else given, settings.credential, rng), port(choice))

@@ -1,0 +1,213 @@
+"""What a scripted provider answers: one builder for each kind of reply, used by the server and by the scripted model.
+
+===================  =====================================================================================
+``text("hi")``       text, finish ``stop``
+``tools(call(…))``   tool calls, finish ``tool_calls``
+``blank()``          a whole reply with nothing in it
+``reasoning("…")``   reasoning and nothing else
+``length("…")``      text, finish ``length``
+``cut_tool_call()``  a tool call whose arguments stop in the middle, finish ``length``
+``bad_json()``       a tool call whose arguments end in a brace and are no JSON
+``content_filter()`` ``refusal("…")``  the model declined
+``status(500)``      an HTTP error; ``overflow()`` is the 400 of a prompt that is too long
+``drop()``           the connection is closed before any header
+``cut("…")``         text, then the connection breaks in the middle of a chunk
+``no_finish("…")``   text, then the stream ends without a finish reason
+``empty_sse()``      a stream with no chunk in it
+``silence()``        nothing more arrives
+``slow("…", 0.1)``   text with a pause before each delta
+``json_reply(…)``    a whole JSON object although a stream was asked for
+``malformed_chunk()`` a chunk that is no JSON
+``repeat(…)``        these replies for ever
+===================  =====================================================================================
+
+Every builder takes ``usage`` (``None``: not reported), ``model``, and ``on_request`` (called with the request before
+anything is answered).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypedDict, Unpack
+
+from fsm_agent.conversation.messages import Usage
+
+SERVED = Usage(input=10, output=5)
+"""The usage of a reply that does not name its own."""
+
+Shape = Literal["message", "status", "drop", "mute", "empty", "verbatim"]
+End = Literal["done", "eof", "cut", "hold"]
+Hook = Callable[[Any], object]
+
+
+class Options(TypedDict, total=False):
+    """What every builder takes besides its own arguments."""
+
+    usage: Usage | None
+    model: str
+    on_request: Hook | None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One tool call. ``id`` ``None`` lets the server choose a unique one; an empty string sends none."""
+
+    name: str
+    arguments: str
+    id: str | int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer of a scripted provider.
+
+    ``shape``: a message, an HTTP status, a drop before the headers, silence before the headers, a stream without
+    chunks, or a verbatim JSON ``body``. ``end``: how a message ends: whole, at the end of the stream without a finish
+    reason, broken in mid-chunk, or held open. ``whole``: one JSON object even when a stream was asked for. ``raw``:
+    data lines that follow the message as they are. ``overflowed``: the tokens that fit and those that were sent, of a prompt
+    that is too long. ``on_hold`` is called when the reply falls silent.
+    """
+
+    shape: Shape = "message"
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[Call, ...] = ()
+    refusal: str | None = None
+    finish: str | None = "stop"
+    end: End = "done"
+    whole: bool = False
+    raw: tuple[str, ...] = ()
+    status: int = 200
+    body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    overflowed: tuple[int, int] | None = None
+    usage: Usage | None = SERVED
+    model: str = "scripted"
+    delay: float = 0.0
+    on_request: Hook | None = None
+    on_hold: Callable[[], object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """These entries for ever, in turn."""
+
+    entries: tuple[Any, ...]
+
+
+def call(name: str, arguments: Mapping[str, Any] | str | None = None, id: str | int | None = None) -> Call:
+    """A tool call; a string of arguments is sent as it is."""
+    return Call(name, arguments if isinstance(arguments, str) else json.dumps(arguments or {}), id)
+
+
+def text(content: str, **options: Unpack[Options]) -> Reply:
+    return Reply(text=content, **options)
+
+
+def tools(*calls: Call, text: str = "", reasoning: str = "", **options: Unpack[Options]) -> Reply:
+    return Reply(text=text, reasoning=reasoning, calls=calls, finish="tool_calls", **options)
+
+
+def blank(**options: Unpack[Options]) -> Reply:
+    return Reply(**options)
+
+
+def reasoning(content: str, **options: Unpack[Options]) -> Reply:
+    return Reply(reasoning=content, **options)
+
+
+def length(content: str, **options: Unpack[Options]) -> Reply:
+    return Reply(text=content, finish="length", **options)
+
+
+def cut_tool_call(name: str = "echo", arguments: str = '{"text": "abc', **options: Unpack[Options]) -> Reply:
+    return Reply(calls=(call(name, arguments),), finish="length", **options)
+
+
+def bad_json(name: str = "echo", arguments: str = '{"text": }', **options: Unpack[Options]) -> Reply:
+    return Reply(calls=(call(name, arguments),), finish="tool_calls", **options)
+
+
+def content_filter(content: str = "", **options: Unpack[Options]) -> Reply:
+    return Reply(text=content, finish="content_filter", **options)
+
+
+def refusal(content: str, **options: Unpack[Options]) -> Reply:
+    """A refusal in its own field, with no text beside it."""
+    return Reply(refusal=content, **options)
+
+
+def status(code: int, body: Any = None, headers: Mapping[str, str] | None = None, **options: Unpack[Options]) -> Reply:
+    """An HTTP error. ``body`` is sent as JSON, or as it is when it is a string; by default a message with the code."""
+    if body is None:
+        body = {"error": {"message": f"scripted status {code}", "type": "scripted", "code": None}}
+    return Reply(shape="status", status=code, body=body, headers=headers or {}, **options)
+
+
+def overflow(limit: int = 8192, used: int | None = None, **options: Unpack[Options]) -> Reply:
+    """The 400 of a prompt of ``used`` tokens that does not fit into ``limit``."""
+    used = limit * 2 if used is None else used
+    message = (
+        f"This model's maximum context length is {limit} tokens. However, your messages resulted in "
+        f"{used} tokens. Please reduce the length of the messages."
+    )
+    error = {"message": message, "type": "invalid_request_error", "code": "context_length_exceeded"}
+    return replace(status(400, {"error": {**error, "param": "messages"}}, **options), overflowed=(limit, used))
+
+
+def drop(**options: Unpack[Options]) -> Reply:
+    return Reply(shape="drop", **options)
+
+
+def cut(content: str = "", *calls: Call, **options: Unpack[Options]) -> Reply:
+    return Reply(text=content, calls=calls, finish=None, end="cut", **options)
+
+
+def no_finish(content: str = "", *calls: Call, **options: Unpack[Options]) -> Reply:
+    return Reply(text=content, calls=calls, finish=None, end="eof", **options)
+
+
+def empty_sse(**options: Unpack[Options]) -> Reply:
+    return Reply(shape="empty", **options)
+
+
+def silence(
+    after: Literal["connect", "headers"] | str = "headers",
+    hook: Callable[[], object] | None = None,
+    **options: Unpack[Options],
+) -> Reply:
+    """Nothing more arrives: before the headers (``"connect"``), after them (``"headers"``), or after any other text.
+
+    ``hook`` is called when the silence begins; moving a fake clock there makes a watchdog act without a real wait.
+    """
+    if after == "connect":
+        return Reply(shape="mute", on_hold=hook, **options)
+    return Reply(text="" if after == "headers" else after, finish=None, end="hold", on_hold=hook, **options)
+
+
+def slow(content: str | Reply, delay: float, **options: Unpack[Options]) -> Reply:
+    """Text, or another reply, with a pause of ``delay`` seconds before each delta, the first included."""
+    return replace(content if isinstance(content, Reply) else text(content), delay=delay, **options)
+
+
+def json_reply(body: Any, **options: Unpack[Options]) -> Reply:
+    """One JSON object although a stream was asked for: the message of another reply, or any value as it is."""
+    if isinstance(body, Reply):
+        return Reply(
+            text=body.text, reasoning=body.reasoning, calls=body.calls, refusal=body.refusal, finish=body.finish,
+            whole=True, **options,
+        )  # fmt: skip
+    return Reply(shape="verbatim", body=body, **options)
+
+
+def malformed_chunk(content: str = "", chunk: str = '{"choices": [{', **options: Unpack[Options]) -> Reply:
+    return Reply(text=content, finish=None, end="eof", raw=(chunk,), **options)
+
+
+def repeat(*entries: Any) -> Repeat:
+    """These replies for ever; the last entry of a script."""
+    if not entries:
+        raise ValueError("repeat needs at least one reply")
+    return Repeat(entries)

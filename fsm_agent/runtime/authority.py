@@ -1,0 +1,49 @@
+"""Authority is never data: what a turn may do follows from the agent that runs it, and from a person, now.
+
+A journal, a file that was imported, an edit of a fork, the description of a tool and the reply of a provider
+tell what was said and done. None of them can allow anything: not by what it says of a tool, nor by a rule, an
+address or a yes that stands in it. What is stored may only make a turn more careful: a call that was once
+unsafe stays so, a no stays a no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from fsm_agent.conversation.call_key import signature
+from fsm_agent.conversation.effects import Approval, AskApproval, RunTool, ToolSpec
+
+FIELDS = frozenset({"attended", "auxiliary", "has_memory", "runtime", "tools", "workdir"})
+"""Fields of a turn that one which goes on has from its agent, whatever is stored of them."""
+SETTINGS = ("approval", "credential", "delegation", "mcp", "memory", "store", "web")
+"""Groups of settings likewise. The others (limits, budgets, patience) are those that the turn was begun with."""
+
+
+class Admission:
+    """The calls of one turn that may run: those of tools that need no yes, and those that got one while this
+    process ran the turn, whoever gave it. Held in memory alone, so that nothing that is stored can put a call
+    in."""
+
+    def __init__(self) -> None:
+        self._free: frozenset[str] = frozenset()
+        self._granted: set[tuple[str, str]] = set()
+
+    def opened(self, tools: Iterable[ToolSpec]) -> None:
+        """These are the tools of the turn, as the rules have it."""
+        self._free = frozenset(tool.name for tool in tools if tool.approval == "never")
+
+    def free(self, name: str) -> bool:
+        """Does a call of this tool need no yes?"""
+        return name in self._free
+
+    def answered(self, request: AskApproval, answer: Approval) -> None:
+        if answer.granted:
+            self._granted.add(_call(request))
+
+    def admits(self, request: RunTool) -> bool:
+        return self.free(request.name) or _call(request) in self._granted
+
+
+def _call(request: Any) -> tuple[str, str]:
+    return request.call_id, signature(request.name, request.arguments)

@@ -1,0 +1,183 @@
+"""Telling the outside what a turn is doing. All callbacks are optional, sync or async, and none can hurt the turn.
+
+Names and arguments (a callback may declare fewer parameters than it is given):
+
+====================  =====================================================================================
+tool_start            call_id, name, arguments
+tool_complete         call_id, name, arguments, result text, status
+tool_progress         "started", "completed" or "risk" (suspicious content in a result), name, preview
+thinking              True when the model is waited for, False at its first sign of life
+reasoning             text
+stream_delta          text, or None at a boundary
+speech_delta          the same, for a second sink such as a voice
+tool_gen              name of a tool call that the model began to write
+interim_assistant     text next to tool calls
+step                  iteration (from 1), what the tools of the iteration before did
+status                one line for people
+transition            turn id, source, event, dest, counters
+event                 name, data: turn:end, session:compress, memory:review; child:start, child:tool, child:status, child:end,
+                      child:report (a task in the background has ended)
+context               the user's text; answers a text that goes to the model with it and is not stored, or None
+transform             the final text; answers another text, or None to leave it
+approval              ``AskApproval``; answers True, False, "once", "session", "always", "deny", or an ``Approval``
+clarify               question, up to four choices; answers a text, or None for no answer
+before_tool           name, arguments; answers None, "approve" (no need to ask a person), "block" or ("block", why)
+after_tool            name, arguments, result text, status; answers the text that the model gets instead, or None
+====================  =====================================================================================
+
+``turn.events()`` has the same as values (``fsm_agent.runtime.events``), and says when a person is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from fsm_agent.errors import ConfigError
+from fsm_agent.runtime import events
+from fsm_agent.support.threads import in_daemon_thread
+
+log = logging.getLogger(__name__)
+
+CHANNELS = (
+    "tool_start",
+    "tool_complete",
+    "tool_progress",
+    "thinking",
+    "reasoning",
+    "stream_delta",
+    "speech_delta",
+    "tool_gen",
+    "interim_assistant",
+    "step",
+    "status",
+    "transition",
+    "event",
+    "approval",
+    "clarify",
+    "before_tool",
+    "after_tool",
+    "context",
+    "transform",
+)
+SECOND_SINK = {"stream_delta": "speech_delta"}
+
+
+class Callbacks:
+    """The user's functions by channel, wrapped so that they cannot raise into the turn.
+
+    ``emit`` never waits: an async callback is queued behind those before it. ``drain`` waits for all of them.
+    """
+
+    def __init__(self, source: object | Mapping[str, Callable[..., Any]] | None = None) -> None:
+        self._functions = _functions_of(source)
+        self._tail: asyncio.Task[None] | None = None
+
+    def elsewhere(self) -> Callbacks:
+        """The same functions for work in another event loop: a queue of async callbacks belongs to one."""
+        other = Callbacks()
+        other._functions = self._functions
+        return other
+
+    def has(self, channel: str) -> bool:
+        return channel in self._functions
+
+    def hears(self, channel: str) -> bool:
+        """Does anybody listen to this channel? What is costly to tell is only made then."""
+        return channel in self._functions or events.listened_to()
+
+    def emit(self, channel: str, *values: Any) -> None:
+        self.announce(channel, *values)
+        self._call(channel, values)
+        if channel in SECOND_SINK:
+            self._call(SECOND_SINK[channel], values)
+
+    def announce(self, channel: str, *values: Any) -> None:
+        """Only to those who listen to the events of the turn."""
+        if events.listened_to():
+            events.publish(channel, values)
+
+    def _call(self, channel: str, values: tuple[Any, ...]) -> None:
+        function = self._functions.get(channel)
+        if function is None:
+            return
+        try:
+            answer = function(*values)
+        except Exception:
+            log.warning("callback %s failed", channel, exc_info=True)
+            return
+        if inspect.isawaitable(answer):
+            self._tail = asyncio.ensure_future(self._after(self._tail, answer, channel))
+
+    async def drain(self) -> None:
+        """Wait until every queued async callback has run."""
+        while self._tail is not None and not self._tail.done():
+            await asyncio.wait({self._tail})
+
+    async def ask(self, channel: str, *values: Any) -> Any:
+        """Call a function that answers and may block (it runs in a thread). ``None`` when absent or failing."""
+        try:
+            return await self.demand(channel, *values)
+        except Exception:
+            log.warning("callback %s failed", channel, exc_info=True)
+            return None
+
+    async def demand(self, channel: str, *values: Any) -> Any:
+        """``ask`` for those to whom a failure is no answer: raises what the function raises."""
+        function = self._functions.get(channel)
+        if function is None:
+            return None
+        if function.is_async:
+            return await function(*values)
+        answer = await in_daemon_thread(function, *values)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    @staticmethod
+    async def _after(before: asyncio.Task[None] | None, answer: Awaitable[Any], channel: str) -> None:
+        if before is not None and not before.done():
+            await asyncio.wait({before})
+        try:
+            await answer
+        except Exception:
+            log.warning("callback %s failed", channel, exc_info=True)
+
+
+class _Function:
+    """A callback that takes as many of the values as it declares."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self.is_async = inspect.iscoroutinefunction(function)
+        self._most = _parameters(function)
+
+    def __call__(self, *values: Any) -> Any:
+        return self._function(*(values if self._most is None else values[: self._most]))
+
+
+def _parameters(function: Callable[..., Any]) -> int | None:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return None
+    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+
+
+def _functions_of(source: object | Mapping[str, Callable[..., Any]] | None) -> dict[str, _Function]:
+    if source is None:
+        return {}
+    if isinstance(source, Mapping):
+        unknown = sorted(set(source) - set(CHANNELS))
+        if unknown:
+            raise ConfigError(f"unknown callback {unknown[0]!r}", unknown[0], ", ".join(CHANNELS))
+        found = dict(source)
+    else:
+        found = {name: getattr(source, name) for name in CHANNELS if getattr(source, name, None) is not None}
+    for name, function in found.items():
+        if not callable(function):
+            raise ConfigError(f"callback {name} cannot be called", function, "a function, sync or async")
+    return {name: _Function(function) for name, function in found.items()}

@@ -1,0 +1,50 @@
+"""The doors through which a turn touches the world. Every port has a public fake in ``fsm_agent.testing``."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fsm_agent.conversation.effects import Failure, ModelRequest
+from fsm_agent.conversation.messages import ModelReply
+
+
+class Clock(Protocol):
+    """Time. Every wait and watchdog of a turn goes through it. Seconds."""
+
+    def now(self) -> float: ...
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class StreamSink(Protocol):
+    """Where a model port reports what arrives, as it arrives. All methods return at once and never raise."""
+
+    def alive(self) -> None:
+        """A real chunk arrived (keep-alives are none)."""
+
+    def text(self, delta: str) -> None: ...
+    def reasoning(self, delta: str) -> None: ...
+    def tool(self, name: str) -> None:
+        """A tool call's name is known; once for each call."""
+
+    def unsent(self) -> None:
+        """The call is cancelled before its request left: no byte of it was handed to a connection. A call that
+        ends without this counts as sent."""
+
+
+class ModelPort(Protocol):
+    """One provider, model and endpoint.
+
+    ``call`` never raises for what a provider or network does: it returns a ``Failure``. It is cancelled (asyncio) by the
+    caller on interrupt and by the watchdog; the connection must then be closed before it returns, and
+    ``sink.unsent()`` be called if the request never left. A port that must get ready first (load an SDK, for
+    instance) may have an ``async def ready()``: the watchdog does not count its time.
+    """
+
+    async def call(self, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure: ...
+    def use_key(self, key: str) -> None:
+        """Use another key from the next call on."""
+
+    async def rebuild(self) -> None:
+        """Drop every connection; the next call makes new ones."""
+
+    async def aclose(self) -> None: ...

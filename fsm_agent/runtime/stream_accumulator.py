@@ -1,0 +1,95 @@
+"""What arrives of a reply while it arrives: shown to the callbacks, kept for an interrupt, timed for the watchdog."""
+
+from __future__ import annotations
+
+from fsm_agent.conversation.thinking_filter import ThinkScrubber
+from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.runtime.deadline import Stopwatch
+from fsm_agent.runtime.ports import Clock
+from fsm_agent.support.texts import clean, clean_piece
+
+
+class LiveReply:
+    """The ``StreamSink`` of one attempt. ``shown`` is the visible text so far, ``thoughts`` the reasoning; nothing of a
+    ``quiet`` attempt (a summary) is shown. A closed sink ignores what still comes from a superseded attempt."""
+
+    def __init__(self, clock: Clock, callbacks: Callbacks, *, quiet: bool = False, paragraph: bool = False) -> None:
+        self._since_chunk = Stopwatch(clock)
+        self._begun, self._held_back = False, False
+        self._shown: list[str] = []  # joined when asked for: adding to one long text would copy all of it for each piece
+        self._thoughts: list[str] = []
+        self._half = ""
+        self.tool_begun = False
+        self._callbacks = callbacks
+        self._scrubber = ThinkScrubber()
+        self._quiet, self._paragraph = quiet, paragraph
+        self._waiting, self._closed = True, False
+
+    @property
+    def shown(self) -> str:
+        return "".join(self._shown)
+
+    @property
+    def thoughts(self) -> str:
+        return "".join(self._thoughts)
+
+    @property
+    def sent(self) -> bool:
+        """May the provider have got the request? As soon as the port has it, unless that says it never left."""
+        return self._begun and not self._held_back
+
+    def begin(self) -> None:
+        """The port is ready and gets the request: silence counts from now on."""
+        self._begun = True
+        self._since_chunk.restart()
+
+    def silence(self) -> float:
+        """Seconds since the last chunk."""
+        return self._since_chunk.elapsed() if self._begun else 0.0
+
+    def unsent(self) -> None:
+        self._held_back = True
+
+    def alive(self) -> None:
+        self._since_chunk.restart()
+        if self._waiting and not self._closed:
+            self._waiting = False
+            self._emit("thinking", False)
+
+    def text(self, delta: str) -> None:
+        if not self._closed:
+            piece, self._half = clean_piece(self._half + delta)
+            self._show(*self._scrubber.feed(piece))
+
+    def reasoning(self, delta: str) -> None:
+        if not self._closed and delta:
+            self._thoughts.append(delta)
+            self._emit("reasoning", delta)
+
+    def tool(self, name: str) -> None:
+        if not self._closed:
+            self.tool_begun = True
+            self._emit("tool_gen", name)
+
+    def close(self) -> None:
+        """Show what the scrubber still held back, and ignore everything from now on."""
+        if not self._closed:
+            if self._half:
+                self._show(*self._scrubber.feed(clean(self._half)))
+            self._show(*self._scrubber.flush())
+            if self._waiting:
+                self._emit("thinking", False)
+            self._closed = True
+
+    def _show(self, visible: str, reasoning: str) -> None:
+        if reasoning:
+            self.reasoning(reasoning)
+        if visible:
+            first = not self._shown
+            self._shown.append(visible)
+            if not self.tool_begun:
+                self._emit("stream_delta", ("\n\n" if first and self._paragraph else "") + visible)
+
+    def _emit(self, channel: str, value: object) -> None:
+        if not self._quiet:
+            self._callbacks.emit(channel, value)

@@ -1,0 +1,118 @@
+"""What people ask of turns that run here, from other processes: rows of the table ``controls``, read a few times a second.
+
+One thread a database, only while turns run, looks for rows that nobody took yet; the turns themselves never look. A row that
+attaches a debugger lets a ``Deputy`` stand at the turn's gate, which carries out what the following rows say.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+import weakref
+from importlib import import_module
+from typing import Any, Protocol
+
+from fsm_agent.errors import StoreError
+from fsm_agent.fsm.pause_point import Gate
+from fsm_agent.sessions.store.database import Database
+
+log = logging.getLogger(__name__)
+
+POLL, ATTACHED_POLL = 0.25, 0.02
+"""Seconds between two looks, without and with a debugger in another process."""
+IDLE = 2.0
+"""Seconds without a running turn after which the thread ends."""
+DEPUTY = "fsm_agent.debug.core.deputy"
+"""Who obeys. By its name: the debugger is built on turns, not turns on the debugger."""
+_OPEN = "SELECT id, turn, command, body FROM controls WHERE taken IS NULL ORDER BY id"
+
+
+class Obeys(Protocol):
+    """Who carries out orders at a gate for a debugger elsewhere."""
+
+    @property
+    def attached(self) -> bool: ...
+
+    def obey(self, command: str, body: dict[str, Any]) -> None: ...
+
+
+class Controls:
+    """The desk of one database; see ``controls_of``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = weakref.ref(database)  # the registry must not keep it open
+        self._lock = threading.Lock()
+        self._gates: weakref.WeakValueDictionary[str, Gate] = weakref.WeakValueDictionary()
+        self._deputies: dict[str, tuple[Gate, Obeys]] = {}
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+
+    def opened(self, gate: Gate) -> None:
+        with self._lock:
+            self._gates[gate.turn.turn_id] = gate
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._look_on, daemon=True, name="fsm-agent-controls")
+                self._thread.start()
+
+    def closed(self, gate: Gate) -> None:
+        with self._lock:
+            if self._gates.get(gate.turn.turn_id) is gate:  # and not that of who took the turn over
+                del self._gates[gate.turn.turn_id]
+
+    def _look_on(self) -> None:
+        idle_since = time.monotonic()
+        while True:
+            try:
+                self._look()
+            except StoreError as error:
+                log.warning("the orders of debuggers cannot be read: %s", error)
+                time.sleep(IDLE)
+            with self._lock:
+                if self._gates:
+                    idle_since = time.monotonic()
+                elif time.monotonic() - idle_since > IDLE:
+                    self._thread = None
+                    self._deputies.clear()
+                    return
+                attached = any(deputy.attached for _, deputy in self._deputies.values())
+            self._wake.wait(ATTACHED_POLL if attached else POLL)
+
+    def _look(self) -> None:
+        database = self._database()
+        if database is None or database.closed:
+            return
+        with database.reading() as c:
+            rows = c.execute(_OPEN).fetchall()
+        with self._lock:
+            mine = [(gate, row) for row in rows if (gate := self._gates.get(row[1])) is not None]
+        if not mine:
+            return
+        taken = [(time.time(), row[0]) for _, row in mine]
+        database.write(lambda c: c.executemany("UPDATE controls SET taken = ? WHERE id = ?", taken) and None)
+        for gate, (_, _, command, body) in mine:
+            try:
+                self._deputy(gate, database).obey(command, json.loads(body))
+            except Exception:  # one bad order must not end the thread that looks for all of them
+                log.exception("order %s of turn %s could not be carried out", command, gate.turn.turn_id)
+
+    def _deputy(self, gate: Gate, database: Database) -> Obeys:
+        known = self._deputies.get(gate.turn.turn_id)
+        if known is not None and known[0] is gate:
+            return known[1]
+        deputy: Obeys = import_module(DEPUTY).Deputy(gate, database)  # loaded only where somebody debugs
+        self._deputies[gate.turn.turn_id] = gate, deputy
+        return deputy
+
+
+_DESKS: weakref.WeakKeyDictionary[Database, Controls] = weakref.WeakKeyDictionary()
+_LOCK = threading.Lock()
+
+
+def controls_of(database: Database) -> Controls:
+    """The desk of a database; one for all its turns."""
+    with _LOCK:
+        if database not in _DESKS:
+            _DESKS[database] = Controls(database)
+        return _DESKS[database]

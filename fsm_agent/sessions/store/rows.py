@@ -1,0 +1,211 @@
+"""Between live values and rows of the database: sessions, their notes, and what an exchange is written as."""
+
+from __future__ import annotations
+
+import functools
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fsm_agent.conversation.compaction.guard import CompactionGuard
+from fsm_agent.conversation.effects import (
+    AskApproval,
+    CheckSignals,
+    Done,
+    Opened,
+    Persist,
+    Preserve,
+    ReplaceHistory,
+    Reply,
+    Request,
+    RunTool,
+    Spill,
+    SyncMemory,
+    Tell,
+)
+from fsm_agent.conversation.messages import Message, Usage
+from fsm_agent.conversation.token_meter import ContextMeter
+from fsm_agent.errors import JournalError
+from fsm_agent.fsm.codec import codec_of
+from fsm_agent.prompt import StoredPrompt
+from fsm_agent.sessions.session import Appended, Continued, Note, Replaced, Session
+from fsm_agent.sessions.store.sealed import dumps, loads, opened
+from fsm_agent.support.texts import clean
+
+PROMPTS = codec_of(dict[str, StoredPrompt])
+METER, GUARD, USAGE = codec_of(ContextMeter), codec_of(CompactionGuard), codec_of(Usage)
+_COLUMNS = {"prompts": PROMPTS, "meter": METER, "guard": GUARD, "usage": USAGE}
+REQUEST, REPLY = codec_of(Request), codec_of(Reply)
+WORDS = 200
+"""Characters of a user's message that name a turn in lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept of a session besides its rows, as it was at one moment."""
+
+    prompts: dict[str, StoredPrompt]
+    meter: ContextMeter
+    guard: CompactionGuard
+    usage: Usage
+    title: str
+
+    @classmethod
+    def of(cls, session: Session) -> Kept:
+        return cls(dict(session.prompts), replace(session.meter), replace(session.guard), session.usage, session.title)
+
+    def still(self, session: Session) -> bool:
+        """Is all of it as it was?"""
+        now = (session.meter, session.guard, session.usage, session.title, session.prompts)
+        return now == (self.meter, self.guard, self.usage, self.title, self.prompts)
+
+    def columns(self, before: Kept | None = None) -> dict[str, str]:
+        """The columns of the sessions table; only those that are others than ``before``."""
+        changed = {
+            name: getattr(self, name)
+            for name in ("prompts", "meter", "guard", "usage", "title")
+            if before is None or getattr(self, name) != getattr(before, name)
+        }
+        return {name: value if name == "title" else dumps(_COLUMNS[name].encode(value)) for name, value in changed.items()}
+
+
+def write_notes(connection: sqlite3.Connection, session: Session, notes: Sequence[Note], turn_id: str | None, at: float) -> None:
+    """Put the changes of a session into the database, in order."""
+    for note in notes:
+        _write_note(connection, session, note, turn_id, at)
+
+
+def _write_note(connection: sqlite3.Connection, session: Session, note: Note, turn_id: str | None, at: float) -> None:
+    match note:
+        case Appended(number, version, row):
+            insert_message(connection, session.id, number, -1 if version is None else version, turn_id, at, row)
+        case Replaced(version, numbers, dropped):
+            connection.execute("INSERT INTO transcripts VALUES (?, ?, ?)", (session.id, version, dumps(numbers)))
+            connection.execute("UPDATE sessions SET version = ? WHERE id = ?", (version, session.id))
+            connection.executemany(
+                "UPDATE messages SET active = 0 WHERE session = ? AND number = ?", [(session.id, number) for number in dropped]
+            )
+        case Continued(child):
+            insert_session(connection, child, at)
+            connection.execute(
+                "UPDATE sessions SET successor = ?, ended = ?, end_reason = ? WHERE id = ?",
+                (child.id, at, session.end_reason, session.id),
+            )
+
+
+def insert_message(
+    connection: sqlite3.Connection, session_id: str, number: int, version: int, turn_id: str | None, at: float, row: Message
+) -> None:
+    connection.execute(
+        "INSERT INTO messages (session, number, version, turn, at, role, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (session_id, number, version, turn_id, at, row.role, dumps(row.to_dict())),
+    )
+
+
+def insert_session(connection: sqlite3.Connection, session: Session, at: float) -> None:
+    columns = {
+        **Kept.of(session).columns(), "id": session.id, "kind": session.kind, "parent": session.parent, "source": session.source,
+        "created": at, "touched": at,
+    }  # fmt: skip
+    names = ", ".join(columns)
+    connection.execute(
+        f"INSERT INTO sessions ({names}) VALUES ({', '.join('?' * len(columns))})",  # noqa: S608 - names are ours
+        tuple(columns.values()),
+    )
+
+
+def changed(connection: sqlite3.Connection, session_id: str) -> int:
+    """The session is not what it was: whoever has a copy of it reads it again. Its revision then."""
+    connection.execute("UPDATE sessions SET revision = revision + 1 WHERE id = ?", (session_id,))
+    return int(connection.execute("SELECT revision FROM sessions WHERE id = ?", (session_id,)).fetchone()[0])
+
+
+def refuse_unless_ours(connection: sqlite3.Connection, turn_id: str, epoch: int) -> None:
+    """The fence: raises ``JournalError`` when the turn has ended, or another owner has claimed it under a later epoch."""
+    sql = "SELECT 1 FROM turns WHERE id = ? AND epoch = ? AND ended IS NULL"
+    if connection.execute(sql, (turn_id, epoch)).fetchone() is None:
+        raise JournalError(f"turn {turn_id} was taken over by another process; this one stops here")
+
+
+def message_of(body: str) -> Message:
+    return Message.from_dict(loads(body))
+
+
+def transcript(connection: sqlite3.Connection, session_id: str, version: int, length: int | None = None) -> list[tuple[int, str]]:
+    """(number, body) of the rows of one version of a transcript, in order; at most ``length``. Raises ``StoreError`` for
+    a body that is damaged."""
+    return [(number, opened(body)) for number, body in stored(connection, session_id, version)[:length]]
+
+
+def stored(connection: sqlite3.Connection, session_id: str, version: int) -> list[tuple[int, str]]:
+    """The same as it stands there, with checksums, damaged or not."""
+    row = connection.execute(
+        "SELECT numbers FROM transcripts WHERE session = ? AND version = ?", (session_id, version)
+    ).fetchone()
+    base: list[int] = loads(row[0]) if row else []
+    found: list[tuple[int, str]] = []
+    if base:
+        first = connection.execute(
+            "SELECT number, body FROM messages WHERE session = ? AND number BETWEEN ? AND ?", (session_id, min(base), max(base))
+        )
+        bodies = dict(first.fetchall())
+        found = [(number, bodies[number]) for number in base]
+    found += connection.execute(
+        "SELECT number, body FROM messages WHERE session = ? AND version = ? ORDER BY number", (session_id, version)
+    ).fetchall()
+    return found
+
+
+def request_json(session: Session, request: Any) -> str:
+    """A request as it is kept. Rows are kept once, with the session; here only their numbers."""
+    kind = type(request).__name__
+    match request:
+        case Persist(rows):
+            return dumps({"is": kind, "rows": session.numbered(rows)})
+        case ReplaceHistory(rows, rotate):
+            return dumps({"is": kind, "rows": len(rows), "rotate": rotate})
+        case Preserve(rows):
+            return dumps({"is": kind, "rows": len(rows)})
+        case Spill(call_id, text):
+            return dumps({"is": kind, "call_id": call_id, "chars": len(text)})
+        case Tell(channel, _) if channel not in ("status", "event"):
+            return _small_json(Tell(channel))
+        case CheckSignals():
+            return _small_json(request)
+        case SyncMemory():
+            return dumps({"is": kind})
+    return dumps(REQUEST.encode(request))
+
+
+@functools.lru_cache(maxsize=64)
+def _small_json(value: CheckSignals | Tell | Done) -> str:
+    """Of the few values that come back a dozen times in every round, written once."""
+    return dumps((REPLY if isinstance(value, Done) else REQUEST).encode(value))
+
+
+def reply_json(reply: Any) -> str:
+    """A reply as it is kept. What a turn opened with is in its snapshot."""
+    if isinstance(reply, Opened):
+        kept = {"rows": len(reply.session_rows), "tools": len(reply.tools), "workdir": reply.workdir, "notices": reply.notices}
+        return dumps({"is": "Opened", **kept})
+    if reply == Done():
+        return _small_json(reply)
+    return dumps(REPLY.encode(reply))
+
+
+def named(request: Any) -> tuple[str, str, str]:
+    """(name, class, key) of a request that acts on the world."""
+    match request:
+        case RunTool(name=name, effect=effect, key=key):
+            return name, effect, key
+        case AskApproval(name=name):
+            return name, "pure", ""
+    return "", "", ""
+
+
+def asked_words(content: Any) -> str:
+    """The first words of what the user said."""
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = [str(part.get("text", "")) for part in parts if isinstance(part, Mapping)]
+    return " ".join(clean(" ".join(texts)).split())[:WORDS]

@@ -1,0 +1,226 @@
+"""What of a message is found by searching, and how a search is read. Pure.
+
+Words are what stands between blanks and punctuation. Scripts that put no blanks between words (Chinese, Japanese, Korean, Thai …)
+and emoji are cut into overlapping pairs of characters instead, and every single character is kept in a column of its own, so
+that a search for one, two or more of them is a look into the index like any other. A trigram index finds nothing below three.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fsm_agent.support.texts import clean
+
+MAX_INDEXED = 100_000
+"""Characters of one message that are looked at."""
+SHORTEST_PREFIX = 3
+"""Letters before a ``*``; fewer would have to look up every word of a letter."""
+DAY = 86_400
+
+_RUNS = (
+    "\u0e00-\u0eff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2600-\u27bf\u2e80-\u2fdf\u3005-\u3007\u3021-\u3029\u3040-\u30fa\u30fc-\u31ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U0001f000-\U0003ffff"
+)
+"""Characters of scripts without blanks between words, and symbols that are words by themselves."""
+_RUN = re.compile(f"[{_RUNS}]+")
+_PIECE = re.compile(f"[{_RUNS}]+|[^\\W_{_RUNS}]+")
+_PART = re.compile(r'"([^"]*)"?|(\S+)')
+
+
+class _Folding(dict[int, int]):
+    """Each character as the one it is compared as: small, full width as usual width, Latin and Greek without marks."""
+
+    def __missing__(self, code: int) -> int:
+        character = chr(code)
+        plain = unicodedata.normalize("NFKD", character)
+        if code < 0x0400 or 0x1E00 <= code < 0x2000 or 0xFF00 <= code < 0xFFF0:
+            plain = "".join(one for one in plain if not unicodedata.combining(one))
+            character = plain if len(plain) == 1 else character
+        small = character.lower()
+        self[code] = ord(small) if len(small) == 1 else ord(character)
+        return self[code]
+
+
+_FOLDING = _Folding()
+
+
+def fold(text: str) -> str:
+    """The text as it is compared; as long as ``composed(text)``, so that places in one are places in the other."""
+    return text.lower() if text.isascii() else composed(text).translate(_FOLDING)
+
+
+def composed(text: str) -> str:
+    """Letters and their marks as one character where there is one."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
+
+
+def plain_text(row: Mapping[str, Any]) -> str:
+    """What a stored message says: its text, and what tools were asked to do; nothing that a database or a screen cannot take."""
+    content = row.get("content")
+    if isinstance(content, list):
+        content = "\n".join(
+            str(part.get("text", "")) for part in content if isinstance(part, Mapping) and part.get("type") == "text"
+        )
+    texts = [content] if isinstance(content, str) and content else []
+    for call in row.get("tool_calls") or ():
+        function = call.get("function", {})
+        texts.append(f"{function.get('name', '')} {' '.join(_strings(_arguments(function.get('arguments', ''))))}")
+    return clean("\n".join(texts))
+
+
+def _arguments(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from _strings(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _strings(one)
+
+
+def columns(text: str, role: str, session: str, at: float) -> tuple[str, str, str]:
+    """(words, chars, tags) of one message for the index."""
+    folded = fold(text[:MAX_INDEXED])
+    tags = f"{role} {session_tag(session)} {day_tag(at)}"
+    if folded.isascii() or not _RUN.search(folded):
+        return folded, "", tags
+    single = {character for run in _RUN.findall(folded) for character in run}
+    return _RUN.sub(lambda run: f" {' '.join(_pairs(run[0]))} ", folded), " ".join(map(_code, sorted(single))), tags
+
+
+def session_tag(session: str) -> str:
+    """A session's id may hold any characters; its tag is one word."""
+    return "s" + hashlib.sha256(session.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def day_tag(at: float) -> str:
+    return f"d{int(at // DAY)}"
+
+
+def _code(character: str) -> str:
+    """One word for a character, whatever the tokenizer of this SQLite knows of it."""
+    return f"u{ord(character):x}"
+
+
+def _pairs(run: str) -> list[str]:
+    codes = [_code(character) for character in run]
+    return [first + second for first, second in itertools.pairwise(codes)] or codes
+
+
+# Searches
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A text to look for terms in; ``spaced`` has blanks where its pairs of characters are, which end a word."""
+
+    text: str
+    spaced: str
+
+    @classmethod
+    def of(cls, text: str) -> Folded:
+        folded = fold(text)
+        return cls(folded, folded if folded.isascii() else _RUN.sub(lambda run: " " * len(run[0]), folded))
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One word, phrase or beginning of a word (``pattern``), or some characters as they are (``run``). ``asked`` is what the
+    index is asked for."""
+
+    asked: str
+    pattern: re.Pattern[str] | None = None
+    run: str = ""
+
+    def places(self, folded: Folded, most: int) -> list[tuple[int, int]]:
+        """(start, end) of at most so many occurrences."""
+        if self.pattern is not None:
+            return [found.span() for found in itertools.islice(self.pattern.finditer(folded.spaced), most)]
+        found = [place.start() for place in itertools.islice(re.finditer(re.escape(self.run), folded.text), most)]
+        return [(start, start + len(self.run)) for start in found]
+
+    def count(self, folded: Folded) -> int:
+        return len(self.pattern.findall(folded.spaced)) if self.pattern is not None else folded.text.count(self.run)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """``groups``: terms of one group must all be there, one group is enough. None of ``without`` may be."""
+
+    groups: tuple[tuple[Term, ...], ...]
+    without: tuple[Term, ...] = ()
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """All that may be found, each once."""
+        return tuple(dict.fromkeys(term for group in self.groups for term in group))
+
+    @property
+    def expression(self) -> str:
+        """For ``MATCH``; empty when there is nothing to look for."""
+        asked = " OR ".join(f"({' AND '.join(term.asked for term in group)})" for group in self.groups)
+        banned = " OR ".join(term.asked for term in self.without)
+        return f"({asked}) NOT ({banned})" if asked and banned else asked
+
+    def relaxed(self) -> Query:
+        """The same with any of the terms instead of all."""
+        return Query(tuple((term,) for term in self.terms), self.without)
+
+
+def query_of(text: str) -> Query:
+    """Read a search: words, ``"a phrase"``, ``begin*``, ``OR`` between, ``NOT`` before. Everything else is punctuation, which
+    separates words; nothing is an error."""
+    groups: list[list[Term]] = [[]]
+    without: list[Term] = []
+    negated = False
+    for quoted, word in _PART.findall(text):
+        if word in ("OR", "AND", "NOT"):
+            negated = word == "NOT"
+            if word == "OR" and groups[-1]:
+                groups.append([])
+            continue
+        (without if negated else groups[-1]).extend(_terms(quoted or word.strip('"'), prefix=word.endswith("*")))
+        negated = False
+    return Query(tuple(tuple(group) for group in groups if group), tuple(without))
+
+
+def _terms(text: str, prefix: bool) -> Iterator[Term]:
+    """Words that punctuation or nothing separates are looked for side by side; pieces of other scripts each by itself."""
+    phrase: list[str] = []
+    for piece in _PIECE.findall(fold(text)):
+        if not _RUN.match(piece):
+            phrase.append(piece)
+            continue
+        if phrase:
+            yield _phrase(phrase)
+            phrase = []
+        yield _run(piece)
+    if phrase:
+        yield _phrase(phrase, prefix and len(phrase[-1]) >= SHORTEST_PREFIX)
+
+
+def _phrase(words: list[str], prefix: bool = False) -> Term:
+    first, *rest = map(re.escape, words)
+    # the look behind stands after the first word, so that the search is one for letters, which is ten times as fast
+    pattern = rf"{first}(?<![^\W_]{first})" + "".join(rf"[\W_]+{word}" for word in rest) + ("" if prefix else r"(?![^\W_])")
+    return Term(f'words : "{" ".join(words)}"' + (" *" if prefix else ""), re.compile(pattern))
+
+
+def _run(run: str) -> Term:
+    asked = f'chars : "{_code(run)}"' if len(run) == 1 else f'words : "{" ".join(_pairs(run))}"'
+    return Term(asked, run=run)

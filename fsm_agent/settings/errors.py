@@ -1,0 +1,73 @@
+"""One line about a setting that cannot be used: which it is, what was given, what is allowed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_settings import SettingsError
+
+from fsm_agent.errors import ConfigError
+from fsm_agent.settings.model import ENV_PREFIX, BySize, Settings
+from fsm_agent.settings.setting_docs import every_setting
+
+
+def explained(error: ValidationError | SettingsError) -> ConfigError:
+    """The first thing that is wrong."""
+    if isinstance(error, SettingsError):
+        return _unreadable(error)
+    first = error.errors(include_url=False)[0]
+    path = _path(first["loc"])
+    name = ".".join(path)
+    if first["type"] == "extra_forbidden":
+        return ConfigError(f"unknown setting {name}", first["input"], ", ".join(_fields(path[:-1])))
+    if first["type"] == "contradiction":
+        return _contradicting(name, first["ctx"])
+    variable = f"{ENV_PREFIX}{'__'.join(path).upper()}"
+    origin = f" ({variable})" if os.environ.get(variable) == first["input"] else ""
+    what = f"setting {name or 'settings'}{origin} is out of range"
+    return ConfigError(what, first["input"], _allowed(path, first["msg"]))
+
+
+def _unreadable(error: SettingsError) -> ConfigError:
+    """The library names only the group; the text that was no JSON tells which variable held it."""
+    text = getattr(error.__cause__, "doc", None)
+    ours = ((name, value) for name, value in os.environ.items() if name.upper().startswith(ENV_PREFIX))
+    holds = next((name for name, value in ours if value == text), str(error))
+    allowed = """JSON, for example '["one", "two"]' or '{"name": 1}'"""
+    return ConfigError(f"{holds} cannot be read", text, allowed)
+
+
+def _contradicting(name: str, context: Mapping[str, Any]) -> ConfigError:
+    values: Mapping[str, float] = context["values"]
+    both = " and ".join(f"{name}.{field}" for field in values)
+    given = ", ".join(f"{field} {value:g}" for field, value in values.items())
+    return ConfigError(f"settings {both} contradict each other", given, context["allowed"])
+
+
+def _path(loc: tuple[int | str, ...]) -> list[str]:
+    """The parts of a name. Where a setting may be of several types, the library adds one that it tried."""
+    parts = [str(part) for part in loc]
+    return parts[: next((at for at, part in enumerate(parts) if "[" in part), None)]
+
+
+def _allowed(path: list[str], otherwise: str) -> str:
+    """What may stand here: for a setting its range, for a group the names in it."""
+    if known := every_setting().get(".".join(path)):
+        return known.allowed
+    names = _fields(path)
+    number = "a number, or " if names == list(BySize.model_fields) else ""
+    return f"{number}a table of {', '.join(names)}" if names else otherwise
+
+
+def _fields(path: list[str]) -> list[str]:
+    """The names in a group; none if there is no such group."""
+    group: Any = Settings
+    for part in path:
+        field = group.model_fields.get(part)
+        group = field.annotation if field else None
+        if not (isinstance(group, type) and issubclass(group, BaseModel)):
+            return []
+    return list(group.model_fields)

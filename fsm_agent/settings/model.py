@@ -1,0 +1,472 @@
+"""Every figure of a turn that a user may change, in one place, with its default and its allowed range.
+
+Nested names are the field names joined by dots (``budget.grace_call``); in the environment ``FSM_AGENT_`` and double
+underscores (``FSM_AGENT_BUDGET__GRACE_CALL=false``); in the config file ``[settings.budget]``. Seconds, tokens and characters as
+the docstrings say.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import reduce
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+
+from fsm_agent.errors import ConfigError
+
+ENV_PREFIX = "FSM_AGENT_"
+Effort = Literal["low", "medium", "high"]
+CacheTtl = Literal["5m", "1h"]
+
+Count = Annotated[int, Field(ge=0, le=1_000_000)]
+Seconds = Annotated[float, Field(ge=0, le=86_400)]
+Ratio = Annotated[float, Field(gt=0, le=1)]
+Heartbeat = Annotated[float, Field(ge=0.1, le=3600)]
+"""Seconds between two signs of life. Each is a line for a person; too many slow down what is waited for."""
+BudgetMode = Literal["independent", "shared", "tree_cap"]
+Verdict = Literal["ask", "allow", "deny"]
+
+
+class Group(BaseModel):
+    """Every field has a default, so that each can be set alone."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def contradiction(allowed: str, **values: Any) -> PydanticCustomError:
+    """The error of a group in which each of these fields is in its range, and they do not go together."""
+    return PydanticCustomError("contradiction", "{allowed}", {"allowed": allowed, "values": values})
+
+
+class Budget(Group):
+    """``grace_call``: one toolless call when the iterations are used up. ``max_free_rounds``: default max_iterations."""
+
+    grace_call: bool = True
+    max_free_rounds: Count | None = None
+
+
+class Wave(Group):
+    """Exponential backoff in seconds: base doubled each time, up to cap."""
+
+    base: Seconds
+    cap: Seconds
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.cap < self.base:
+            raise contradiction("a cap that is not below the base", cap=self.cap, base=self.base)
+        return self
+
+
+class ExceptionWave(Wave):
+    base: Seconds = 2
+    cap: Seconds = 60
+
+
+class InvalidWave(Wave):
+    base: Seconds = 5
+    cap: Seconds = 120
+
+
+class Backoff(Group):
+    """``jitter``: up to this share of the delay is added at random."""
+
+    exception: ExceptionWave = ExceptionWave()
+    invalid: InvalidWave = InvalidWave()
+    jitter: Annotated[float, Field(ge=0, le=1)] = 0.5
+    seed: int | None = None
+
+
+class BySize(Group):
+    """Seconds without a chunk, by the size of the request in tokens. A number in its place is all three."""
+
+    base: Seconds
+    above_50k: Seconds
+    above_100k: Seconds
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_for_all(cls, value: Any) -> Any:
+        return for_all_sizes(value)
+
+    def of(self, tokens: int) -> float:
+        return self.above_100k if tokens > 100_000 else self.above_50k if tokens > 50_000 else self.base
+
+    @property
+    def each(self) -> tuple[float, ...]:
+        return self.base, self.above_50k, self.above_100k
+
+
+def for_all_sizes(value: Any) -> Any:
+    """A number as a limit for each size; anything else as it is."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return dict.fromkeys(BySize.model_fields, value) if is_number else value
+
+
+class StreamSizes(BySize):
+    base: Seconds = 180
+    above_50k: Seconds = 240
+    above_100k: Seconds = 300
+
+
+class WholeSizes(BySize):
+    base: Seconds = 90
+    above_50k: Seconds = 150
+    above_100k: Seconds = 240
+
+
+class Stale(Group):
+    """When an attempt without a new chunk counts as dead. ``local`` is used for servers on this machine,
+    unless ``stream`` is not its default. ``giveup``: so many dead attempts in a row open the breaker."""
+
+    stream: StreamSizes = StreamSizes()
+    whole: WholeSizes = WholeSizes()
+    local: Seconds = 900
+    giveup: Annotated[int, Field(ge=1)] = 5
+
+    def after(self, tokens: int, *, streaming: bool, local: bool, floor: float = 0.0) -> float:
+        """Seconds of silence that a request of this size may have; ``floor`` is the model's own. What a user
+        set wins. That is told by the value: those that are stored with a turn do not say who set them."""
+        if (own := self.stream.of(tokens)) != StreamSizes().of(tokens):
+            return own
+        if local:
+            return self.local
+        return max(floor, (self.stream if streaming else self.whole).of(tokens))
+
+
+class Timeout(Group):
+    total: Seconds = 1800
+    connect: Seconds = 30
+    read: Seconds = 120
+
+
+class Poll(Group):
+    """``control``: how often limits are looked at; ``heartbeat``: how often a long wait says so. Seconds."""
+
+    control: Annotated[float, Field(ge=0.001, le=60)] = 0.3
+    heartbeat: Heartbeat = 30
+
+
+class Cooldown(Group):
+    rate_limit: Seconds = 60
+    chain_exhausted: Seconds = 5
+
+
+class Credential(Group):
+    """Seconds that a failed key rests: after 401, after 429 or 402. ``auth_refresh_max``: refreshes a key and turn.
+    ``strategy``: which of several ready keys a turn starts with."""
+
+    strategy: Literal["fill_first", "round_robin", "random", "least_used"] = "fill_first"
+    cooldown_auth: Seconds = 300
+    cooldown_other: Seconds = 3600
+    auth_refresh_max: Count = 2
+
+
+class Length(Group):
+    """Truncated replies. ``cap_base`` and ``cap_max`` in tokens."""
+
+    max_continuations: Count = 3
+    tool_retries: Count = 4
+    cap_base: Annotated[int, Field(ge=1)] = 4096
+    cap_max: Annotated[int, Field(ge=1)] = 32_768
+
+
+class Continue(Group):
+    """How often a reply that is no answer yet is asked to go on. ``ack`` needs ``acks_enabled``: replies that only announce
+    what will be done; ``verify`` needs ``verify_enabled``: files were changed and nothing was checked afterwards."""
+
+    incomplete: Count = 3
+    ack: Count = 2
+    scratchpad: Count = 2
+    verify: Count = 1
+    acks_enabled: bool = False
+    verify_enabled: bool = False
+
+
+class Empty(Group):
+    nudges: Count = 1
+    prefills: Count = 2
+    retries: Count = 3
+
+
+class Compression(Group):
+    """``threshold`` as a share of the usable window, raised to ``small_window_floor`` below 512,000 tokens and to
+    ``tiny_window`` up to 64,000. ``min_progress``: what counts as smaller. What ``protect_first``, ``tail_ratio`` and
+    ``tail_floor`` protect goes, too, when a provider refuses the request all the same; ``max_per_streak`` bounds how often."""
+
+    enabled: bool = True
+    mode: Literal["in_place", "rotate"] = "in_place"
+    threshold: Ratio = 0.5
+    small_window_floor: Ratio = 0.75
+    tiny_window: Ratio = 0.85
+    host_threshold: Ratio = 0.85
+    protect_first: Count = 3
+    tail_ratio: Annotated[float, Field(ge=0.10, le=0.80)] = 0.20
+    soft_factor: Annotated[float, Field(ge=1, le=5)] = 1.5
+    tail_floor: Annotated[int, Field(ge=3)] = 8
+    max_per_streak: Count = 3
+    preflight_passes: Count = 3
+    min_progress: Annotated[float, Field(gt=0, lt=1)] = 0.05
+
+
+class Tools(Group):
+    """Running tools. Seconds and characters; ``max_result_chars`` bounds one result, ``turn_result_chars`` those of one
+    reply, ``preview_chars`` is what stays in the context of a result that was saved to a file. ``failed_files_footer``: the
+    final answer names files that a failed tool left unchanged. ``bridge_above``: with more tools than this
+    those of MCP servers are in no request; the model finds them with ``tool_search`` and calls them with ``tool_call``."""
+
+    max_workers: Annotated[int, Field(ge=1, le=64)] = 8
+    batch_timeout: Seconds = 420
+    interrupt_grace: Seconds = 3
+    delay: Seconds = 0
+    max_result_chars: Annotated[int, Field(ge=1_000)] = 100_000
+    turn_result_chars: Annotated[int, Field(ge=1_000)] = 200_000
+    preview_chars: Annotated[int, Field(ge=100)] = 1_500
+    failed_files_footer: bool = True
+    bridge_above: Count | None = None
+
+
+class Guardrail(Group):
+    """Loop detection. ``hard_stop``: default on when nobody is present to stop the turn (no approval callback)."""
+
+    warn_exact: Count = 2
+    warn_same: Count = 3
+    warn_no_progress: Count = 2
+    stop_exact: Annotated[int, Field(ge=1)] = 5
+    stop_same: Annotated[int, Field(ge=1)] = 8
+    stop_no_progress: Annotated[int, Field(ge=1)] = 5
+    hard_stop: bool | None = None
+
+
+class Approvals(Group):
+    """Who may say yes. ``timeout`` in seconds, after which no answer is a no. ``policy``: for tools by name, ``ask`` a person,
+    ``allow``, or ``deny``. ``allow`` and ``deny``: patterns, see ``fsm_agent.approvals.rules``; deny wins. ``bypass`` allows
+    everything that is not denied and not on a hard line; read once, when the agent is made. ``question_timeout``: seconds that a
+    question of the model waits for an answer."""
+
+    timeout: Seconds = 60
+    policy: dict[str, Verdict] = Field(default_factory=dict)
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    bypass: bool = False
+    question_timeout: Seconds = 600
+
+
+class Delegation(Group):
+    """Child turns. ``background``: the model may give tasks without waiting. ``budget``: see ``fsm_agent.runtime.budget``.
+    ``approvals``: what a child does when it needs a yes: ``deny``, or ``ask`` whoever approves for its parent.
+    ``summary_max_chars``: of a child's answer as its parent sees it, which also takes no more than ``headroom_fraction`` of the
+    room that the parent's window has left, shared by the children, but may always be ``summary_min_chars``. Seconds:
+    ``heartbeat`` between two signs of life, ``stale_idle`` and ``stale_in_tool`` after which a child that does nothing, or
+    whose tool runs, is stopped."""
+
+    background: bool = False
+    budget: BudgetMode = "tree_cap"
+    max_iterations: Count = 50
+    max_children: Count = 3
+    max_depth: Count = 1
+    tree_cap_factor: Annotated[float, Field(ge=1, le=100)] = 3
+    approvals: Literal["deny", "ask"] = "deny"
+    summary_max_chars: Annotated[int, Field(ge=100)] = 24_000
+    headroom_fraction: Ratio = 0.5
+    summary_min_chars: Annotated[int, Field(ge=100)] = 2_000
+    heartbeat: Heartbeat = 30
+    stale_idle: Seconds = 450
+    stale_in_tool: Seconds = 1_200
+
+
+class Cache(Group):
+    """How long a provider keeps a marked prompt."""
+
+    ttl: CacheTtl = "5m"
+
+
+class Interrupt(Group):
+    keep_partial: bool = True
+
+
+class Prompt(Group):
+    """``enforce_tool_use``: tell the model to act instead of announcing: ``auto`` for families that need it, true, false, or
+    parts of model names. ``context_files``: read AGENTS.md and its like; ``context_file_chars``: characters that one may
+    take, default 6 % of the window, 20,000 to 500,000. ``platform``: how answers are shown; ``platform_hint``: your words
+    on it, added or, with ``replace_platform_hint``, instead. ``model_line``: name the model and its provider."""
+
+    enforce_tool_use: Literal["auto"] | bool | tuple[str, ...] = "auto"
+    context_files: bool = True
+    context_file_chars: Annotated[int, Field(ge=1_000, le=10_000_000)] | None = None
+    platform: Literal["terminal", "chat", "plain"] | None = None
+    platform_hint: str = ""
+    replace_platform_hint: bool = False
+    model_line: bool = False
+
+
+class Memory(Group):
+    """``memory_chars`` and ``user_chars``: limits of MEMORY.md and USER.md in characters. ``review_every``: turns of a session
+    after which a ``memory:review`` event says that the notes are due for a review, 0 for never. Seconds for an external memory
+    provider: ``prefetch_timeout`` before a turn, ``drain_timeout`` for what it still has to store."""
+
+    memory_chars: Annotated[int, Field(ge=100, le=100_000)] = 2_200
+    user_chars: Annotated[int, Field(ge=100, le=100_000)] = 1_375
+    review_every: Count = 10
+    prefetch_timeout: Seconds = 8
+    drain_timeout: Seconds = 5
+
+
+class Mcp(Group):
+    """MCP servers. Seconds: ``start_timeout`` that a turn waits for servers that are starting, ``connect_timeout`` after which a
+    start has failed, ``call_timeout`` for a call of a tool that has no limit of its own. ``max_message_bytes``: what a server may
+    say at once."""
+
+    start_timeout: Seconds = 10
+    connect_timeout: Seconds = 60
+    call_timeout: Seconds = 120
+    max_message_bytes: Annotated[int, Field(ge=10_000, le=1_000_000_000)] = 16_000_000
+
+
+class Storage(Group):
+    """``durability``: ``full`` survives a power cut at any moment; ``normal`` may lose the last moves then, never to a crash
+    of the process alone. ``index``: make messages ready for search after each turn, beside what comes next, instead of when
+    somebody searches. ``trajectories``: append each ended turn, secrets masked, to ``trajectories.jsonl`` in the home."""
+
+    durability: Literal["full", "normal"] = "full"
+    index: bool = True
+    trajectories: bool = False
+
+
+class Web(Group):
+    """The web for tools. ``allow_private_hosts``: names or addresses of your own network that may be fetched, besides every
+    public one; ``*.example.org`` for all below. ``only_hosts``: when given, no other host is fetched. ``timeout`` in seconds for
+    a whole page with its redirects, ``max_bytes`` of it at most."""
+
+    allow_private_hosts: tuple[str, ...] = ()
+    only_hosts: tuple[str, ...] = ()
+    timeout: Annotated[float, Field(gt=0, le=600)] = 30
+    max_bytes: Annotated[int, Field(ge=1_000, le=100_000_000)] = 2_000_000
+
+
+class Settings(BaseSettings):
+    """All settings: what is given here, over the environment, over the defaults; ``of`` knows the config file, too.
+    ``reasoning_effort``: how much a model that can think should think before it speaks; ``None`` leaves it to the model.
+
+    Raises ``ConfigError`` (one line: what, given, allowed) for an unknown name or a value out of range.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, env_ignore_empty=True
+    )
+
+    max_iterations: Annotated[int, Field(ge=0, le=100_000)] = 90
+    api_max_retries: Annotated[int, Field(ge=1, le=100)] = 3
+    max_attempts_per_turn: Annotated[int, Field(ge=1)] | None = None
+    max_attempts_per_call_block: Annotated[int, Field(ge=1)] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    reasoning_effort: Effort | None = None
+    retry_after_cap: Seconds = 600
+    invalid_tool_strikes: Annotated[int, Field(ge=1)] = 3
+    invalid_json_retries: Count = 3
+    fuzzy_name_cutoff: Ratio = 0.7
+    explain_abnormal_end: bool = True
+    dump_failed_requests: bool = True
+    budget: Budget = Budget()
+    backoff: Backoff = Backoff()
+    stale: Stale = Stale()
+    timeout: Timeout = Timeout()
+    poll: Poll = Poll()
+    primary_cooldown: Cooldown = Cooldown()
+    credential: Credential = Credential()
+    length: Length = Length()
+    continuation: Continue = Continue()
+    empty: Empty = Empty()
+    compression: Compression = Compression()
+    tool: Tools = Tools()
+    guardrail: Guardrail = Guardrail()
+    approval: Approvals = Approvals()
+    interrupt: Interrupt = Interrupt()
+    cache: Cache = Cache()
+    delegation: Delegation = Delegation()
+    prompt: Prompt = Prompt()
+    memory: Memory = Memory()
+    web: Web = Web()
+    mcp: Mcp = Mcp()
+    store: Storage = Storage()
+
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except (ValidationError, SettingsError) as error:
+            raise _explained(error) from None
+
+    @classmethod
+    def of(cls, value: Settings | Mapping[str, Any] | None = None, file: Mapping[str, Any] | None = None) -> Settings:
+        """Settings from a mapping: over the environment, over ``file`` (``[settings]`` of the config file), over the defaults. An
+        instance is taken as it is."""
+        if isinstance(value, Settings):
+            return value
+        if value is not None and not isinstance(value, Mapping):
+            raise ConfigError("settings have the wrong type", value, "a Settings instance or a mapping")
+        layers = (file or {}, from_environment(), value or {})
+        return cls(**reduce(merged, map(_spelled_out, layers)))
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments win over the environment; no other source is read."""
+        return init_settings, env_settings
+
+    def attempts_per_turn(self) -> int:
+        """R5: four attempts an iteration on average, and never fewer than 24."""
+        return self.max_attempts_per_turn or max(24, 4 * self.max_iterations)
+
+    def sends_per_block(self, chain: int) -> int:
+        """So large that a fallback chain of ``chain`` entries is never cut short."""
+        return self.max_attempts_per_call_block or max(12, self.api_max_retries * (1 + chain) + 3)
+
+
+def from_environment() -> dict[str, Any]:
+    """What the environment says of settings, nested. Raises ``ConfigError`` for a list or table that is no JSON."""
+    try:
+        return EnvSettingsSource(Settings)()
+    except SettingsError as error:
+        raise _explained(error) from None
+
+
+def unknown_variables() -> list[str]:
+    """Variables that look like settings and are none: a typing error changes nothing, and nobody would notice."""
+    others, groups = {"FSM_AGENT_HOME", "FSM_AGENT_MODEL"}, Settings.model_fields
+    ours = (name for name in os.environ if name.startswith(ENV_PREFIX) and name not in others)
+    return sorted(name for name in ours if name.removeprefix(ENV_PREFIX).lower().partition("__")[0] not in groups)
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, group by group; ``above`` wins."""
+    result = dict(below)
+    for name, value in above.items():
+        under = result.get(name)
+        result[name] = merged(under, value) if isinstance(under, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
+def _spelled_out(layer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A number for all sizes becomes one for each, so that a layer above can replace a single one of them."""
+    stale = layer.get("stale")
+    if not isinstance(stale, Mapping):
+        return layer
+    sizes = {name: for_all_sizes(stale[name]) for name in ("stream", "whole") if name in stale}
+    return {**layer, "stale": {**stale, **sizes}}
+
+
+def _explained(error: ValidationError | SettingsError) -> ConfigError:
+    from fsm_agent.settings.errors import explained  # it is made from the classes above
+
+    return explained(error)

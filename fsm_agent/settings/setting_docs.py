@@ -1,0 +1,73 @@
+"""What may stand in each setting, in words: for error messages, ``fsm-agent config list`` and the docs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any
+
+from pydantic import BaseModel, TypeAdapter
+
+from fsm_agent.settings.model import Settings
+
+JsonSchema = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One figure: its nested name, its default, and what is allowed in words."""
+
+    name: str
+    default: Any
+    allowed: str
+
+
+@cache
+def every_setting() -> Mapping[str, Setting]:
+    """All settings by name, in the order in which they are declared."""
+    return {one.name: one for one in _settings((), Settings, None)}
+
+
+def _settings(path: tuple[str, ...], kind: type[BaseModel], group: BaseModel | None) -> Iterator[Setting]:
+    for name, field in kind.model_fields.items():
+        default = field.get_default(call_default_factory=True) if group is None else getattr(group, name)
+        if isinstance(default, BaseModel):
+            yield from _settings((*path, name), type(default), default)
+        else:
+            kept: Any = Annotated[field.annotation, field]
+            yield Setting(".".join((*path, name)), default, _words(TypeAdapter(kept).json_schema()))
+
+
+def _words(schema: JsonSchema) -> str:
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_words(one) for one in schema["anyOf"]))
+    if "enum" in schema or "const" in schema:
+        return ", ".join(str(one) for one in schema.get("enum", [schema.get("const")]))
+    match schema.get("type"):
+        case "null":
+            return "nothing"
+        case "boolean":
+            return "true, false"
+        case "integer":
+            return f"whole number{_range(schema)}"
+        case "number":
+            return f"number{_range(schema)}"
+        case "array":
+            return "list of texts"
+        case "object":
+            return f"table of {_words(schema.get('additionalProperties', {}))}"
+        case _:
+            return "text"
+
+
+def _range(schema: JsonSchema) -> str:
+    low = schema.get("minimum", schema.get("exclusiveMinimum"))
+    high = schema.get("maximum", schema.get("exclusiveMaximum"))
+    above = "above " if "exclusiveMinimum" in schema else ""
+    below = "below " if "exclusiveMaximum" in schema else ""
+    if low is None and high is None:
+        return ""
+    if high is None:
+        return f" {above}{low:,}" if above else f" from {low:,}"
+    return f" {above}{low:,} to {below}{high:,}"

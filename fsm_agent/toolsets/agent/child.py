@@ -1,0 +1,193 @@
+"""One child turn: made, found again or resumed; watched while it runs; and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+from fsm_agent.conversation.effects import Saved
+from fsm_agent.conversation.result import TurnResult
+from fsm_agent.errors import FsmAgentError
+from fsm_agent.runtime.budget import IterationBudget
+from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.runtime.deadline import Stopwatch
+from fsm_agent.runtime.events import CURRENT
+from fsm_agent.runtime.ports import Clock
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.read import Turns
+from fsm_agent.support.texts import one_line
+
+Status = Literal["completed", "failed", "partial", "interrupted"]
+OUTCOMES: tuple[Status, ...] = ("completed", "failed", "partial", "interrupted")
+BRIEF = (
+    "You work on one task for another assistant. You see nothing of its conversation and cannot ask anybody. Do the task with "
+    "your tools, then answer with the result alone: what you found or changed, with the paths, figures and names that matter, "
+    "and what you could not do. Your answer is all that is read."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a child is made for. The ids are the same when the same call is made again. ``unattended``: nobody waits for it, so it
+    may ask nobody."""
+
+    session_id: str
+    parent_session: str
+    parent_turn: str
+    task_id: str
+    goal: str
+    context: str
+    budget: IterationBudget
+    callbacks: Mapping[str, Callable[..., Any]] | None = None
+    unattended: bool = False
+
+    @property
+    def message(self) -> str:
+        return f"{self.goal}\n\nContext:\n{self.context}" if self.context.strip() else self.goal
+
+
+class RunningTurn(Protocol):
+    """What a child needs of ``fsm_agent.sessions.turn.Turn``."""
+
+    async def arun(self) -> TurnResult: ...
+
+
+class ChildAgent(Protocol):
+    """What a child needs of ``fsm_agent.agent.Agent``."""
+
+    def start(self, user_message: str, system_message: str | None = None, *, task_id: str | None = None) -> RunningTurn: ...
+    def resume(self, session_or_turn_id: str) -> RunningTurn: ...
+    def interrupt(self, message: str | None = None) -> None: ...
+    async def aclose(self) -> None: ...
+
+
+class Nursery(Protocol):
+    """Where children come from."""
+
+    @property
+    def allowed(self) -> bool:
+        """May there be any?"""
+        ...
+
+    def child(self, order: Order) -> ChildAgent:
+        """An agent that can do what is ordered and nothing that a child may not."""
+        ...
+
+    def keep(self, name: str, text: str) -> Saved:
+        """Save an answer that is too long for its parent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What came of a child; ``text`` is its answer."""
+
+    status: Status
+    text: str
+    turn_id: str = ""
+    iterations: int = 0
+    tokens: int = 0
+    error: str = ""
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any], turn_id: str) -> Ended:
+        """From a result as the journal has it."""
+        status: Status = next((name for name in OUTCOMES if said[name]), "failed")
+        error = said["error"] or ("" if status == "completed" else said["turn_exit_reason"])
+        return cls(status, said["final_response"] or "", turn_id, said["api_calls"], said["total_tokens"], str(error))
+
+
+class Child:
+    """``end`` is ``None`` while it runs; ``in_tool`` and ``idle`` tell whether it still does something."""
+
+    def __init__(self, order: Order, nursery: Nursery, store: Store, callbacks: Callbacks, clock: Clock) -> None:
+        self.order = order
+        self.end: Ended | None = None
+        self._nursery, self._store, self._callbacks = nursery, store, callbacks
+        self._active, self._tools = Stopwatch(clock), set[str]()
+        self._agent: ChildAgent | None = None
+        self._stopped, self._last = "", "begins"
+
+    @property
+    def in_tool(self) -> bool:
+        return bool(self._tools)
+
+    @property
+    def doing(self) -> str:
+        """The task and the last thing it did, in a few words."""
+        return f"{one_line(self.order.goal, 60)} ({self._last})"
+
+    def idle(self) -> float:
+        """Seconds since the last sign of life."""
+        return self._active.elapsed()
+
+    def interrupt(self, why: str) -> None:
+        """Idempotent; the child ends by itself then."""
+        if self._agent is not None and not self._stopped:
+            self._agent.interrupt(why)
+        self._stopped = self._stopped or why
+
+    async def run(self) -> Ended:
+        """To the end. Whatever is wrong with one child is told as its result and does not hurt the others."""
+        self._tell("child:start", {"goal": one_line(self.order.goal, 200)})
+        try:
+            self.end = await self._lived()
+        except FsmAgentError as error:
+            self.end = Ended("failed", "", error=one_line(str(error)))
+        self._tell("child:end", {"status": self.end.status, "turn_id": self.end.turn_id, "error": self.end.error})
+        return self.end
+
+    async def _lived(self) -> Ended:
+        journal, order = Turns(self._store.database), self.order
+        before = journal.recent(1, session=order.session_id)
+        if before and before[0].ended is not None and (said := journal.result(before[0].id)) is not None:
+            return Ended.of(said, before[0].id)
+        if self._stopped:
+            return Ended("interrupted", "", error=self._stopped)
+        agent = self._agent = self._nursery.child(replace(order, callbacks=self._listeners()))
+        try:
+            if before and before[0].ended is None:
+                turn = agent.resume(before[0].id)
+            else:
+                turn = agent.start(order.message, BRIEF, task_id=order.task_id)
+            result = await turn.arun()
+        finally:
+            await agent.aclose()
+        ended = Ended.of(result.model_dump(mode="json", exclude={"messages", "states"}), result.turn_id)
+        return replace(ended, error=self._stopped or ended.error)
+
+    def _listeners(self) -> dict[str, Callable[..., Any]]:
+        """A child's callbacks: every one is a sign of life, and what its tools do is told to the parent's."""
+
+        def alive(*values: Any) -> None:
+            self._active.restart()
+
+        def started(call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
+            self._active.restart()
+            self._tools.add(call_id)
+            self._last = name
+            self._tell("child:tool", {"name": name, "arguments": one_line(str(dict(arguments)), 120)})
+
+        def completed(call_id: str) -> None:
+            self._active.restart()
+            self._tools.discard(call_id)
+
+        def status(text: str) -> None:
+            self._active.restart()
+            self._tell("child:status", {"text": text})
+
+        quiet = ("transition", "thinking", "reasoning", "stream_delta", "step", "tool_gen")
+        return dict.fromkeys(quiet, alive) | {
+            "tool_start": started,
+            "tool_complete": completed,
+            "status": status,
+        }
+
+    def _tell(self, name: str, data: dict[str, Any]) -> None:
+        """To the parent's callbacks, as a part of the parent's turn."""
+        here = CURRENT.set(self.order.parent_turn)
+        try:
+            self._callbacks.emit("event", name, {"session_id": self.order.session_id, "task_id": self.order.task_id} | data)
+        finally:
+            CURRENT.reset(here)

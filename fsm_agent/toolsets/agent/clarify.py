@@ -1,0 +1,66 @@
+"""A question of the model to the person (catalogue AGT-08)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.runtime.deadline import Stopwatch, race
+from fsm_agent.runtime.ports import Clock
+from fsm_agent.settings.model import Settings
+from fsm_agent.support.texts import clean
+from fsm_agent.tools import Tool, ToolFailure, tool
+from fsm_agent.toolsets.agent.scene import here
+
+MAX_CHOICES = 4
+NOBODY = "Nobody is there to answer. Decide by yourself, say what you assumed, and go on."
+GRACE = 30.0
+"""Seconds that the tool's own limit is behind that of the question."""
+
+
+class Questions:
+    """Asks through the ``clarify`` callback, which waits for a person."""
+
+    def __init__(self, callbacks: Callbacks, clock: Clock, settings: Settings) -> None:
+        self._callbacks, self._clock = callbacks, clock
+        self._timeout, self._poll = settings.approval.question_timeout, settings.poll.control
+
+    async def clarify(
+        self,
+        question: Annotated[str, Field(min_length=1, max_length=4_000)],
+        choices: Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=500)]] | None, Field(max_length=MAX_CHOICES)
+        ] = None,
+    ) -> dict[str, Any]:
+        """Ask the person a question and wait for the answer. Only when you cannot go on well without it.
+
+        Args:
+            question: What you want to know, with what one must know to answer it.
+            choices: Up to four answers to choose from. The person may always answer something else.
+        """
+        if not self._callbacks.has("clarify"):
+            raise ToolFailure(NOBODY)
+        asked = list(choices or ())
+        self._callbacks.announce("clarify", question, asked)
+        work, watch = asyncio.ensure_future(self._callbacks.ask("clarify", question, asked)), Stopwatch(self._clock)
+        try:
+            finish = await race(
+                work, left=lambda: self._timeout - watch.elapsed(), interrupted=here().interrupted, poll=self._poll
+            )
+        finally:
+            if not work.done():
+                work.cancel()
+        answer = work.result() if finish == "done" else None
+        if answer is None or not str(answer).strip():
+            late = f"No answer within {self._timeout:g} seconds." if finish == "late" else "The person gave no answer."
+            raise ToolFailure(f"{late} Decide by yourself, say what you assumed, and go on.")
+        return {"question": question, "choices": asked, "answer": clean(str(answer)).strip()}
+
+
+def clarify_tool(callbacks: Callbacks, clock: Clock, settings: Settings) -> Tool:
+    """Asking again after a crash does no harm."""
+    timeout = settings.approval.question_timeout + GRACE
+    return tool(concurrency="interactive", effect="pure", timeout=timeout)(Questions(callbacks, clock, settings).clarify)

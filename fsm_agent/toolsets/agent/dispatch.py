@@ -1,0 +1,39 @@
+"""The one interception point: calls of the agent's own tools end here, before the registry sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Sequence
+
+from fsm_agent.conversation.effects import RunTool, ToolOutcome, ToolSpec
+from fsm_agent.runtime.ports import Clock
+from fsm_agent.tools import Tool, ToolRunner
+from fsm_agent.toolsets.agent.scene import Scene, enter
+
+
+class AgentTools:
+    """The agent's own tools by name, with a registry that nobody else can reach: the same limits, checks and outcomes."""
+
+    def __init__(self, tools: Sequence[Tool], *, clock: Clock, interrupt_grace: float, poll: float) -> None:
+        self._runner = ToolRunner(tools, clock=clock, interrupt_grace=interrupt_grace, poll=poll)
+        self.specs: tuple[ToolSpec, ...] = self._runner.specs
+        self.names = tuple(spec.name for spec in self.specs)
+
+    def handles(self, name: str) -> bool:
+        return name in self.names
+
+    def close(self) -> None:
+        """Release what the tools hold."""
+        self._runner.close()
+
+    async def run(self, request: RunTool, scene: Scene) -> ToolOutcome:
+        context = contextvars.copy_context()
+        context.run(enter, scene)
+        work = asyncio.get_running_loop().create_task(self._runner.run(request, scene.interrupted), context=context)
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            work.cancel()
+            await asyncio.wait({work})
+            raise

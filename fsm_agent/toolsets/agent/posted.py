@@ -1,0 +1,58 @@
+"""What the store knows of tasks that nobody waits for: a row for each, written before its child begins.
+
+A report is told once: the row says to which turn, and after how many of its moves. It counts as told when that turn has moved on
+since, because then it is in the transcript. So a crash in between tells it again, and a turn that is taken back gives it back.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fsm_agent.sessions.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """A task in the background. ``child`` is the child's session and the handle, ``turn`` the turn that gave it."""
+
+    child: str
+    session: str
+    turn: str
+    task: str
+    goal: str
+    context: str
+
+
+_OPEN = (
+    "WITH RECURSIVE line(id) AS (SELECT ? UNION SELECT s.parent FROM sessions s JOIN line ON s.id = line.id"
+    " WHERE s.kind = 'compression' AND s.parent IS NOT NULL)"
+    " SELECT d.child, d.session, d.turn, d.task, d.goal, d.context FROM delegations d"
+    " JOIN turns gave ON gave.id = d.turn LEFT JOIN turns heard ON heard.id = d.told"
+    " WHERE d.session IN (SELECT id FROM line) AND gave.undone IS NULL"
+    " AND (d.told IS NULL OR heard.undone IS NOT NULL OR heard.seq <= d.told_seq) ORDER BY d.at, d.child"
+)
+
+
+async def post(store: Store, tasks: Sequence[Posted]) -> None:
+    """Write the tasks down; those that are there already stay as they are. Raises ``StoreError``."""
+    rows = [(one.child, one.session, one.turn, one.task, one.goal, one.context, store.now()) for one in tasks]
+    insert = "INSERT OR IGNORE INTO delegations (child, session, turn, task, goal, context, at) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    await store.written(lambda c: c.executemany(insert, rows) and None)
+
+
+def untold(store: Store, session: str) -> list[Posted]:
+    """The tasks of a session, and of those that it goes on from, whose end its model has not heard of; oldest first."""
+    with store.database.reading() as c:
+        return [Posted(*row) for row in c.execute(_OPEN, (session,)).fetchall()]
+
+
+async def note_told(store: Store, tasks: Sequence[Posted], turn: str) -> None:
+    """The next move of ``turn`` brings the reports on these into the transcript."""
+    rows = [(turn, turn, one.child) for one in tasks]
+
+    def write(c: sqlite3.Connection) -> None:
+        c.executemany("UPDATE delegations SET told = ?, told_seq = (SELECT seq FROM turns WHERE id = ?) WHERE child = ?", rows)
+
+    await store.written(write)

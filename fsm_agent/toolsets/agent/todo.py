@@ -1,0 +1,107 @@
+"""The list of things to do: the model's own plan for the session (catalogue AGT-02).
+
+The list is the result of the last call, as the journal has it, so it survives a crash, a compaction and a resume, and a fork or
+an undo goes back to what it was then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from fsm_agent.sessions.store import Store
+from fsm_agent.support.texts import shorten
+from fsm_agent.tools import Tool, ToolFailure, tool
+from fsm_agent.toolsets.agent.earlier import newest_result
+from fsm_agent.toolsets.agent.scene import here
+
+NAME = "todo"
+MAX_ITEMS = 256
+MAX_CHARS = 4_000
+"""Characters of one item; the middle of a longer one is left out."""
+Status = Literal["pending", "in_progress", "completed", "cancelled"]
+STATUSES: tuple[str, ...] = get_args(Status)
+
+
+def _status(value: Any) -> Any:
+    """What is no status means that nothing was done yet."""
+    return value if value in STATUSES else "pending"
+
+
+def _listed(value: Any) -> Any:
+    """Models write the list as a JSON text now and then."""
+    if isinstance(value, str):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+class Item(BaseModel):
+    """One thing to do."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+
+    id: Annotated[str, Field(min_length=1, max_length=200, description="A short name that is not used twice.")]
+    content: Annotated[str | None, Field(description="What is to be done; may be left out to change only the status.")] = None
+    status: Annotated[Status | None, BeforeValidator(lambda value: None if value is None else _status(value))] = None
+
+
+class TodoList:
+    """The list of the session that calls."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def todo(self, todos: Annotated[list[Item] | None, BeforeValidator(_listed)] = None, merge: bool = False) -> dict[str, Any]:
+        """Read or write the list of things to do in this session. Without arguments it is read.
+
+        Use it for work of three or more steps: write the plan first, have exactly one item in progress, and set an item to
+        completed as soon as it is done. The answer is always the whole list.
+
+        Args:
+            todos: The items, in order. They replace the list, or change it with merge.
+            merge: Change the items with these ids and add those that are new, instead of replacing the whole list.
+        """
+        if todos is None:
+            return _answer(self._now())
+        before = self._now() if merge else []
+        return _answer(_merged(before, todos))
+
+    def _now(self) -> list[dict[str, str]]:
+        found = newest_result(self._store, here().session, NAME) or {}
+        items = found.get("todos")
+        return [dict(item) for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+
+def todo_tool(store: Store) -> Tool:
+    """Doing the same again gives the same list, so a call in flight at a crash is simply made again."""
+    return tool(concurrency="serial", effect="idempotent")(TodoList(store).todo)
+
+
+def _merged(before: Iterable[dict[str, str]], given: Iterable[Item]) -> list[dict[str, str]]:
+    """By id; of two items with one id the later one counts, at the place of the first."""
+    items = {item["id"]: item for item in before}
+    for one in given:
+        known = items.get(one.id, {})
+        content = known.get("content", "") if one.content is None else one.content.strip()
+        if not content:
+            raise ToolFailure(f"Item {one.id!r} has no content. Nothing was changed.")
+        status = one.status or known.get("status", "pending")
+        items[one.id] = {"id": one.id, "content": _cut(content), "status": status}
+    if len(items) > MAX_ITEMS:
+        raise ToolFailure(f"{len(items)} items; the list holds up to {MAX_ITEMS}. Nothing was changed.")
+    return list(items.values())
+
+
+def _answer(items: list[dict[str, str]]) -> dict[str, Any]:
+    counts = {status: sum(item["status"] == status for item in items) for status in STATUSES}
+    return {"todos": items, "counts": {"total": len(items), **counts}}
+
+
+def _cut(content: str) -> str:
+    return content if len(content) <= MAX_CHARS else shorten(content, MAX_CHARS - 100)

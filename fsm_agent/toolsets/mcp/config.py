@@ -1,0 +1,171 @@
+"""What a user says about MCP servers: ``[mcp.servers.NAME]`` in the config file, or the same as a dict."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from fsm_agent.conversation.effects import Effect
+from fsm_agent.errors import ConfigError
+from fsm_agent.providers.config_file import config_of
+from fsm_agent.support.redaction import mask
+from fsm_agent.tools.decorator import Approval
+
+NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9-]|_(?!_)){0,30}(?<!_)")
+"""Of a server. No double underscore, because that is what separates it from the name of its tool."""
+HERE = ("localhost", "127.0.0.1", "::1")
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+def _words(value: Any) -> Any:
+    """TOML numbers and booleans are taken for the text that they are in an environment or a header."""
+    if not isinstance(value, Mapping):
+        return value
+    return {name: _word(item) for name, item in value.items()}
+
+
+def _word(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
+
+
+Words = Annotated[dict[str, str], BeforeValidator(_words)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ToolRule(_Model):
+    """What holds for the tools of a server whose name matches a pattern; ``None`` leaves it to the server's own rule."""
+
+    approval: Approval | None = None
+    effect: Effect | None = None
+    timeout: Seconds | None = None
+
+
+class ServerConfig(_Model):
+    """One server: a ``command`` (stdio) or a ``url`` (streamable HTTP).
+
+    ``env`` is added to a small safe environment; ``env``, ``headers`` and ``url`` may hold ``${VAR}`` or ``${VAR:-default}``.
+    ``cwd`` defaults to the agent's working directory. ``roots`` are the directories that the server is told of: default the
+    agent's working directory, none to tell it of no directory.
+    ``trust``: believe what the server says about its tools: which only read, which may be repeated. ``approval`` and
+    ``effect`` of its tools win over that; without either its tools ask and are ``unsafe``. ``tools``: rules by pattern, of
+    which the first that matches and says something counts. ``include`` and ``exclude`` are patterns of names of tools.
+    ``timeout``: seconds of one call. ``plain_http``: send to a host that is not this machine without TLS.
+    """
+
+    command: str | None = None
+    args: tuple[str, ...] = ()
+    env: Words = Field(default_factory=dict)
+    cwd: str | None = None
+    url: str | None = None
+    headers: Words = Field(default_factory=dict)
+    plain_http: bool = False
+    roots: tuple[str, ...] | None = None
+    trust: bool = False
+    approval: Approval | None = None
+    effect: Effect | None = None
+    timeout: Seconds | None = None
+    include: tuple[str, ...] = ("*",)
+    exclude: tuple[str, ...] = ()
+    tools: dict[str, ToolRule] = Field(default_factory=dict)
+    enabled: bool = True
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if bool(self.command) == bool(self.url):
+            raise ValueError("give either a command or a url")
+        stdio = {"args", "env", "cwd"} & self.model_fields_set
+        if self.url and stdio:
+            raise ValueError(f"{min(stdio)} belongs to a command, not to a url")
+        if self.command and (http := {"headers", "plain_http"} & self.model_fields_set):
+            raise ValueError(f"{min(http)} belongs to a url, not to a command")
+        if self.url:
+            self._checked_url(self.url)
+        return self
+
+    def _checked_url(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError("url must begin with https:// or http:// and name a host")
+        if parts.scheme == "http" and parts.hostname not in HERE and not self.plain_http:
+            raise ValueError("url without TLS to another machine; use https, or set plain_http = true")
+
+    def wants(self, tool: str) -> bool:
+        """Is the tool with this name of the server's own offered?"""
+        return _any(self.include, tool) and not _any(self.exclude, tool)
+
+    def rule(self, tool: str) -> ToolRule:
+        """What the user laid down for a tool, by the first pattern that says it, else for the whole server."""
+        own = [rule for pattern, rule in self.tools.items() if fnmatchcase(tool, pattern)]
+
+        def first(field: Literal["approval", "effect", "timeout"]) -> Any:
+            said = (value for rule in (*own, self) if (value := getattr(rule, field)) is not None)
+            return next(said, None)
+
+        return ToolRule(approval=first("approval"), effect=first("effect"), timeout=first("timeout"))
+
+
+def servers_of(given: Mapping[str, Any] | None, home: Path) -> dict[str, ServerConfig]:
+    """The servers that are switched on, by name: those of ``given``, else those of the config file in ``home``.
+
+    ``given`` maps names to tables, as ``[mcp.servers]`` does, or is the ``[mcp]`` table around that. Raises ``ConfigError`` that
+    names the server and the key.
+    """
+    tables = _of_file(home) if given is None else given
+    if not isinstance(tables, Mapping):
+        raise ConfigError("mcp has the wrong type", type(tables).__name__, "a dict of servers by name")
+    if set(tables) == {"servers"} and isinstance(inner := tables["servers"], Mapping) and not {"command", "url"} & set(inner):
+        tables = inner
+    found = {str(name): _server(str(name), table) for name, table in tables.items()}
+    return {name: server for name, server in found.items() if server.enabled}
+
+
+def _of_file(home: Path) -> Any:
+    group = config_of(home).mcp
+    if unknown := sorted(set(group) - {"servers"}):
+        raise ConfigError("[mcp] in the config file cannot be used", ", ".join(unknown), "[mcp.servers.NAME] tables")
+    return group.get("servers", {})
+
+
+def _server(name: str, table: Any) -> ServerConfig:
+    if not NAME.fullmatch(name):
+        allowed = "up to 31 letters, digits, dashes and single underscores, beginning and ending with none of the last"
+        raise ConfigError("the name of an MCP server cannot be used", name, allowed)
+    if isinstance(table, ServerConfig):
+        return table
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"MCP server {name} has the wrong type", table, "a table with a command or a url")
+    try:
+        return ServerConfig.model_validate(dict(table))
+    except ValidationError as error:
+        raise _explained(name, error) from None
+
+
+def _explained(name: str, error: ValidationError) -> ConfigError:
+    first = error.errors(include_url=False)[0]
+    where = ".".join(("mcp.servers", name, *(str(part) for part in first["loc"])))
+    if first["type"] == "extra_forbidden":
+        model = ToolRule if len(first["loc"]) > 1 else ServerConfig
+        return ConfigError(f"unknown key {where}", None, ", ".join(model.model_fields))
+    given = None if isinstance(first["input"], Mapping) else _shown(first["loc"], first["input"])
+    return ConfigError(f"{where} cannot be used", given, first["msg"].removeprefix("Value error, "))
+
+
+def _shown(loc: tuple[int | str, ...], value: Any) -> str:
+    """What was given, unless it may be a secret."""
+    return "***" if loc[:1] in (("env",), ("headers",)) else mask(str(value))
+
+
+def _any(patterns: tuple[str, ...], name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

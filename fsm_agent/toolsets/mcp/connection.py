@@ -1,0 +1,279 @@
+"""One living connection to a server. The only module besides the transports that knows the SDK; loaded when a server is used."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+from mcp import Client, MCPError
+from mcp.client.session import ClientRequestContext
+from mcp_types import (
+    CONNECTION_CLOSED,
+    PARSE_ERROR,
+    CallToolResult,
+    Implementation,
+    ListRootsResult,
+    LoggingMessageNotificationParams,
+    Root,
+    ServerNotification,
+    Tool,
+    ToolListChangedNotification,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from fsm_agent import __version__
+from fsm_agent.support.texts import one_line
+from fsm_agent.toolsets.mcp.endpoint import Endpoint
+from fsm_agent.toolsets.mcp.http import NOT_SENT, Statuses, http
+from fsm_agent.toolsets.mcp.lines import Flood, Misbehaved
+from fsm_agent.toolsets.mcp.listed import Listed
+from fsm_agent.toolsets.mcp.log import ServerLog
+from fsm_agent.toolsets.mcp.lost import Broken, Ending, Refused, Unusable
+from fsm_agent.toolsets.mcp.results import Result, result_of
+from fsm_agent.toolsets.mcp.stdio import MOMENT, stdio
+
+log = logging.getLogger(__name__)
+for _name in ("mcp", "client"):  # the SDK's own; a program that sets logging up gets them, a terminal does not
+    logging.getLogger(_name).addHandler(logging.NullHandler())
+
+MOST_PAGES = 50
+MOST_LISTED = 1_000
+"""Tools that are read of one server; what is offered of them is decided later, and is fewer."""
+CLOSE = 4.0
+"""Seconds for an orderly end; a process that does not end takes two."""
+_NOTICED = MOMENT + 1
+"""Seconds until the reason of an end is known after its first sign."""
+
+
+class Connection:
+    """Opened once, closed once, never opened again. ``changed`` is called when the server's tools may be others now.
+
+    Every method belongs to the engine's loop. A task of its own holds the SDK's client from begin to end, because its scopes must
+    be left by the task that entered them.
+    """
+
+    def __init__(self, endpoint: Endpoint, server_log: ServerLog, most: int, changed: Callable[[], None]) -> None:
+        self._endpoint, self._log, self._most, self._changed = endpoint, server_log, most, changed
+        self._ending, self._statuses, self._flood = Ending(), Statuses(), Flood()
+        self._opened, self._scope = asyncio.Event(), anyio.CancelScope()
+        self._client: Client | None = None
+        self.deaf = False
+        """Would changes of the tools pass unnoticed?"""
+        self._calls, self._unsent = 0, False
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def alive(self) -> bool:
+        return self._opened.is_set() and not self._ending.came
+
+    @property
+    def reason(self) -> str:
+        """Why it ended; empty as long as it did not."""
+        return self._ending.reason
+
+    async def open(self) -> None:
+        """Raises ``Broken`` with the reason when there will be no connection. Without a time limit of its own."""
+        self._keeper = asyncio.create_task(self._keep())
+        opened = asyncio.create_task(self._opened.wait())
+        try:
+            await asyncio.wait({self._keeper, opened}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            opened.cancel()
+        if not self._opened.is_set():
+            raise Broken(self._ending.reason, sent=False)
+
+    async def close(self) -> None:
+        """End it and wait until everything is gone: processes, sockets."""
+        self._ending.want()
+        if self._keeper is None:
+            return
+        _, late = await asyncio.wait({self._keeper}, timeout=CLOSE)
+        if late:
+            self._scope.cancel()
+            await asyncio.wait({self._keeper}, timeout=CLOSE)
+
+    def abandon(self) -> None:
+        """End it at once, without waiting."""
+        self._ending.told("it was closed")
+        self._scope.cancel()
+
+    async def tools(self) -> list[Listed]:
+        """All tools, as the server lists them. Raises ``Broken``, ``Refused`` or ``Unusable``."""
+        listed: list[Listed] = []
+        with self._explained():
+            async for tool in self._pages():
+                listed.append(_listed(tool))
+                if len(listed) == MOST_LISTED:
+                    break
+        return listed
+
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> Result:
+        """Cancelling tells the server so. Raises ``Broken``, ``Refused`` or ``Unusable``."""
+        self._calls += 1
+        try:
+            with self._explained():
+                answer: CallToolResult = await self._living().call_tool(tool, dict(arguments))
+                return result_of(answer)
+        except Broken as broken:
+            # The reason that the SDK gives is "closed"; the keeper learns the real one a moment later.
+            reason = await self._reason(str(broken))
+            raise Broken(reason, sent=broken.sent and not (self._unsent and self._calls == 1)) from None
+        finally:
+            self._calls -= 1
+
+    # The SDK's client
+
+    async def _keep(self) -> None:
+        try:
+            with self._scope:
+                async with self._make() as client:
+                    self._client = client
+                    self._opened.set()
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(self._subscribed, client)
+                        await self._ending.wait()
+                        tasks.cancel_scope.cancel()
+        except Exception as error:
+            leaf = _leaf(error)
+            self._unsent = isinstance(leaf, NOT_SENT)
+            self._ending.told(self._words(leaf))
+            log.debug("the connection to an MCP server ended", exc_info=True)
+        finally:
+            self._ending.told("it was closed")
+
+    def _make(self) -> Client:
+        transport: AbstractAsyncContextManager[Any]
+        if self._endpoint.launch is not None:
+            transport = stdio(self._endpoint.launch, self._log, self._most, self._ending)
+        else:
+            transport = http(self._endpoint, self._most, self._statuses)
+        return Client(
+            transport,
+            cache=None,
+            client_info=Implementation(name="fsm-agent", version=__version__),
+            list_roots_callback=self._roots if self._endpoint.roots else None,
+            message_handler=self._message,
+            logging_callback=self._logged,
+        )
+
+    async def _subscribed(self, client: Client) -> None:
+        """Servers of the newest protocol tell of changes only when they are asked to."""
+        offered = client.server_capabilities.tools
+        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or not (offered and offered.list_changed):
+            return
+        try:
+            async with client.listen(tools_list_changed=True) as events:
+                async for _ in events:
+                    self._changed()
+        except Exception as error:
+            self._log.say(f"(changes of its tools are not told: {one_line(str(_leaf(error)), 200)})")
+        self.deaf = True
+
+    async def _message(self, message: ServerNotification | Exception) -> None:
+        try:
+            self._flood.message()
+        except Misbehaved as error:
+            self._ending.told(str(error))
+        if isinstance(message, ToolListChangedNotification):
+            self._changed()
+
+    async def _logged(self, params: LoggingMessageNotificationParams) -> None:
+        self._log.say(f"({params.level}) {one_line(str(params.data), 1_000)}")
+
+    async def _roots(self, context: ClientRequestContext) -> ListRootsResult:
+        return ListRootsResult(roots=[_root(path) for path in self._endpoint.roots])
+
+    def _living(self) -> Client:
+        if self._client is None or not self.alive:
+            raise Broken(self._ending.reason or "it is not open", sent=False)
+        return self._client
+
+    async def _pages(self) -> AsyncIterator[Tool]:
+        cursor: str | None = None
+        for _ in range(MOST_PAGES):
+            page = await self._living().list_tools(cursor=cursor)
+            for tool in page.tools:
+                yield tool
+            if (cursor := page.next_cursor) is None:
+                return
+
+    # Errors
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """What the SDK raises, as one of the three ends of a call."""
+        try:
+            yield
+        except (Broken, Refused, Unusable):
+            raise
+        except MCPError as error:
+            if self._ending.came or _is_end(error):
+                raise Broken(error.message, sent=True) from None
+            if self._session_is_gone(error):
+                self._ending.told(f"the server forgot the session ({self._statuses})")
+                raise Broken(error.message, sent=False) from None
+            raise (Unusable if self._is_no_answer(error) else Refused)(self._words(error)) from None
+        except Exception as error:
+            raise Unusable(one_line(str(_leaf(error)) or type(error).__name__, 500)) from None
+
+    def _session_is_gone(self, error: MCPError) -> bool:
+        """A server that was started again knows nothing of the sessions before it; that is no answer to the call."""
+        if self._client is None or self._client.protocol_version in MODERN_PROTOCOL_VERSIONS:
+            return False
+        unsaid = error.message == "Server returned an error response" or "session" in error.message.lower()
+        return self._statuses.code == 404 or (self._statuses.code == 400 and unsaid)
+
+    def _is_no_answer(self, error: MCPError) -> bool:
+        """Did something come back that the server, or what stands before it, cannot have meant as an answer?"""
+        by_the_sdk = error.code == PARSE_ERROR or error.message.startswith("Unexpected content type")
+        return by_the_sdk or self._statuses.code >= 500
+
+    async def _reason(self, otherwise: str) -> str:
+        """Why the connection ended. From here on it is ended, whatever the transport thinks."""
+        try:
+            async with asyncio.timeout(_NOTICED):
+                return await self._ending.wait()
+        except TimeoutError:
+            self._ending.told(otherwise)
+            return otherwise
+
+    def _words(self, error: BaseException) -> str:
+        text = one_line(str(error), 500)
+        status = str(self._statuses)
+        if isinstance(error, MCPError):
+            return f"{text} ({status})" if status else text
+        if isinstance(error, (OSError, Misbehaved, *NOT_SENT)):
+            return text or type(error).__name__
+        return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _is_end(error: MCPError) -> bool:
+    """Did the SDK make this error because no answer can come? Servers use the same code for what they like."""
+    return error.code == CONNECTION_CLOSED and error.message.startswith(("Connection closed", "SSE stream"))
+
+
+def _leaf(error: BaseException) -> BaseException:
+    """The first error inside groups."""
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    return error
+
+
+def _root(path: Path) -> Root:
+    return Root.model_validate({"uri": path.as_uri(), "name": path.name or str(path)})
+
+
+def _listed(tool: Tool) -> Listed:
+    hints = tool.annotations
+    return Listed(
+        tool.name,
+        tool.description or tool.title or "",
+        tool.input_schema,
+        hints.read_only_hint if hints else None,
+        hints.idempotent_hint if hints else None,
+    )

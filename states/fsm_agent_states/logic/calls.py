@@ -1,0 +1,157 @@
+"""Judging the calls of one reply before anything runs: names, arguments, identity, order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fsm_agent.conversation.arguments import coerce, parse, paths_conflict
+from fsm_agent.conversation.call_key import signature
+from fsm_agent.conversation.effects import ToolOutcome, ToolSpec
+from fsm_agent.conversation.history_rules import fallback_id
+from fsm_agent.conversation.messages import ToolCall
+from fsm_agent.conversation.name_repair import repair_name
+
+Verdict = Literal["run", "bad_json", "unknown", "answered"]
+DELEGATE = "delegate_task"
+"""The tool whose calls are turns of their own."""
+BRIDGE = "tool_call"
+"""The tool whose calls are calls of tools that no request names (EXEC-34)."""
+
+
+@dataclass(slots=True)
+class Checked:
+    """One call and what was found. ``outcome`` is set for a call that is answered without being run."""
+
+    call: ToolCall
+    verdict: Verdict
+    spec: ToolSpec | None = None
+    arguments: Mapping[str, Any] | None = None
+    outcome: ToolOutcome | None = None
+
+    def answer(self, text: str, status: Literal["error", "ok", "denied", "not_started"] = "error") -> None:
+        self.outcome = ToolOutcome(self.call.id, status, text)
+
+
+def check_calls(calls: Sequence[ToolCall], tools: Sequence[ToolSpec], cutoff: float) -> list[Checked]:
+    """Repair names and ids, read and coerce arguments, answer what cannot run. A call that was made twice runs once, unless
+    something was changed in between."""
+    by_name = {tool.name: tool for tool in tools}
+    checked = [_check(call, by_name, cutoff) for call in _with_unique_ids(calls)]
+    first: dict[str, Checked] = {}
+    for item in checked:
+        if item.verdict != "run" or item.spec is None or item.arguments is None:
+            continue
+        key = signature(item.spec.name, item.arguments)
+        if item.spec.effect == "unsafe" or (item.spec.effect == "idempotent" and key not in first):
+            first.clear()
+        twin = first.setdefault(key, item)
+        if twin is not item and item.spec.effect in ("pure", "idempotent"):
+            item.verdict = "answered"
+            item.answer(f"(the same call as {twin.call.id}: see its result)", "ok")
+    return checked
+
+
+def limit_delegation(calls: Sequence[Checked], most: int) -> None:
+    """Answer the delegations beyond ``most`` child turns of one reply (EXEC-13)."""
+    children = 0
+    for item in calls:
+        if item.verdict != "run" or item.call.name != DELEGATE or item.arguments is None:
+            continue
+        tasks = item.arguments.get("tasks")
+        children += max(1, len(tasks)) if isinstance(tasks, list) else 1
+        if children > most:
+            item.verdict = "answered"
+            item.answer(f"over the limit of {most} child turns at a time; not run. Delegate the rest when these are done.")
+
+
+def _check(call: ToolCall, tools: Mapping[str, ToolSpec], cutoff: float) -> Checked:
+    name = call.name if call.name in tools else repair_name(call.name, tuple(tools), cutoff)
+    parsed = parse(call.arguments)
+    if parsed.kind in ("bad", "cut"):
+        item = Checked(call, "bad_json")
+        item.answer(f"the arguments are not valid JSON ({parsed.error}); nothing was run; make the call again")
+        return item
+    if name is None:
+        item = Checked(call, "unknown")
+        listed = ", ".join(name for name, tool in tools.items() if not tool.deferred) or "none"
+        named = call.name.strip()
+        item.answer(f"there is no tool {named!r}; tools: {listed}" if named else "a tool call needs the name of a tool")
+        return item
+    call = ToolCall(call.id, name, _arguments_text(call, parsed.repaired, parsed.value))
+    if parsed.kind == "not_object":
+        item = Checked(call, "answered", tools[name])
+        item.answer("the arguments must be a JSON object with the parameters by name; nothing was run")
+        return item
+    if name == BRIDGE:
+        return _unwrapped(call, parsed.value or {}, tools, cutoff)
+    return Checked(call, "run", tools[name], coerce(parsed.value or {}, tools[name].parameters))
+
+
+def _unwrapped(call: ToolCall, given: Mapping[str, Any], tools: Mapping[str, ToolSpec], cutoff: float) -> Checked:
+    """The call that is meant, before anything looks at it: rules, approvals, limits and callbacks see the tool itself."""
+    behind = tuple(name for name, tool in tools.items() if tool.deferred)
+    named, wanted = str(given.get("name", "")), given.get("arguments") or {}
+    inner = parse(wanted) if isinstance(wanted, str) else None
+    arguments = inner.value if inner is not None else wanted
+    name = named if named in behind else repair_name(named, behind, cutoff)
+    if name is None or not isinstance(arguments, Mapping):
+        item = Checked(call, "answered", tools[BRIDGE])
+        missing = f"there is no tool {named!r} to be called this way; find its name with tool_search"
+        item.answer(missing if name is None else "arguments must be a JSON object with the parameters by name; nothing was run")
+        return item
+    return Checked(call, "run", tools[name], coerce(dict(arguments), tools[name].parameters))
+
+
+def _arguments_text(call: ToolCall, repaired: bool, value: Mapping[str, Any] | None) -> str:
+
+    return json.dumps(value, ensure_ascii=False) if repaired or not call.arguments.strip() else call.arguments
+
+
+def _with_unique_ids(calls: Sequence[ToolCall]) -> list[ToolCall]:
+    taken: set[str] = set()
+    unique = []
+    for number, call in enumerate(calls):
+        call_id = call.id or fallback_id(call, number)
+        if call_id in taken:
+            call_id = f"{call_id}_{number}"
+        taken.add(call_id)
+        unique.append(ToolCall(call_id, call.name, call.arguments))
+    return unique
+
+
+def segments(calls: Sequence[Checked], most: int, workdir: str) -> Iterator[list[Checked]]:
+    """Runs of calls that may go at the same time, in order; every other call is a barrier of its own. At most ``most``
+    calls run together. Relative paths begin at ``workdir``."""
+    run: list[Checked] = []
+    for item in calls:
+        alone = item.outcome is None and not _parallel(item)
+        if run and (alone or len(run) >= most or any(_conflict(item, other, workdir) for other in run)):
+            yield run
+            run = []
+        run.append(item)
+        if alone:
+            yield run
+            run = []
+    if run:
+        yield run
+
+
+def _parallel(item: Checked) -> bool:
+    return item.spec is not None and item.spec.concurrency == "parallel" and item.spec.approval == "never"
+
+
+def _conflict(one: Checked, other: Checked, workdir: str) -> bool:
+    """Two path tools conflict when one path contains the other, unless both only read."""
+    if not (one.spec and other.spec) or one.spec.effect == other.spec.effect == "pure":
+        return False
+    return any(paths_conflict(a, b, workdir) for a in _paths(one) for b in _paths(other))
+
+
+def _paths(item: Checked) -> list[str]:
+    """The paths of a call; one that was left out is the working directory."""
+    if item.spec is None or item.arguments is None:
+        return []
+    return [str(item.arguments.get(name) or "") for name in item.spec.path_arguments]

@@ -1,0 +1,84 @@
+"""Numbers that providers name in their errors."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from fsm_agent_states.turn import TurnState
+
+MARGIN = 64
+"""Tokens kept free below a cap that a provider named."""
+
+_NUMBER = r"(\d[\d,_]*)"
+_ROOM = (
+    re.compile(rf"{_NUMBER} \+ \d[\d,_]* > {_NUMBER}"),  # prompt + cap > window
+    re.compile(r"\d[\d,_]* > (?P<window>\d[\d,_]*) - (?P<prompt>\d[\d,_]*)"),  # cap > window - prompt
+)
+_CAPS = (
+    re.compile(rf"available_tokens\W{{1,3}}{_NUMBER}"),
+    re.compile(rf"at most {_NUMBER}"),
+    re.compile(rf"less than or equal to \W?{_NUMBER}"),
+    re.compile(rf"\[1, ?{_NUMBER}\]"),
+    re.compile(rf"\d[\d,_]* > {_NUMBER}"),
+    re.compile(rf"(?:maximum|limit)[^\d]{{0,60}}?{_NUMBER}"),
+)
+_WINDOWS = (
+    re.compile(rf"(?:context (?:length|window|size)|maximum prompt length|n_ctx|model token limit)[^\d]{{0,40}}{_NUMBER}"),
+    re.compile(rf"> {_NUMBER} maximum"),
+    re.compile(rf"maximum number of tokens allowed \(?{_NUMBER}"),
+    re.compile(rf"max(?:imum)? length:? ?{_NUMBER}"),
+)
+_PROMPTS = (
+    re.compile(rf"(?:resulted in|contains) {_NUMBER} tokens"),
+    re.compile(rf"{_NUMBER} (?:in|of) (?:the |your )?(?:messages|prompt|text input)"),
+    re.compile(rf"{_NUMBER} tokens > \d"),
+    re.compile(rf"request \({_NUMBER} tokens\)"),
+    re.compile(rf"(?:n_prompt_tokens|n_keep|token count|requested:)\W{{1,3}}{_NUMBER}"),
+)
+
+
+def output_cap_from(detail: str, window: int | None, estimate: int) -> int | None:
+    """The largest output cap that the error allows, less a margin; ``None`` when it names no number."""
+    if (left := _room(detail)) is not None:
+        return max(1, left - MARGIN)
+    for expression in _CAPS:
+        if found := expression.search(detail):
+            named = _number(found.group(1))
+            room = window - estimate if window else named
+            return max(1, min(named, room) - MARGIN)
+    return None
+
+
+def _room(detail: str) -> int | None:
+    """What the window leaves beside the prompt, of an error that names both."""
+    if found := _ROOM[0].search(detail):
+        return _number(found.group(2)) - _number(found.group(1))
+    if found := _ROOM[1].search(detail):
+        return _number(found["window"]) - _number(found["prompt"])
+    return None
+
+
+def window_from(detail: str) -> int | None:
+    """The context window that an overflow error names, in tokens; never guessed."""
+    for expression in _WINDOWS:
+        if found := expression.search(detail):
+            return _number(found.group(1))
+    return None
+
+
+def prompt_tokens_from(detail: str) -> int | None:
+    """How many tokens the refused prompt had by an overflow error that counts them."""
+    found = next((found for expression in _PROMPTS if (found := expression.search(detail))), None)
+    return _number(found.group(1)) if found else None
+
+
+def believe_window(turn: TurnState) -> None:
+    """An overflow that names a smaller window than we knew of is believed for the rest of the turn."""
+    named = window_from(turn.failure.detail) if turn.failure else None
+    if named is not None and (turn.runtime.window is None or named < turn.runtime.window):
+        turn.runtime = replace(turn.runtime, window=named)
+
+
+def _number(text: str) -> int:
+    return int(text.replace(",", "").replace("_", ""))

@@ -1,0 +1,60 @@
+"""What is said to the model while recovering. Wire only: none of it enters the history or the store."""
+
+from __future__ import annotations
+
+from fsm_agent.conversation.messages import Message
+from fsm_agent.support.texts import shorten
+from fsm_agent_states.turn import TurnState
+
+PROCESS_RESULTS = "The tool results above are complete. Go on with the task now: use them, and answer or call the next tool."
+FROM_THOUGHTS = "These were your thoughts so far. Do not think again from the start: give your answer, or call a tool, now."
+GO_ON = "Your reply was cut off. Continue exactly where it ends, without repeating anything and without a preamble."
+SMALLER = (
+    "The connection broke inside your tool call, so it was not run. Make the call again in smaller pieces: keep the arguments "
+    "of one call well under 8,000 tokens."
+)
+ANSWER_NOW = "Your reply was incomplete. Give the answer now, as text, or make the tool call."
+ACT_NOW = "Do it now: call the tool instead of announcing it. If nothing is left to do, give the final answer."
+VERIFY = "Files were changed and nothing was checked since. Verify the change with a tool, then give the final answer."
+LAST_WORD = (
+    "All {limit} iterations of this task are used up and no tool can be called any more. Say in text what was done, what was "
+    "found, and what is still open."
+)
+PLACEHOLDER = "(no answer yet)"
+
+
+def scaffold_for(turn: TurnState) -> tuple[Message, ...]:
+    """The rows that the recovery just ordered puts behind the history."""
+    spent, event = turn.spent, turn.came.event if turn.came else ""
+    if "nudges" in spent:
+        return Message("assistant", PLACEHOLDER), Message("user", PROCESS_RESULTS)
+    if "prefills" in spent:
+        return _said(shorten(turn.thoughts, 20_000)), Message("user", FROM_THOUGHTS)
+    if "continuations" in spent:
+        return _continuation(turn, event)
+    return ()
+
+
+def last_word(turn: TurnState) -> Message:
+    """The request of the toolless call."""
+    return Message("user", LAST_WORD.format(limit=turn.settings.max_iterations))
+
+
+def _continuation(turn: TurnState, event: str) -> tuple[Message, ...]:
+    if event == "cut_call":
+        return turn.scaffold  # the same request again, with a larger output cap
+    texts = {
+        "cut_text": ("".join(turn.fragments), GO_ON),
+        "dropped_call": ("".join(turn.fragments) or turn.visible, SMALLER),
+        "incomplete": ("".join(turn.fragments) + turn.partial, ANSWER_NOW),
+        "open_scratchpad": ("", ""),
+        "announced": (turn.held, ACT_NOW),
+        "unverified": (turn.held, VERIFY),
+    }
+    said, prompt = texts[event]
+    rows = (_said(said), Message("user", prompt)) if said.strip() else (Message("user", prompt),)
+    return rows if prompt else ()
+
+
+def _said(text: str) -> Message:
+    return Message("assistant", text)

@@ -1,0 +1,164 @@
+"""The transition table of a turn. This file is the design; everything that moves a turn is a row made from it.
+
+How to read a line: ``on(event, rung, rung, ...)`` takes the first rung whose budget is left. Rungs are defined once,
+above the table, in four groups: the door to the model, recovery, continuation, blank replies. ``end(...)`` ends the turn
+with an exit reason, ``go(...)`` is unconditional. Three rules:
+
+1. BuildMessages is the only door to the model; caps, open block, iteration and grace are tested there and nowhere else.
+2. Every rung that can be part of a loop spends a counter. Counters grow or are reset, they never go down.
+3. A row has no action. The state that is entered sees what the row spent, and does it first.
+
+A call block is all requests that serve one iteration. It opens (and the iteration is charged) by ``send``; what goes out
+again inside it (``send again``) is not charged; a reply closes it.
+"""
+
+from __future__ import annotations
+
+from fsm_agent.fsm.table import Counter, Rung, Table, any_of, end, go, left, lines_of, on
+
+# Counters and resets
+
+COUNTERS = (
+    *(Counter(name) for name in ("iterations", "free_rounds", "graces", "fallbacks")),  # never reset
+    Counter("attempts", cap=True),  # per turn; a belt above the local budgets
+    Counter("opened", flag=True),
+    Counter("sends", cap=True),  # per call block; likewise
+    *(Counter(name) for name in ("retries", "rebuilds", "rekeys", "compactions", "overflows", "repairs")),
+    *(Counter(name) for name in ("continuations", "strikes", "recalls", "nudges", "prefills", "empties")),
+)
+BLOCK = ("opened", "sends", "rebuilds", "retries", "rekeys", "compactions", "overflows")  # a reply closes the block
+EMPTIES = ("nudges", "prefills", "empties")  # a compaction gives the ladder of blanks back
+STREAKS = ("continuations", "strikes", "recalls", *EMPTIES)  # a tool round ends all streaks
+PROVIDER = ("retries", "rekeys", "repairs", "compactions", "overflows", *EMPTIES)  # a fallback starts afresh
+
+# Rungs
+
+BLOCK_CLOSED = left("opened", yes="no block open", no="block open")
+ATTEMPTS, SENDS = left("attempts"), left("sends")
+CAPPED = end("attempt_cap_reached", when=any_of((~ATTEMPTS, ~SENDS)))
+OUT_OF_ATTEMPTS = end("attempt_cap_reached", when=~ATTEMPTS)
+OVER_BUDGET = end("budget_exhausted")
+
+# the door to the model
+SEND_AGAIN = Rung("send again", "CallLLM", ~BLOCK_CLOSED, ("sends", "attempts"))
+SEND = Rung("send", "CallLLM", left("iterations"), ("iterations", "opened", "sends", "attempts"))
+SUMMARISE = Rung("summarise", "BuildMessages", left("graces") & BLOCK_CLOSED, ("graces", "opened"))
+ASK_SUMMARY = Rung("ask again", "BuildMessages", left("graces"), ("graces",))
+FREE_ROUND = Rung("free round", "BuildMessages", left("free_rounds") & BLOCK_CLOSED, ("free_rounds", "opened"))
+# recovery
+COMPACT = Rung("compact", "Compress", left("compactions"), ("compactions", "attempts"))
+COMPRESS = Rung("compress", "Compress", left("overflows"), ("overflows", "attempts"))
+REPAIR = Rung("repair", "BuildMessages", left("repairs"), ("repairs",))
+REKEY = Rung("rekey", "BuildMessages", left("rekeys"), ("rekeys",))
+ONE_RETRY = Rung(
+    "one retry", "BuildMessages", left("retries", "patience", yes="not yet retried", no="already retried"), ("retries",)
+)
+RETRY = Rung("retry", "BuildMessages", left("retries"), ("retries",))
+REBUILD = Rung("rebuild", "BuildMessages", left("rebuilds"), ("rebuilds",), ("retries",))
+FALLBACK = Rung("fallback", "BuildMessages", left("fallbacks"), ("fallbacks",), PROVIDER)
+
+
+# continuation
+def carry_on(limit: str) -> Rung:
+    """``continue``: one counter, with a limit of its own for each event."""
+    return Rung("continue", "BuildMessages", left("continuations", limit), ("continuations",))
+
+
+STRIKE = Rung("strike", "BuildMessages", left("strikes"), ("strikes",))
+RECALL = Rung("recall", "BuildMessages", left("recalls"), ("recalls",))
+ANSWER = Rung("answer with errors", "ExecuteTools", left("strikes"), ("strikes",), ("recalls",))
+# blank replies
+NUDGE = Rung("nudge", "BuildMessages", left("nudges"), ("nudges",))
+PREFILL = Rung("prefill", "BuildMessages", left("prefills"), ("prefills",))
+ASK_AGAIN = Rung("ask again", "BuildMessages", left("empties"), ("empties",))
+
+# Table
+
+# fmt: off
+LINES = lines_of({
+    "Prepare": [
+        on("ready", go("BuildMessages"), why="input clean, history loaded, user row stored"),
+    ],
+    "BuildMessages": [
+        on("built", CAPPED, SEND_AGAIN, SEND, SUMMARISE, OVER_BUDGET, why="the only door to the model"),
+        on("oversized", CAPPED, COMPACT, SEND_AGAIN, SEND, SUMMARISE, OVER_BUDGET, why="estimate over the threshold"),
+        on("starved", SUMMARISE, OVER_BUDGET, why="the budget shared with other turns refuses an iteration"),
+        on("spoken", OVER_BUDGET, why="budget over, and the model has already given text: use it"),
+        on("window_too_small", end("runtime_context_too_small"), why="no compaction can make a local window fit"),
+        on("failed", go("ClassifyError"), why="the recovery that was ordered failed"),
+        on("cancelled_waiting", end("interrupted_in_backoff"), why="interrupted in the wait that a retry ordered"),
+    ],
+    "CallLLM": [
+        on("tools", go("ExecuteTools"), resets=BLOCK, why="a reply closes the block"),
+        on("text", end("text_response"), why="accepted answer"),
+        on("blank", go("EmptyRecovery"), resets=BLOCK, why="no visible text, no call"),
+        on("cut_text", carry_on("continuations"), end("length_exhausted"), resets=BLOCK, why="length, or cut after text"),
+        on("dropped_call", carry_on("continuations"), end("stream_dropped_tool_call"), resets=BLOCK, why="cut in a call"),
+        on("cut_call", carry_on("cut_calls"), end("truncated_tool_call"), why="call cut: same block, bigger cap"),
+        on("incomplete", carry_on("incompletes"), end("responses_incomplete"), resets=BLOCK, why="API says incomplete"),
+        on("open_scratchpad", carry_on("scratchpads"), end("scratchpad_incomplete"), resets=BLOCK, why="tag not closed"),
+        on("announced", carry_on("acks"), end("text_response"), resets=BLOCK, why="only says what it will do"),
+        on("unverified", carry_on("verifies"), end("text_response"), resets=BLOCK, why="edited, not verified: answer held"),
+        on("all_thinking", end("thinking_budget_exhausted"), why="reasoning ate the output cap"),
+        on("summary", end("max_iterations_summary"), why="text of the toolless call"),
+        on("no_summary", ASK_SUMMARY, OVER_BUDGET, why="toolless call gave no text"),
+        on("error", go("ClassifyError"), why="exception, invalid shape or refusal"),
+    ],
+    "ClassifyError": [
+        on("repairable", REPAIR, end("non_retryable_error"), why="this repair was not yet done on this provider"),
+        on("bad_key", REKEY, FALLBACK, end("non_retryable_error"), why="401, billing: refreshable, or more keys"),
+        on("key_limited", ONE_RETRY, REKEY, FALLBACK, RETRY, end("api_retries_exhausted"), why="429, more keys"),
+        on("limited", FALLBACK, RETRY, end("api_retries_exhausted"), why="429, upstream limit, invalid shape"),
+        on("overloaded", ONE_RETRY, FALLBACK, RETRY, end("api_retries_exhausted"), why="503, 529, timeout"),
+        on("unreachable", ONE_RETRY, FALLBACK, RETRY, REBUILD, end("api_retries_exhausted"), why="transport, on primary"),
+        on("server_error", RETRY, FALLBACK, end("api_retries_exhausted"), why="500, 502, unknown"),
+        on("overflow", OUT_OF_ATTEMPTS, COMPRESS, end("overflow_uncompressible"), why="too long, no wider model in chain"),
+        on("outgrown", OUT_OF_ATTEMPTS, COMPRESS, FALLBACK, end("overflow_uncompressible"), why="too long, next is wider"),
+        on("summary_failed", RETRY, FALLBACK, OVER_BUDGET, why="any error of the toolless call"),
+        on("rejected", FALLBACK, end("non_retryable_error"), why="model missing, bad request, auth without help, breaker"),
+        on("refused", FALLBACK, end("content_policy"), why="content policy"),
+        on("fatal", end("non_retryable_error"), why="certificate, provider policy"),
+        on("cap_unknown", end("output_cap"), why="output cap too large and no number in the error"),
+        on("compression_off", end("compression_disabled"), why="overflow, and the user switched compaction off"),
+    ],
+    "Compress": [
+        on("compressed", go("BuildMessages"), resets=EMPTIES, why="fewer rows, fewer tokens or no images"),
+        on("unchanged", go("BuildMessages"), why="nothing gained, but nothing forced it"),
+        on("stuck", end("overflow_uncompressible"), why="the provider refused and nothing can go"),
+        on("outgrown", FALLBACK, end("overflow_uncompressible"), why="same, but the next model is wider"),
+    ],
+    "ExecuteTools": [
+        on("done", go("BuildMessages"), resets=STREAKS, why="every call has its result"),
+        on("done_free", FREE_ROUND, go("BuildMessages"), resets=STREAKS, why="cheap programmatic calls: next is not charged"),
+        on("answered", go("BuildMessages"), why="bad JSON answered with error results"),
+        on("unknown_tools", STRIKE, end("invalid_tool_calls"), why="no call names a tool; error results were given"),
+        on("bad_json", RECALL, ANSWER, end("invalid_tool_calls"), why="arguments are not JSON and were not cut"),
+        on("halted", end("guardrail_halt"), why="guardrail hard stop"),
+    ],
+    "EmptyRecovery": [
+        on("streamed", end("partial_stream_recovery"), why="text was already shown"),
+        on("prior", end("prior_content_used"), why="text came with the housekeeping tools before"),
+        on("after_tools", NUDGE, ASK_AGAIN, FALLBACK, end("empty_exhausted"), why="blank after a tool round"),
+        on("thought_after_tools", NUDGE, PREFILL, ASK_AGAIN, FALLBACK, end("empty_exhausted"), why="same, with reasoning"),
+        on("thought", PREFILL, ASK_AGAIN, FALLBACK, end("empty_exhausted"), why="reasoning only"),
+        on("nothing", ASK_AGAIN, FALLBACK, end("empty_exhausted"), why="nothing at all"),
+    ],
+})
+# fmt: on
+
+EVERYWHERE = ("Prepare", "BuildMessages", "CallLLM", "ClassifyError", "Compress", "ExecuteTools", "EmptyRecovery")
+CANCELLED_IN = {
+    **dict.fromkeys(EVERYWHERE, "interrupted_before_call"),
+    **dict.fromkeys(("CallLLM", "ClassifyError"), "interrupted_in_call"),
+    "ExecuteTools": "interrupted_in_tools",
+}
+
+TURN = Table(
+    name="turn",
+    states=(*EVERYWHERE, "Finalize"),
+    final="Finalize",
+    counters=COUNTERS,
+    lines=LINES,
+    macros=(("cancelled", CANCELLED_IN), ("crashed", dict.fromkeys(EVERYWHERE, "local_processing_error"))),
+    reset_groups={"BLOCK": BLOCK, "EMPTIES": EMPTIES, "STREAKS": STREAKS, "PROVIDER": PROVIDER},
+)

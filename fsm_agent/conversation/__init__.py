@@ -1,0 +1,1 @@
+"""The values of a conversation: messages, what states ask for and get back, results, rules of a history, wires, compaction."""

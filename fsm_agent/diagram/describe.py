@@ -19,6 +19,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+HOMES = (
+    ("fsm_agent_states.turn", "fsm_agent.settings.model", "fsm_agent.conversation.effects"),
+    ("states.turn", "fsm_agent.settings", "fsm_agent.requests"),
+)
+"""Where the limits of the turn, the settings and the runtime stand in this version, and stood in older ones."""
+
 
 def describe(table: Any) -> dict[str, Any]:
     """``name, states, final, counters, resets, lines, macros, rows``."""
@@ -106,17 +112,15 @@ def load(roots: list[str], target: str) -> Any:
 def default_limits() -> dict[str, int] | None:
     """What the version's own turn takes for limits with default settings, two fallbacks and two keys that can be renewed.
     ``None`` where that cannot be known."""
-    try:
-        limits_of = importlib.import_module("fsm_agent_states.turn").limits_of
-        settings_model = importlib.import_module("fsm_agent.settings.model")
-        settings = settings_model.Settings.model_construct()  # whatever the environment says
-        runtime = importlib.import_module("fsm_agent.conversation.effects").Runtime(
-            "any", "any", usable_fallbacks=2, possible_rekeys=2
-        )
-        limits: Mapping[str, int] = limits_of(settings, runtime)
-    except Exception:  # an older version may do it otherwise; bounds are then formulas without figures
-        return None
-    return {str(name): int(value) for name, value in limits.items()}
+    for turn, settings, effects in HOMES:
+        try:
+            runtime = importlib.import_module(effects).Runtime("any", "any", usable_fallbacks=2, possible_rekeys=2)
+            defaults = importlib.import_module(settings).Settings.model_construct()  # whatever the environment says
+            limits: Mapping[str, int] = importlib.import_module(turn).limits_of(defaults, runtime)
+        except Exception:  # noqa: S112 - another version has them elsewhere; without any, bounds are formulas without figures
+            continue
+        return {str(name): int(value) for name, value in limits.items()}
+    return None
 
 
 def _from_file(path: str) -> Any:

@@ -43,7 +43,8 @@ LEAST_GAIN = 1_000
 
 
 def compress(turn: TurnState) -> Yields:
-    """Reports ``compressed``; else ``unchanged`` when it was only our wish, ``stuck`` or ``outgrown`` when forced."""
+    """Reports ``compressed``; else ``unchanged`` when it was only our wish, ``stuck`` or ``outgrown`` when
+    forced."""
     signals: Signals = yield CheckSignals()
     if signals.interrupted:
         turn.interrupt_message = signals.message
@@ -101,7 +102,8 @@ def _enough(turn: TurnState, before: int) -> float:
 
 
 def _goal(turn: TurnState, before: int) -> int:
-    """Characters to get below: half of the threshold, so that the next rounds fit too; half of now when forced."""
+    """Characters to get below: half of the threshold, so that the next rounds fit too; half of now when
+    forced."""
     wanted = threshold(turn.runtime.window or ASSUMED_WINDOW, turn.settings.compression) * CHARS_PER_TOKEN // 2
     return min(wanted, before // 2) if turn.forced else wanted
 

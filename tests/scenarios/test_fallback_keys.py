@@ -1,6 +1,8 @@
-"""Every entry of the chain has its own keys: each ready key is tried before the next entry, and before the turn gives up.
+"""Every entry of the chain has its own keys: each ready key is tried before the next entry, and before the
+turn gives up.
 
-One server stands for the whole chain, so that the order of all requests is seen; who asks is read from its model and key.
+One server stands for the whole chain, so that the order of all requests is seen; who asks is read from its
+model and key.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ class Played:
         return [row.rung for row in rows if row.source == "ClassifyError"]
 
     def bound(self) -> int:
-        """What ``fsm-agent verify`` prints for the maxima of this very turn: visits of CallLLM, the caps included."""
+        """What ``fsm-agent verify`` prints for the maxima of this very turn: visits of CallLLM, the caps
+        included."""
         limits = self.turn.snapshot()["limits"]
         report = verify_table(TURN, limits, small=False)
         return next(f.value for f in report.figures if (f.quantity, f.caps) == ("visits of CallLLM", True))

@@ -1,7 +1,8 @@
-"""A window smaller than believed, and few big rows: the turn ends well whenever prompt, tools and newest request fit alone.
+"""A window smaller than believed, and few big rows: the turn ends well whenever prompt, tools and newest
+request fit alone.
 
-The server counts tokens itself and refuses what is over its window, summaries included. What is known of the window beforehand
-is too much or nothing, and the refusal names it or not.
+The server counts tokens itself and refuses what is over its window, summaries included. What is known of the
+window beforehand is too much or nothing, and the refusal names it or not.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from tests.test_wire_responses import faults as responses_faults
 WIRES = ("openai:gpt-x", "openai-responses:gpt-x", "anthropic:claude-sonnet-4-5")
 KINDS = ("user", "assistant", "result", "arguments")
 MOST_REQUESTS = 7
-"""Of one call block that is refused three times: four requests of the turn, and a summary before each but the first."""
+"""Of one call block that is refused three times: four requests of the turn, and a summary before each but the
+first."""
 SPARE = 3_000
-"""Characters that a request may have beyond prompt, tools and the user's words: a short summary in its frame."""
+"""Characters that a request may have beyond prompt, tools and the user's words: a short summary in its
+frame."""
 
 
 def words(number: int, chars: int) -> str:
@@ -51,8 +54,9 @@ def rows(kinds: Sequence[str], chars: Sequence[int]) -> list[dict[str, Any]]:
 
 
 class Window:
-    """A server with a window of so many tokens. ``named``: do its refusals say how many they are? ``density``: characters a
-    token. ``script``: what it answers to what fits, else "done"; ``summary``: what it writes when it is asked for one."""
+    """A server with a window of so many tokens. ``named``: do its refusals say how many they are?
+    ``density``: characters a token. ``script``: what it answers to what fits, else "done"; ``summary``: what
+    it writes when it is asked for one."""
 
     def __init__(
         self, tokens: int, *, named: bool = True, density: float = 4, script: Sequence[Reply] = (), summary: int = 600

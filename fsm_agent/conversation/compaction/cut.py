@@ -1,4 +1,5 @@
-"""The last resort for rows that must stay: their texts and arguments are cut to one length, so that the longest lose most."""
+"""The last resort for rows that must stay: their texts and arguments are cut to one length, so that the
+longest lose most."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ MARK = 60
 
 
 def cut_length(rows: Sequence[Message], most: int) -> int | None:
-    """The length to which the texts of these rows have to be cut so that they take ``most`` characters; ``None`` when that is
-    too little for all of them. What a model thought goes out with its row and cannot be cut."""
+    """The length to which the texts of these rows have to be cut so that they take ``most`` characters;
+    ``None`` when that is too little for all of them. What a model thought goes out with its row and cannot be
+    cut."""
     rows = [imageless(row) for row in rows]
     texts = sorted(len(text) for row in rows for text in _texts(row))
     left = most - size_of(rows) + sum(texts) - sum(map(_thoughts, rows))
@@ -32,7 +34,8 @@ def cut_length(rows: Sequence[Message], most: int) -> int | None:
 
 
 def cut_row(row: Message, length: int, note: str) -> Message:
-    """The row as it goes out when no text may be longer; what is stored of its content stays whole. ``note`` says where."""
+    """The row as it goes out when no text may be longer; what is stored of its content stays whole. ``note``
+    says where."""
     row, text = imageless(row), shown(row)
     calls = tuple(_cut_call(call, length) for call in row.tool_calls)
     sent = row.sent if len(text) <= length else shorten(text, max(100, length - MARK - len(note)), note)
@@ -64,7 +67,8 @@ def _thoughts(row: Message) -> int:
 
 
 def _cut_call(call: ToolCall, length: int) -> ToolCall:
-    """Its arguments stay an object of JSON: long strings in it are shortened, else it is replaced by its beginning."""
+    """Its arguments stay an object of JSON: long strings in it are shortened, else it is replaced by its
+    beginning."""
     if len(call.arguments) <= length:
         return call
     shorter = shorter_call(call)

@@ -1,10 +1,12 @@
 """How much a compaction leaves alone, and how much less when the provider has refused what there is.
 
-Everything here is reckoned before a model is paid. A compaction that is only wished for protects what the settings say. After a
-refusal plans are tried in this order, and the first that fits into the room that is left for the history is taken:
+Everything here is reckoned before a model is paid. A compaction that is only wished for protects what the
+settings say. After a refusal plans are tried in this order, and the first that fits into the room that is
+left for the history is taken:
 
-1. what the settings protect; 2. no first rows, and three rows behind the summary; 3. only the last reply with its results;
-4. the same, its texts cut to one length; 5. nothing but the user's newest request, which always stays word for word.
+1. what the settings protect; 2. no first rows, and three rows behind the summary; 3. only the last reply with
+its results; 4. the same, its texts cut to one length; 5. nothing but the user's newest request, which always
+stays word for word.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ FRAME = size_of([Message("user", PREFIX + END), *[Message("assistant", BRIDGE)] 
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """``front`` rows stay before the summary, at least ``tail_rows`` rows and about ``tail_chars`` characters behind it, a run
-    of rows up to ``soft_factor`` times as many. The last ``unpruned`` rows keep their long results."""
+    """``front`` rows stay before the summary, at least ``tail_rows`` rows and about ``tail_chars`` characters
+    behind it, a run of rows up to ``soft_factor`` times as many. The last ``unpruned`` rows keep their long
+    results."""
 
     front: int
     tail_rows: int
@@ -38,9 +41,9 @@ class Protection:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``division`` of the pruned history; without a middle nothing is summarised. ``size``: characters that are expected to be
-    left. ``summary``: those that a summary may have, if there is a limit. ``cut``: the length to which texts of the tail are
-    cut, if they are."""
+    """``division`` of the pruned history; without a middle nothing is summarised. ``size``: characters that
+    are expected to be left. ``summary``: those that a summary may have, if there is a limit. ``cut``: the
+    length to which texts of the tail are cut, if they are."""
 
     division: Division
     size: int
@@ -64,7 +67,8 @@ def planned(history: Sequence[Message], protection: Protection, goal: int) -> Pl
 
 
 def insisted(history: Sequence[Message], usual: Protection, goal: int, room: int) -> Plan:
-    """The plan that protects most and leaves at most ``room`` characters; if none does, the one that leaves least."""
+    """The plan that protects most and leaves at most ``room`` characters; if none does, the one that leaves
+    least."""
     last = _last_run(history)
     few = replace(usual, front=0, tail_rows=LEAST_TAIL, tail_chars=min(usual.tail_chars, room // 4), unpruned=LEAST_TAIL)
     for protection in (usual, few, Protection(front=0, tail_rows=1, tail_chars=0, unpruned=last)):
@@ -75,7 +79,8 @@ def insisted(history: Sequence[Message], usual: Protection, goal: int, room: int
 
 
 def _cut(division: Division, room: int) -> Plan | None:
-    """The last reply is kept, its texts are cut; nothing when they would be cut to too little, or are the user's request."""
+    """The last reply is kept, its texts are cut; nothing when they would be cut to too little, or are the
+    user's request."""
     if not division.tail or any(row.role == "user" for row in division.tail):
         return None
     summary = min(_expected(division), FRAME + max(LEAST_SUMMARY, room // 3)) if division.middle else 0

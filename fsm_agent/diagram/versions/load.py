@@ -24,7 +24,8 @@ from fsm_agent.diagram.versions.tableform import expands_alike, table_from
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 
-OWN = "fsm_agent_states.table:TURN"
+OWN, BEFORE = "fsm_agent_states.table:TURN", "states.table:TURN"
+"""The turn's own table, and where it stood in older versions."""
 WORKTREE = (".", "WORKTREE")
 SECONDS = 30.0
 ALLOWED = "a git revision, . for the working tree, a file with a table (path.py, path.py:NAME, path.json), or module:table"
@@ -64,7 +65,7 @@ def version_of(spec: str, target: str | None = None, *, folder: Path | None = No
     if _MODULE.fullmatch(spec) and not (here / spec).exists():
         return _loaded(spec, _roots(here), spec, None, seconds)
     if spec in WORKTREE:
-        return _loaded("working tree", _roots(here), target or OWN, target, seconds)
+        return _loaded("working tree", _roots(here), target or _own(_roots(here)), target, seconds)
     return _of_revision(spec, target, here, seconds)
 
 
@@ -82,17 +83,23 @@ def _of_revision(spec: str, target: str | None, here: Path, seconds: float) -> V
         if inside:
             return _loaded(spec, [str(root)], str(root / inside), None, seconds)
         roots = [*(_roots(root / prefix) if prefix and (root / prefix).is_dir() else ()), *_roots(root)]
-        version = _loaded(spec, roots, target or OWN, target, seconds)
+        version = _loaded(spec, roots, target or _own(roots), target, seconds)
     return replace(version, name=spec[:SHORT]) if spec == commit else version
 
 
 def _roots(folder: Path) -> list[str]:
-    """Where modules of a project are looked for: at its top and in ``src``."""
-    return [str(path) for path in (folder, folder / "src") if path.is_dir()]
+    """Where modules of a project are looked for: at its top, in ``src``, and in ``states``, where the turn's own package is."""
+    inside = [folder / "src", *((folder / "states",) if (folder / "states" / "fsm_agent_states").is_dir() else ())]
+    return [str(path) for path in (folder, *inside) if path.is_dir()]
+
+
+def _own(roots: list[str]) -> str:
+    """The turn's own table in the version below ``roots``."""
+    return BEFORE if any((Path(root) / "states" / "table.py").is_file() for root in roots) else OWN
 
 
 def _loaded(name: str, roots: list[str], target: str, chosen: str | None, seconds: float) -> Version:
-    own = target == OWN
+    own = target in (OWN, BEFORE)
     command = [sys.executable, "-I", "-B", describe.__file__, os.pathsep.join(roots), target, *(["--limits"] if own else [])]
     with tempfile.TemporaryDirectory(prefix="fsm-agent-") as home:
         env = {name: os.environ[name] for name in _PASSED if name in os.environ} | {"HOME": home, "USERPROFILE": home}

@@ -1,0 +1,1 @@
+"""A model that answers from a script: for tests, for scripts given as files, and for ``fsm_agent.testing``."""

@@ -1,0 +1,1 @@
+"""What the eight states share: pure helpers, and the tables of errors and of places in the picture."""

@@ -10,7 +10,8 @@ from fsm_agent_states.turn import TurnState
 LEAST_ROOM = 2_000
 """Characters that the history may have besides the newest request when as little as possible is kept."""
 BEYOND_DOUBT = 1.25
-"""Times what fits: how much prompt, tools and newest request alone must be over it, as tools and prose are not as dense."""
+"""Times what fits: how much prompt, tools and newest request alone must be over it, as tools and prose are
+not as dense."""
 
 
 def insists(turn: TurnState) -> bool:
@@ -19,8 +20,8 @@ def insists(turn: TurnState) -> bool:
 
 
 def room_left(turn: TurnState, before: int) -> int:
-    """Characters that a history of ``before`` may have, by what the refusals of this call block have taught. The last compaction
-    that the block allows is to leave as little as it can."""
+    """Characters that a history of ``before`` may have, by what the refusals of this call block have taught.
+    The last compaction that the block allows is to leave as little as it can."""
     least = LEAST_ROOM + _request_chars(turn)
     if turn.block.overflows >= turn.limit("overflows"):
         return least
@@ -33,7 +34,8 @@ def room_left(turn: TurnState, before: int) -> int:
 
 
 def hopeless(turn: TurnState, before: int) -> bool:
-    """Does the refusal itself say, by its count of tokens, that not even prompt, tools and the newest request fit alone?"""
+    """Does the refusal itself say, by its count of tokens, that not even prompt, tools and the newest request
+    fit alone?"""
     window, request = turn.runtime.window, turn.request
     if window is None or request is None or _counted(turn) is None:
         return False
@@ -47,7 +49,8 @@ def _request_chars(turn: TurnState) -> int:
 
 
 def _tokens(turn: TurnState, window: int) -> int:
-    """Of the request that was refused: as the provider counted them, else at least as many as its window has."""
+    """Of the request that was refused: as the provider counted them, else at least as many as its window
+    has."""
     estimate = turn.request.estimate if turn.request else 0
     return _counted(turn) or max(estimate, window)
 

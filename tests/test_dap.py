@@ -215,9 +215,7 @@ def test_a_breakpoint_in_a_states_source_stops_when_it_is_entered_and_shows_it(t
     with editing(workshop_of(tmp_path, LOOKED_UP)) as editor:
         editor.begin(task="what is x?", stopOnEntry=True)
         editor.stopped(reason="entry")
-        (source,) = [
-            one for one in editor.ask("loadedSources")["sources"] if one["name"] == "states/fsm_agent_states/execute_tools.py"
-        ]
+        (source,) = [one for one in editor.ask("loadedSources")["sources"] if one["name"] == "fsm_agent_states/execute_tools.py"]
         (where,) = editor.ask("breakpointLocations", source=source, line=1, endLine=400)["breakpoints"]
         wanted = [{"line": where["line"] + 2}, {"line": 1}]
         inside, outside = editor.ask("setBreakpoints", source=source, breakpoints=wanted)["breakpoints"]

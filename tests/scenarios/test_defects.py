@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-import states
+import fsm_agent_states
 from fsm_agent import Agent
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.texts import split_reasoning
@@ -36,7 +36,7 @@ from fsm_agent_states.logic import scaffolds
 from fsm_agent_states.table import TURN
 from tests.harness import play, table
 
-SOURCES = sorted(Path(inspect.getfile(states)).parent.glob("*.py"))
+SOURCES = sorted(Path(inspect.getfile(fsm_agent_states)).parent.rglob("*.py"))
 
 
 def test_d02_counters_live_in_two_dataclasses_and_only_the_machine_moves_them() -> None:

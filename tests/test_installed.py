@@ -15,12 +15,14 @@ ROOT = Path(__file__).parents[1]
 OURS = {"fsm_agent", "fsm_agent_states"}
 THEIRS = ("states", "tests", "diagrams", "table", "turn", "docs", "examples")
 PROGRAM = """
-import {theirs}
+import sys
+import {names}
 from fsm_agent import Agent
 from fsm_agent.testing import ScriptedModel, text
 import fsm_agent_states.table
 
-assert {theirs}.OWNER == "the user", {theirs}.__file__
+for name in {theirs!r}:
+    assert sys.modules[name].OWNER == "the user", sys.modules[name].__file__
 assert Agent(ScriptedModel([text("hello")]), home={home!r}, toolsets=[]).chat("hi") == "hello"
 print("ran with", fsm_agent_states.table.__file__)
 """
@@ -62,27 +64,15 @@ def test_a_program_with_modules_of_these_names_runs(tmp_path: Path, wheel: Path,
     path = {"editable": [], "wheel": [str(wheel)]}[installed]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONPATH": os.pathsep.join(path)}
     for theirs in THEIRS:
-        folder = tmp_path / theirs
-        folder.mkdir()
-        own = folder / f"{theirs}.py" if kind == "module" else folder / theirs / "__init__.py"
+        own = tmp_path / f"{theirs}.py" if kind == "module" else tmp_path / theirs / "__init__.py"
         own.parent.mkdir(exist_ok=True)
         own.write_text('OWNER = "the user"\n')
-        (folder / "program.py").write_text(PROGRAM.format(theirs=theirs, home=str(tmp_path / "home")))
-        (folder / "test_program.py").write_text(TEST)
+    (tmp_path / "program.py").write_text(PROGRAM.format(names=", ".join(THEIRS), theirs=THEIRS, home=str(tmp_path / "home")))
+    (tmp_path / "test_program.py").write_text(TEST)
     for words in (["program.py"], ["-m", "program"], ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_program.py"]):
-        running = [
-            subprocess.Popen(
-                [sys.executable, *words],
-                cwd=tmp_path / theirs,
-                env=env,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for theirs in THEIRS
-        ]
-        for theirs, one in zip(THEIRS, running, strict=True):
-            said = one.communicate(timeout=300)[0]
-            assert one.returncode == 0, f"{theirs}, {words}: {said[-2_000:]}"
-            if "pytest" not in words:
-                assert said.strip().startswith(f"ran with {wheel if installed == 'wheel' else ROOT}"), said
+        done = subprocess.run(
+            [sys.executable, *words], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert done.returncode == 0, f"{words}: {done.stdout[-2_000:]}{done.stderr[-2_000:]}"
+        if "pytest" not in words:
+            assert done.stdout.startswith(f"ran with {wheel if installed == 'wheel' else ROOT}"), done.stdout

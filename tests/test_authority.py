@@ -172,6 +172,7 @@ def test_a_file_runs_no_command_that_nobody_approved(attack: Attack, commanded: 
     assert "nobody is there to approve it" in result_of(home, found["turn"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", [no_question, said_yes], ids=lambda attack: attack.__name__)
 def test_nor_does_it_through_the_real_command_line(attack: Attack, commanded: tuple[Path, str], tmp_path: Path) -> None:
     made, stored = commanded
@@ -553,6 +554,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return turn, json.dumps(lines)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_change_of_a_file_makes_a_call_run_that_nobody_approved(stored: tuple[str, str], data: st.DataObject) -> None:

@@ -150,6 +150,7 @@ def test_what_a_person_said_meanwhile_is_not_lost_when_the_visit_moves(tmp_path:
 # Killed while the tool ran
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "since",
     [

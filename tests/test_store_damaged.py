@@ -138,6 +138,7 @@ def test_a_damaged_file_is_one_line_and_not_written_to(home: Path, cli: Cli, dam
         health(home)
 
 
+@pytest.mark.slow
 def test_a_flip_anywhere_in_the_header_is_refused_or_harmless(home: Path) -> None:
     """All eight hundred of them were tried; these are one in eleven."""
     for bit in range(0, 800, 11):
@@ -241,6 +242,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(value=JSON)
 def test_a_text_is_read_as_it_was_written(value: Any) -> None:
     text = dumps(value)
@@ -249,6 +251,7 @@ def test_a_text_is_read_as_it_was_written(value: Any) -> None:
     assert loads(opened(text)) == value, "a text of before has no checksum"
 
 
+@pytest.mark.slow
 @given(value=JSON, chosen=st.randoms())
 def test_no_flip_of_a_bit_is_passed_over(value: Any, chosen: random.Random) -> None:
     content = dumps(value).encode()

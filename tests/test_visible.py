@@ -81,6 +81,7 @@ def test_every_kind_of_unseen_character_is_an_escape(char: str) -> None:
     assert shown[1] == "\\"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "evil",
     ["\\", "\\x", " \n", " " * 39 + "x", "\x1b", "\x1b\x9b", "e\u0301\u0302", "漢字", "\\x1", "⟨", "a"],

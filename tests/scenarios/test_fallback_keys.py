@@ -7,6 +7,7 @@ model and key.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -56,9 +57,13 @@ class Played:
     def bound(self) -> int:
         """What ``fsm-agent verify`` prints for the maxima of this very turn: visits of CallLLM, the caps
         included."""
-        limits = self.turn.snapshot()["limits"]
-        report = verify_table(TURN, limits, small=False)
-        return next(f.value for f in report.figures if (f.quantity, f.caps) == ("visits of CallLLM", True))
+        return bound_of(tuple(self.turn.snapshot()["limits"].items()))
+
+
+@functools.cache
+def bound_of(limits: tuple[tuple[str, int], ...]) -> int:
+    report = verify_table(TURN, dict(limits), small=False)
+    return next(f.value for f in report.figures if (f.quantity, f.caps) == ("visits of CallLLM", True))
 
 
 @contextmanager

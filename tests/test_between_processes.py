@@ -194,8 +194,11 @@ def test_an_answer_whose_turn_was_taken_over_at_the_end_is_delivered_and_said_no
         store.database.write(lambda c: c.execute("UPDATE turns SET epoch = epoch + 1 WHERE id = ?", (turn,)) and None)
         return words
 
-    result = agent(tmp_path, text("one"), store=store, callbacks={"transform": taken}).run_conversation("first")
+    told: list[str] = []
+    callbacks = {"transform": taken, "status": told.append}
+    result = agent(tmp_path, text("one"), store=store, callbacks=callbacks).run_conversation("first")
     assert (result.final_response, result.stored) == ("one", False)
+    assert any(line.endswith("its answer is not stored") for line in told)
     assert "was taken over by another process" in result.cleanup_errors[-1]
     assert said(tmp_path) == ["first"]
 

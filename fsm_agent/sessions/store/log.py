@@ -146,6 +146,7 @@ class TurnLog:
             raise
         except JournalError as error:  # another owner goes on with the turn; the answer that this one has is not lost
             self.problem, self._jobs = str(error), []
+            self._tell(f"{error}; its answer is not stored")
             return
         if self.problem:
             self.session.unsaved.append(self._fenced(self._jobs))

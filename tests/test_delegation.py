@@ -343,13 +343,13 @@ def test_children_that_ask_at_once_are_answered_one_after_the_other(tmp_path: Pa
     def approve(request: Any) -> str:
         busy_with[0] += 1
         assert busy_with[0] == 1
-        clock.advance(200)
+        clock.advance(60)
         busy_with[0] -= 1
         return "once"
 
     lines: Lines = {"go": [delegate("a", "b", "c"), text("ok")]}
     lines |= {name: [tools(call("drop_table", {"name": name})), text(name)] for name in "abc"}
-    settings = {"delegation": {"approvals": "ask"}, "approval": {"timeout": 300}, "poll": {"control": 0.02}}
+    settings = {"delegation": {"approvals": "ask"}, "approval": {"timeout": 100}, "poll": {"control": 0.02}}
     one = agent(tmp_path, lines, tools=[danger(ran)], callbacks={"approval": approve}, settings=settings, clock=clock)
     one.run_conversation("go")
     assert sorted(ran) == ["a", "b", "c"]

@@ -66,11 +66,14 @@ class EarlyDatabase(CrashingDatabase):
 
 
 def engine(log: type[TurnLog] = TurnLog, recording: type[Recording] | None = None) -> type[Agent]:
+    class Log(log):  # type: ignore[valid-type, misc]
+        def began(self, epoch: int, known: Recording | None = None) -> None:
+            super().began(epoch, recording(known.entries) if recording is not None and known is not None else known)
+
     class Mutant(Agent):
         def _log(self, state: Any, session: Any, known: Recording | None = None) -> TurnLog:
-            if recording is not None and known is not None:
-                known = recording(known.entries)
-            return log(self._store.database, session, state, known, tell=self._status)
+            made: TurnLog = Log(self._store.database, session, state, known, tell=self._status)
+            return made
 
     return Mutant
 

@@ -335,6 +335,7 @@ class Agent:
     def _session(self) -> Session:
         """Held, so that it need not be read again for the next turn."""
         self._held = session = self._store.newest(self.session_id)
+        self.session_id = session.id
         session.source = session.source or self._source
         return session
 

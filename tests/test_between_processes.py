@@ -20,9 +20,9 @@ from fsm_agent.errors import ConfigError, JournalError, SessionBusy
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.line import compacted_line, descendants, lineage
-from fsm_agent.sessions.store.rows import insert_session
+from fsm_agent.sessions.store.rows import changed, insert_session
 from fsm_agent.sessions.store.search import Among, search
-from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
+from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, text, tools
 from fsm_agent.toolsets.agent.earlier import newest_result
 
 HISTORY = [{"role": role, "content": f"{role} {n} " + "word " * 300} for n in range(8) for role in ("user", "assistant")]
@@ -155,6 +155,43 @@ def test_a_session_with_an_unfinished_turn_is_not_compacted(tmp_path: Path) -> N
     declared_dead(store)
     with pytest.raises(SessionBusy, match=f"turn {turn.id} was left unfinished; resume it, or say something new"):
         agent(tmp_path, text("the summary")).compact()
+
+
+@pytest.mark.parametrize("goes_on", [False, True], ids=["gives it up and dies", "goes on"])
+def test_nobody_goes_on_in_a_session_that_was_never_stored(tmp_path: Path, goes_on: bool) -> None:
+    """A turn compacts the session into another one, and another process gives the turn up before that is written."""
+    store = Store(tmp_path)
+
+    def given_up() -> None:
+        declared_dead(store)
+        if goes_on:
+            other = agent(tmp_path, text("between"))
+            meanwhile = threading.Thread(target=lambda: asyncio.run(other.arun("meanwhile")))
+            meanwhile.start()
+            meanwhile.join()
+        else:
+            sql = "UPDATE turns SET epoch = epoch + 1, ended = 1, exit = 'abandoned', outcome = 'failed' WHERE ended IS NULL"
+            store.database.write(lambda c: c.execute(sql) and None)
+            store.database.write(lambda c: changed(c, "s-1"))
+
+    def answer(body: dict[str, Any]) -> Any:
+        said = json.dumps(body["messages"])
+        if "tools" not in body:
+            given_up()
+            return text("the summary")
+        return text("on") if "after" in said else overflow()
+
+    agent(tmp_path, text("one"), store=store).run_conversation("first", conversation_history=HISTORY)
+    rotating = {"compression": {"mode": "rotate"}}
+    one = agent(tmp_path, repeat(answer), store=store, settings=rotating, tools=[put])
+    with pytest.raises(JournalError):
+        one.run_conversation("second")
+    result = asyncio.run(asyncio.wait_for(one.arun("after"), 30))
+    assert result.stored
+    assert Store(tmp_path).newest("s-1").id == result.session_id == one.session_id == "s-1"
+    contents = said(tmp_path)
+    assert contents[-2:] == ["after", "on"]
+    assert ("meanwhile" in contents) == goes_on
 
 
 # An answer is delivered, and whether it is stored is said

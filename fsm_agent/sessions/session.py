@@ -123,6 +123,11 @@ class Session:
             yield session
             session = session.successor
 
+    @property
+    def idle(self) -> bool:
+        """Does no turn of this process have it, or anything of it that is not stored yet?"""
+        return all(session.holder is None and not session.unsaved for session in self.onward())
+
     def newest(self) -> Session:
         """The session that goes on after compactions: itself, or the last of its descendants."""
         *_, newest = self.onward()
@@ -136,6 +141,12 @@ class Session:
                 raise SessionBusy(f"session {successor.id} is busy: turn {successor.holder} is still running; wait for it")
             successor.holder, successor.claim, successor.moving = self.holder, self.claim, self.moving
         self.successor = successor
+
+    def forget(self) -> None:
+        """Be a session that nothing was said in, and that nothing is stored of."""
+        self.rows, self.numbers, self.next_number, self.unwritten = [], {}, 1, []
+        self.prompts, self.usage, self.turns, self.version, self.revision = {}, NO_USAGE, 0, 0, 0
+        self.wire, self.successor, self.end_reason = WireCopy(), None, ""
 
     def append(self, rows: Iterable[Message]) -> None:
         for row in rows:

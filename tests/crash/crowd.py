@@ -34,6 +34,7 @@ from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 from tests.crash.driver import MEMORY, warm_up
 
 SESSION = "s-crowd"
+SUMMARY = "what was said before, in short"
 TOKEN = re.compile(r"[QA]\[[\w.-]+\]")
 SETTINGS = {"prompt": {"context_files": False}, "store": {"index": False}, "backoff": {"seed": 1}}
 Record = dict[str, Any]
@@ -53,11 +54,13 @@ def answer(body: Record) -> Any:
     said = [row for row in body["messages"] if row["role"] != "system"]
     seen = [token for row in said for token in tokens(row.get("content") or "")]
     if "tools" not in body:
-        return text("what was said before, in short")
+        return text(SUMMARY)
     question = next(token for token in reversed(seen) if token[0] == "Q")[2:-1]
     if said[-1]["role"] == "user" and "use the tool" in json.dumps(said[-1]):
         return tools(call("put", {"key": question}, f"c-{question}"))
-    last = next((token[2:-1] for token in reversed(seen) if token[0] == "A"), "none")
+    summary = max((place for place, row in enumerate(said) if SUMMARY in json.dumps(row.get("content"))), default=-1)
+    recent = [token for row in said[summary + 1 :] for token in tokens(row.get("content") or "")]  # first rows stay before it
+    last = next((token[2:-1] for token in reversed(recent) if token[0] == "A"), "none")
     return text(f"A[{question}] seen={digest(seen)} last={last}")
 
 

@@ -31,6 +31,8 @@ from fsm_agent.sessions.store.sealed import dumps, opened
 
 ACTS = (CallModel, RunTool, AskApproval)
 """Requests that take long or act on the world: they are in the journal while they are in flight."""
+UNREAD = -1
+"""A revision that no session has."""
 NOT_RUN = "not run: what is done cannot be written down at the moment ({problem}), so nothing is done that cannot be undone"
 
 
@@ -57,6 +59,7 @@ class TurnLog:
         self._jobs: list[Job] = []
         self._epoch = 1
         self._sent: list[tuple[Future[Any], list[Job]]] = []
+        self._line = [session]
         self._begun: set[tuple[int, int, int]] = set()
 
     def opened(self) -> dict[str, Any]:
@@ -76,6 +79,7 @@ class TurnLog:
     def followed(self, session: Session) -> None:
         """The turn begins in another session than it was made for."""
         self.session = session
+        self._line.append(session)
 
     # The journal
 
@@ -199,6 +203,7 @@ class TurnLog:
     def _follow(self, parent: Session, child: Session) -> None:
         turn_id, owner = self._turn.turn_id, parent.owner
         self.session, self._kept, self._rows = child, Kept.of(child), 0
+        self._line.append(child)
         child.owner, child.revision, parent.revision = owner, 1, parent.revision + 1
         self._note_rows()
 
@@ -276,6 +281,10 @@ class TurnLog:
             if not problem:
                 self._tell(f"{error}; the turn goes on, but is not stored")
             self.problem = str(error)
+        except JournalError:
+            for session in self._line:  # what was done to these copies is not stored: they are read again before they are used
+                session.revision = UNREAD
+            raise
 
     def _intent(self, exchange: Exchange, place: int, request: Any) -> Job:
         asked = request_json(self.session, request)

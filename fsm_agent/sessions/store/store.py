@@ -96,16 +96,22 @@ class Store:
             if session is None:
                 session = self._sessions[session_id] = Session(session_id)
                 self.refresh(session)
-            elif session.holder is None and not session.unsaved and self._revision(session_id) not in (None, session.revision):
+            elif session.idle and self._revision(session_id) not in (None, session.revision):
                 self.refresh(session)
         return session
 
     def newest(self, session_id: str) -> Session:
         """The session that goes on after compactions (SESS-07), however many there were."""
         session = self.session(session_id).newest()
+        if self._only_here(session) and session.parent is not None:
+            return self.newest(session.parent)
         with self.database.reading() as c:
             last = newest_of(c, session.id)
         return session if last == session.id else self.newest(last)
+
+    def _only_here(self, session: Session) -> bool:
+        """Was the session made by a compaction whose turn was taken over before it was stored? Nobody goes on in it."""
+        return session.kind == "compression" and session.idle and self._revision(session.id) is None
 
     def _revision(self, session_id: str) -> int | None:
         with self.database.reading() as c:
@@ -123,7 +129,8 @@ class Store:
                 " FROM sessions WHERE id = ?",
                 (session.id,),
             ).fetchone()
-            if row is None:
+            if row is None:  # nothing of it was ever stored
+                session.forget()
                 return
             rows = transcript(c, session.id, row[0])
             last = c.execute("SELECT MAX(number) FROM messages WHERE session = ?", (session.id,)).fetchone()[0]

@@ -63,7 +63,7 @@ def test_every_pair_of_rows_of_the_turn_is_taken_at_the_default_limits() -> None
     rows, pairs = replay(TURN, list(found.scripts))
     assert found.missed == ()
     assert rows == {row.id for row in TURN.rows}
-    assert len(pairs) == 1039
+    assert len(pairs) == 1094
 
 
 @pytest.mark.slow

@@ -58,7 +58,7 @@ def test_every_row_of_the_turn_is_taken(limits: Mapping[str, int] | None) -> Non
 
 @pytest.mark.slow
 def test_every_pair_of_rows_of_the_turn_is_taken_at_the_default_limits() -> None:
-    """1,160 pairs follow each other in the graph of locations; of 121 the ranges of counts prove that no run takes them."""
+    """1,223 pairs follow each other in the graph of locations; of 129 the ranges of counts prove that no run takes them."""
     found = cover(TURN, DEFAULTS, pairs=True)
     rows, pairs = replay(TURN, list(found.scripts))
     assert found.missed == ()

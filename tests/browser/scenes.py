@@ -46,10 +46,11 @@ def note(number: int) -> str:
 
 
 def provider(body: dict[str, Any]) -> Any:
-    """Too long is too long, however often it is asked; otherwise: read the log, then answer."""
+    """Too long for a window in which not even the question has room, so that no compaction helps; otherwise: read the log, then
+    answer."""
     rows = body["messages"]
     if len(str(rows)) > ROOM:
-        return overflow()
+        return overflow(100, len(str(rows)) // 4)
     if rows[-1]["role"] == "tool":
         return text(ANSWER)
     return tools(call("read_log", {"name": "import.log"}))

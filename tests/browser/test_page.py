@@ -472,6 +472,7 @@ def test_a_question_at_a_terminal_elsewhere_is_answered_on_the_page(browser: Bro
     elsewhere = Elsewhere(home, 1, attended=True)
     try:
         page = browser.open(browser.serve(Workshop(elsewhere.store), elsewhere.turn).url)
+        elsewhere.go_on()
         card = page.get_by_role("alertdialog", name="May this run?")
         card.get_by_text("Somebody is asked where the turn runs, too").wait_for()
         card.get_by_role("button", name="allow once").click()

@@ -7,6 +7,7 @@ working directory in which it was given.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Literal
 from fsm_agent.approvals.rules import Pattern
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store.database import Database
+from fsm_agent.sessions.store.line import compacted_line
 
 Verdict = Literal["allow", "deny"]
 
@@ -45,12 +47,12 @@ class Grants:
 
     def of_session(self, session: str, workdir: str) -> list[Grant]:
         """Those that hold in this session and directory, oldest first."""
+        with self._database().reading() as c:
+            line = json.dumps(compacted_line(c, session))
         return self._of_sessions(
-            "WITH RECURSIVE line(id) AS (SELECT ? UNION SELECT s.parent FROM sessions s JOIN line ON s.id = line.id"
-            " WHERE s.kind = 'compression' AND s.parent IS NOT NULL)"
-            " SELECT pattern, verdict, at, session, workdir FROM session_grants"
-            " WHERE session IN (SELECT id FROM line) AND workdir = ? ORDER BY at, pattern",
-            (session, workdir),
+            "SELECT pattern, verdict, at, session, workdir FROM session_grants"
+            " WHERE session IN (SELECT value FROM json_each(?)) AND workdir = ? ORDER BY at, pattern",
+            (line, workdir),
         )
 
     def of_sessions(self) -> list[Grant]:

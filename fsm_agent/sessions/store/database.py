@@ -32,7 +32,7 @@ Durability = Literal["full", "normal"]
 Job = Callable[[sqlite3.Connection], Any]
 Waiting = tuple[Job, Future[Any], bool]
 """A job, who waits for it, and whether it must be alone in its transaction."""
-Done = tuple[Future[Any], Any, Exception | None]
+Finished = tuple[Future[Any], Any, Exception | None]
 """Who waited for a job, its result, and what was wrong with it."""
 WRITE_RETRIES, RETRY_FROM, RETRY_TO = 15, 0.02, 0.15
 """SESS-01: a locked database is tried 15 times more, 20 to 150 ms apart."""
@@ -172,9 +172,9 @@ class Database:
         _tell(done)
         return True
 
-    def _run_all(self, connection: sqlite3.Connection, waiting: list[Waiting]) -> list[Done] | None:
+    def _run_all(self, connection: sqlite3.Connection, waiting: list[Waiting]) -> list[Finished] | None:
         """What came of the jobs; ``None`` when the transaction was lost with all of it, and they are next, each alone."""
-        done: list[Done] = []
+        done: list[Finished] = []
         for place, (job, future, _) in enumerate(waiting):
             try:
                 done.append((future, self._run(connection, job, len(waiting) > 1), None))
@@ -353,7 +353,7 @@ def _fail(group: Sequence[Waiting], failure: Exception) -> None:
             future.set_exception(failure)
 
 
-def _tell(done: Sequence[tuple[Future[Any], Any, Exception | None]]) -> None:
+def _tell(done: Sequence[Finished]) -> None:
     for future, result, problem in done:
         if problem is not None:
             future.set_exception(problem)

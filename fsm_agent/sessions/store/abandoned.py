@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from fsm_agent.conversation.messages import Message, ToolCall
-from fsm_agent.sessions.store.recording import IN_DOUBT
+from fsm_agent.sessions.store.conversation_recording import IN_DOUBT
 from fsm_agent.sessions.store.rows import insert_message, message_of, transcript
 from fsm_agent.sessions.store.sealed import loads
 
@@ -24,8 +24,8 @@ def open_turns(connection: sqlite3.Connection, session_id: str) -> list[tuple[st
 
 
 def give_up(connection: sqlite3.Connection, turn_ids: Sequence[str], at: float) -> None:
-    """End these turns, and the turns that they delegated and nobody will ask for any more; those in the background have an end of
-    their own. Whoever runs one of them after all finds another epoch, and stops."""
+    """End these turns, and the turns that they delegated and nobody will ask for any more; those in the
+    background have an end of their own. Whoever runs one of them after all finds another epoch, and stops."""
     connection.execute(
         "WITH RECURSIVE down(id) AS (SELECT value FROM json_each(?) UNION"
         " SELECT t.id FROM turns t JOIN down ON t.parent = down.id WHERE t.forked_at IS NULL"
@@ -41,7 +41,8 @@ def give_up(connection: sqlite3.Connection, turn_ids: Sequence[str], at: float) 
 
 
 def close_out(connection: sqlite3.Connection, session_id: str, turn_ids: Sequence[str], at: float) -> None:
-    """Give every call that was left without a result the one that is known of it, so that the transcript stays valid."""
+    """Give every call that was left without a result the one that is known of it, so that the transcript
+    stays valid."""
     (version,) = connection.execute("SELECT version FROM sessions WHERE id = ?", (session_id,)).fetchone()
     open_calls = _unanswered([message_of(body) for _, body in transcript(connection, session_id, version)])
     if not open_calls:

@@ -175,8 +175,8 @@ def _hours(c: sqlite3.Connection, since: float) -> list[int]:
 
 def _attempts(c: sqlite3.Connection, since: float) -> Attempts:
     found = c.execute(
-        "SELECT CAST(json_extract(result, '$.attempts') AS INTEGER), COUNT(*) FROM turns WHERE began >= ? AND result IS NOT NULL"
-        " GROUP BY 1 ORDER BY 1",
+        "SELECT CAST(json_extract(result, '$.attempts') AS INTEGER), COUNT(*) FROM turns WHERE began >= ?"
+        " AND json_extract(result, '$.attempts') IS NOT NULL GROUP BY 1 ORDER BY 1",
         (since,),
     ).fetchall()
     if not found:

@@ -128,6 +128,7 @@ class TurnLine(Line):
     result: Json | None
     final: dict[str, Json] | None
     answers: Json | None = None
+    table_name: Text = "turn"
 
 
 class MessageLine(Line):

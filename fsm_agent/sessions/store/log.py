@@ -1,46 +1,51 @@
-"""The journal of one running turn: one transaction a move, and an intent that is safe before anything unsafe begins.
+"""The journal of one running turn: one transaction a move, and an intent that is safe before anything unsafe
+begins.
 
-What a turn writes is gathered and goes out together, in order: with each move, before a tool runs or a person is asked, and
-after a reply when the turn next waits for something. Replies are not waited for, because every later write stands behind them.
-Whatever is written first compares the turn's epoch with what is stored: a turn that another process took over finds another one,
-writes nothing any more, and stops.
-"""
+What a turn writes is gathered and goes out together, in order: with each move, before something begins that
+cannot be undone, and after a reply when the turn next waits for something. Replies are not waited for,
+because every later write stands behind them. Whatever is written first compares the turn's epoch with what is
+stored: a turn that another process took over finds another one, writes nothing any more, and stops.
+``TurnLog`` writes the turns of any table; what a transcript needs besides is in ``conversation_log``."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from fsm_agent.conversation.effects import AskApproval, CallModel, RunTool, ToolOutcome
-from fsm_agent.conversation.messages import Usage
 from fsm_agent.errors import JournalError, StaleCopyError, StoreError
 from fsm_agent.fsm.deltas import Tracker
+from fsm_agent.fsm.exchange_form import effect_of, kept_reply, name_of, shown
 from fsm_agent.fsm.journal import UNKNOWN, Exchange, Step
-from fsm_agent.providers.prices import total_cost
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.database import Database, Job
-from fsm_agent.sessions.store.recording import IN_DOUBT, Origin, Recording
-from fsm_agent.sessions.store.rows import Kept, changed, named, refuse_unless_ours, reply_json, request_json, write_notes
-from fsm_agent.sessions.store.sealed import dumps, opened
+from fsm_agent.sessions.store.recording import Origin, Recording
+from fsm_agent.sessions.store.rows import refuse_unless_ours
+from fsm_agent.sessions.store.sealed import dumps
 
-ACTS = (CallModel, RunTool, AskApproval)
-"""Requests that take long or act on the world: they are in the journal while they are in flight."""
 UNREAD = -1
 """A revision that no session has."""
-NOT_RUN = "not run: what is done cannot be written down at the moment ({problem}), so nothing is done that cannot be undone"
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """How a turn ended, as it is stored: its exit reason, how well (``completed``, ``failed``, ``partial``,
+    ``interrupted``), the result as JSON values, and for lists the ``model`` that it ran on."""
+
+    exit: str
+    outcome: str
+    result: dict[str, Any]
+    model: str = ""
 
 
 class TurnLog:
-    """Writes one turn into the database. ``turn`` is a dataclass with turn_id, state, seq, history, rows, runtime.
+    """Writes one turn into the database. ``turn`` is a dataclass with turn_id, state, seq.
 
-    A store that fails in mid-turn does not cost the answer: the turn goes on in memory, runs no unsafe tool any more, and
-    ``problem`` says why; what was not written is tried again at the end and at the session's next turn.
+    A store that fails stops the turn, which can be resumed: nothing is done that is not written down.
     """
 
     def __init__(
@@ -55,25 +60,25 @@ class TurnLog:
         self.problem = ""
         self.session = session
         self._database, self._turn, self._now, self._tell = database, turn, now, tell
-        self._recording = recording or Recording()
+        self._recording = recording or self._nothing_known()
         self._jobs: list[Job] = []
         self._epoch = 1
         self._sent: list[tuple[Future[Any], list[Job]]] = []
         self._line = [session]
-        self._begun: set[tuple[int, int, int]] = set()
 
     def opened(self) -> dict[str, Any]:
-        """Take the turn and its session as they are now as what later changes are changes of; the whole snapshot."""
-        self._tracker, self._kept = Tracker(self._turn), Kept.of(self.session)
-        self._history, self._rows = self._place(), len(self._turn.rows)
-        return self._tracker.start | {"history": self._history, "rows": []}
+        """Take the turn as it is now as what later changes are changes of; the whole snapshot. Its session
+        has no transcript."""
+        self._tracker = Tracker(self._turn)
+        return self._tracker.start | {"history": [self.session.id, self.session.version, 0, 0], "rows": []}
 
     @property
     def epoch(self) -> int:
         return self._epoch
 
     def began(self, epoch: int, recording: Recording | None = None) -> None:
-        """The turn is in the database, under this epoch. ``recording``: what was known of its visit when it was claimed."""
+        """The turn is in the database, under this epoch. ``recording``: what was known of its visit when it
+        was claimed."""
         self._epoch, self._recording = epoch, recording or self._recording
 
     def followed(self, session: Session) -> None:
@@ -86,26 +91,21 @@ class TurnLog:
     async def asked(self, exchange: Exchange) -> Sequence[Any]:
         requests = exchange.requests
         known = [self._known(exchange, place, request) for place, request in enumerate(requests)]
-        acts = [place for place, request in enumerate(requests) if known[place] is UNKNOWN and isinstance(request, ACTS)]
+        acts = [place for place, request in enumerate(requests) if known[place] is UNKNOWN and self._acts(request)]
         if not acts:
             return known
         self._jobs += [self._intent(exchange, place, requests[place]) for place in acts]
-        if all(isinstance(requests[place], CallModel) for place in acts):
-            self._send_soon()
-        else:
+        if any(self._must_be_safe(requests[place]) for place in acts):
             await self._commit()
+        else:
+            self._send_soon()
         if self.problem:
             for place in acts:
                 known[place] = self._refused(requests[place])
         return known
 
     def _known(self, exchange: Exchange, place: int, request: Any) -> Any:
-        """From the record of an earlier process, or of this one: who was cancelled here may ask a second time."""
-        where = (exchange.seq, exchange.ordinal, place)
-        if where in self._begun and isinstance(request, RunTool) and request.effect == "unsafe":
-            return ToolOutcome(request.call_id, "unknown", IN_DOUBT)
-        if isinstance(request, RunTool):
-            self._begun.add(where)
+        """From the record of an earlier process."""
         doubts = len(self._recording.doubts)
         reply = self._recording.reply(exchange.ordinal, place, request)
         for name, call_id in self._recording.doubts[doubts:]:
@@ -117,32 +117,23 @@ class TurnLog:
             self._note_effect(self._outcome(exchange, place, request, reply, 0.0, origin))
         return reply
 
-    def _refused(self, request: Any) -> Any:
-        if isinstance(request, RunTool) and request.effect == "unsafe":
-            return ToolOutcome(request.call_id, "not_started", NOT_RUN.format(problem=self.problem))
-        return UNKNOWN
-
     async def got(self, exchange: Exchange, place: int, reply: Any, seconds: float) -> None:
         request = exchange.requests[place]
         self._note_rows()
         self._note_effect(self._outcome(exchange, place, request, reply, seconds))
-        if isinstance(request, CallModel):
-            self._jobs += self._spent(request, reply)
-        if isinstance(request, ACTS):
+        self._jobs += self._costs(request, reply)
+        if self._acts(request):
             self._send_soon()
 
     async def moved(self, step: Step) -> None:
-        self._note_session()
-        delta = self._tracker.delta() | self._rows_delta()
-        self._jobs.append(self._transition(step, dumps(delta)))
-        self._recording = Recording()
+        self._jobs.append(self._transition(step, dumps(self._delta())))
+        self._recording = self._nothing_known()
         await self._commit()
 
-    async def ended(self, result: Any) -> None:
-        """The turn is over: write its result, and let go of the session. ``result`` has turn_exit_reason and a JSON form.
-        ``problem`` says when that is not stored. Raises ``StaleCopyError``, after which ``ended_anew`` is to be tried."""
-        self._note_session()
-        self._jobs.append(self._end(result, dumps(self._tracker.delta() | self._rows_delta())))
+    async def ended(self, closing: Closing) -> None:
+        """The turn is over: write its result, and let go of the session. ``problem`` says when that is not
+        stored. Raises ``StaleCopyError``, after which ``ended_anew`` is to be tried."""
+        self._jobs.append(self._end(closing, dumps(self._delta())))
         try:
             await self._commit(last=True)
         except StaleCopyError:
@@ -158,72 +149,56 @@ class TurnLog:
         else:
             self.session.revision += 1
 
-    async def ended_anew(self, result: Any) -> None:
-        """``ended``, on a copy of the session that was read again: rows of this turn that are not in it are written behind it."""
-        with self._database.reading() as c:
-            said = "SELECT body FROM messages WHERE session = ? AND turn = ?"
-            stored = Counter(opened(body) for (body,) in c.execute(said, (self.session.id, self._turn.turn_id)))
-        for row in self._turn.rows:
-            if stored[body := opened(dumps(row.to_dict()))]:
-                stored[body] -= 1
-            else:
-                self.session.append([row])
-        self._kept = Kept.of(self.session)
+    async def ended_anew(self, closing: Closing) -> None:
+        """``ended``, on a copy of the session that was read again."""
         try:
-            await self.ended(result)
+            await self.ended(closing)
         except StaleCopyError as error:
             self.problem = str(error)
 
-    # Gathering
+    # What kinds of turns differ in
 
-    def _place(self) -> list[Any]:
-        """The transcript by reference: session, version, how many rows of that, and the newest number given so far."""
-        return [self.session.id, self.session.version, len(self._turn.history), self.session.next_number - 1]
+    def _nothing_known(self) -> Recording:
+        return Recording()
 
-    def _rows_delta(self) -> dict[str, Any]:
-        changed: dict[str, Any] = {}
-        if (place := self._place()) != self._history:
-            changed["history"], self._history = {"to": place}, place
-        if len(self._turn.rows) != self._rows:
-            numbers = self.session.numbers
-            new = [numbers.get(row) or row.to_dict() for row in self._turn.rows[self._rows :]]
-            changed["rows"] = {"kept": self._rows, "added": new}
-            self._rows = len(self._turn.rows)
-        return changed
+    def _acts(self, request: Any) -> bool:
+        """Is the request in the journal while it is in flight?"""
+        return effect_of(request) != "pure"
+
+    def _must_be_safe(self, request: Any) -> bool:
+        """Must its intent be on disk before it begins?"""
+        return effect_of(request) == "unsafe"
+
+    def _refused(self, request: Any) -> Any:
+        """What a request is answered with that cannot be written down."""
+        raise StoreError(f"{self.problem}; nothing is done that is not written down, and the turn can be resumed")
+
+    def _request_json(self, request: Any) -> str:
+        return dumps(shown(request))
+
+    def _reply_json(self, request: Any, reply: Any) -> str:
+        return dumps(kept_reply(request, reply))
+
+    def _named(self, request: Any) -> tuple[str, str, str]:
+        """(name, class, key) of a request, for lists."""
+        return name_of(request), effect_of(request), ""
+
+    def _in_doubt(self, request: Any, reply: Any) -> bool:
+        """Does the reply say that nobody knows what became of the request?"""
+        return False
+
+    def _costs(self, request: Any, reply: Any) -> list[Job]:
+        """What is booked of a reply, in its transaction."""
+        return []
 
     def _note_rows(self) -> None:
-        """What was done to the transcript since the last time; when it went on in another session, there too."""
-        session, turn_id, at = self.session, self._turn.turn_id, self._now()
-        notes, session.unwritten = session.unwritten, []
-        if notes:
-            self._jobs.append(lambda c: write_notes(c, session, notes, turn_id, at))
-        if session.successor is not None:
-            self._follow(session, session.successor)
+        """What was done to a transcript since the last time."""
 
-    def _follow(self, parent: Session, child: Session) -> None:
-        turn_id, owner = self._turn.turn_id, parent.owner
-        self.session, self._kept, self._rows = child, Kept.of(child), 0
-        self._line.append(child)
-        child.owner, child.revision, parent.revision = owner, 1, parent.revision + 1
-        self._note_rows()
+    def _delta(self) -> dict[str, Any]:
+        """What of the snapshot has changed since the last time."""
+        return self._tracker.delta()
 
-        def follow(c: sqlite3.Connection) -> None:
-            c.execute("UPDATE sessions SET holder = ?, owner = ?, revision = 1 WHERE id = ?", (turn_id, owner, child.id))
-            c.execute("UPDATE sessions SET holder = NULL, owner = NULL WHERE id = ?", (parent.id,))
-            changed(c, parent.id)
-            c.execute("UPDATE turns SET session = ? WHERE id = ?", (child.id, turn_id))
-
-        self._jobs.append(follow)
-
-    def _note_session(self) -> None:
-        """Rows, and what else is kept of a session: prompts, meter, guard, usage."""
-        self._note_rows()
-        if self._kept.still(self.session):
-            return
-        before, self._kept, session_id = self._kept, Kept.of(self.session), self.session.id
-        changed = self._kept.columns(before)
-        names, values = ", ".join(f"{name} = ?" for name in changed), (*changed.values(), session_id)
-        self._jobs.append(lambda c: c.execute(f"UPDATE sessions SET {names} WHERE id = ?", values))  # noqa: S608 - ours
+    # Gathering
 
     def _note_effect(self, values: tuple[Any, ...]) -> None:
         """What was done in a row is written by one statement."""
@@ -235,8 +210,8 @@ class TurnLog:
     # Writing
 
     def _send_soon(self) -> None:
-        """Hand over what was gathered before anything else happens in this loop, together with what the turn does until it waits
-        for something: most replies lead to a move at once."""
+        """Hand over what was gathered before anything else happens in this loop, together with what the turn
+        does until it waits for something: most replies lead to a move at once."""
         asyncio.get_running_loop().call_soon(self._send)
 
     def _send(self) -> None:
@@ -278,52 +253,35 @@ class TurnLog:
         except StoreError as error:
             lost = [job for future, jobs in sent if future.exception() is not None for job in jobs]
             self._jobs = [*lost, *self._jobs]
-            if not problem:
-                self._tell(f"{error}; the turn goes on, but is not stored")
             self.problem = str(error)
+            if not problem:
+                self._lost(error)
         except JournalError:
             for session in self._line:  # what was done to these copies is not stored: they are read again before they are used
                 session.revision = UNREAD
             raise
 
+    def _lost(self, error: StoreError) -> None:
+        """The store failed for the first time."""
+        raise error
+
     def _intent(self, exchange: Exchange, place: int, request: Any) -> Job:
-        asked = request_json(self.session, request)
+        asked = self._request_json(request)
         return Effects([(*self._effect(exchange, place, request), "in_flight", asked, None, self._now(), None, "")])
 
     def _outcome(
         self, exchange: Exchange, place: int, request: Any, reply: Any, seconds: float, origin: Origin = ""
     ) -> tuple[Any, ...]:
         """The row of a request that was answered; by whom, when it was not carried out."""
-        unknown = isinstance(reply, ToolOutcome) and reply.status in ("unknown", "timeout")
-        status, asked, at = "unknown" if unknown else "done", request_json(self.session, request), self._now() - seconds
+        status, at = "unknown" if self._in_doubt(request, reply) else "done", self._now() - seconds
         took = None if origin else seconds
-        return (*self._effect(exchange, place, request), status, asked, reply_json(reply), at, took, origin)
+        said = self._request_json(request), self._reply_json(request, reply)
+        return (*self._effect(exchange, place, request), status, *said, at, took, origin)
 
     def _effect(self, exchange: Exchange, place: int, request: Any) -> tuple[Any, ...]:
         kept = self._recording.where(exchange.ordinal, place, request)
         where = (self._turn.turn_id, exchange.seq, *kept, exchange.state)
-        return (*where, type(request).__name__, *named(request))
-
-    def _spent(self, request: CallModel, reply: Any) -> list[Job]:
-        """Tokens as they come in, in the transaction of the reply they came with."""
-        usage: Usage | None = getattr(reply, "usage", None)
-        if usage is None:
-            return []
-        turn = self._turn
-        runtime = turn.runtime if request.auxiliary is None else turn.auxiliary[request.auxiliary]
-        cost = total_cost({(runtime.provider, runtime.model): usage}, turn.settings.cache.ttl)
-        tokens = (usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning)
-        purpose = request.request.purpose
-        values = (
-            self.session.id, turn.turn_id, self._now(), runtime.provider, runtime.model, purpose, *tokens, cost.usd, cost.status,
-        )  # fmt: skip
-        return [
-            lambda c: c.execute(
-                "INSERT INTO usage (session, turn, at, provider, model, purpose, input, output, cache_read, cache_write,"
-                " reasoning, cost, cost_status) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                values,
-            )
-        ]
+        return (*where, type(request).__name__, *self._named(request))
 
     def _transition(self, step: Step, delta: str) -> Job:
         turn_id, at = self._turn.turn_id, self._now()
@@ -341,21 +299,18 @@ class TurnLog:
 
         return move
 
-    def _end(self, result: Any, delta: str) -> Job:
+    def _end(self, closing: Closing, delta: str) -> Job:
         turn_id, session_id, at = self._turn.turn_id, self.session.id, self._now()
-        said = result.model_dump(mode="json", exclude={"messages", "states"})
-        outcome = next(name for name in ("completed", "failed", "partial", "interrupted") if said[name])
-        model = f"{said['provider']}:{said['model']}"
+        ended = (at, closing.exit, closing.outcome, dumps(closing.result), delta, turn_id)
 
         def end(c: sqlite3.Connection) -> None:
             c.execute(
-                "UPDATE turns SET ended = ?, exit = ?, outcome = ?, result = ?, final = ?, owner = NULL WHERE id = ?",
-                (at, said["turn_exit_reason"], outcome, dumps(said), delta, turn_id),
+                "UPDATE turns SET ended = ?, exit = ?, outcome = ?, result = ?, final = ?, owner = NULL WHERE id = ?", ended
             )
             c.execute(
                 "UPDATE sessions SET holder = NULL, owner = NULL, turns = turns + 1, revision = revision + 1, touched = ?,"
                 " model = ?, exit = ? WHERE id = ?",
-                (at, model, said["turn_exit_reason"], session_id),
+                (at, closing.model, closing.exit, session_id),
             )
 
         return end

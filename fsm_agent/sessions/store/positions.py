@@ -1,4 +1,5 @@
-"""Where a turn can be continued from: its snapshot after some move, the rows of that moment, and what is known of the visit."""
+"""Where a turn can be continued from: its snapshot after some move, the rows of that moment, and what is
+known of the visit."""
 
 from __future__ import annotations
 
@@ -7,9 +8,9 @@ from typing import Any
 
 from fsm_agent.conversation.messages import Message
 from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store.conversation_recording import ConversationRecording
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.read import TurnInfo, Turns
-from fsm_agent.sessions.store.recording import Recording
 from fsm_agent.sessions.store.rows import METER, insert_session, message_of, transcript
 from fsm_agent.sessions.store.sealed import dumps, loads
 from fsm_agent.sessions.store.store import Begun, Store
@@ -18,8 +19,9 @@ from fsm_agent.sessions.store.titles import free_title
 
 @dataclass(slots=True)
 class Position:
-    """``snapshot`` as ``Turns.snapshot`` gives it, ``row`` the id of the row that led there, ``transcript`` and ``own`` the rows
-    as (number, row); the number is ``None`` for a row that is not stored. ``in_flight``: model calls whose end nobody saw."""
+    """``snapshot`` as ``Turns.snapshot`` gives it, ``row`` the id of the row that led there, ``transcript``
+    and ``own`` the rows as (number, row); the number is ``None`` for a row that is not stored. ``in_flight``:
+    model calls whose end nobody saw."""
 
     turn: TurnInfo
     snapshot: dict[str, Any]
@@ -27,7 +29,7 @@ class Position:
     row: str | None
     transcript: list[tuple[int | None, Message]]
     own: list[tuple[int | None, Message]]
-    recording: Recording = field(default_factory=Recording)
+    recording: ConversationRecording = field(default_factory=ConversationRecording)
     in_flight: int = 0
 
     @property
@@ -41,7 +43,8 @@ class Position:
 
 
 def position_of(store: Store, turn_id: str, seq: int | None = None) -> Position:
-    """The turn after ``seq`` moves; by default where it is now, with what is recorded of the visit it is in."""
+    """The turn after ``seq`` moves; by default where it is now, with what is recorded of the visit it is
+    in."""
     turns = Turns(store.database)
     info, snapshot = turns.info(turn_id), turns.snapshot(turn_id, seq)
     at = snapshot["seq"]
@@ -63,7 +66,7 @@ def position_of(store: Store, turn_id: str, seq: int | None = None) -> Position:
                 )
                 own.append((one, kept))
     effects = turns.effects(turn_id, at)
-    recording = Recording.of(effects, answers if at == info.forked_at else None)
+    recording = ConversationRecording.of(effects, answers if at == info.forked_at else None)
     flying = sum(e.kind == "CallModel" and e.reply is None for e in effects)
     row = last[0].row if last else None
     return Position(info, snapshot, settings, row, list(rows), own, recording, flying)
@@ -73,8 +76,8 @@ _KEPT = "SELECT settings, COALESCE(answers, 'null') FROM turns WHERE id = ?"
 
 
 async def take_over(store: Store, position: Position, session: Session) -> Begun:
-    """Continue the turn itself, in this process: claimed first and read then, because whoever ran it may have written up to that
-    moment. Raises ``SessionBusy`` while its owner lives."""
+    """Continue the turn itself, in this process: claimed first and read then, because whoever ran it may have
+    written up to that moment. Raises ``SessionBusy`` while its owner lives."""
     begun = await store.claim(session, position.turn, position.version, position.newest)
     now = position_of(store, position.turn.id)
     position.recording, position.in_flight = now.recording, now.in_flight
@@ -83,16 +86,16 @@ async def take_over(store: Store, position: Position, session: Session) -> Begun
 
 
 def adopt(session: Session, position: Position) -> None:
-    """The rows of ``position`` become the live ones of the session. One object for each row, wherever it is held; rows of this
-    turn that a compaction put aside keep their numbers."""
+    """The rows of ``position`` become the live ones of the session. One object for each row, wherever it is
+    held; rows of this turn that a compaction put aside keep their numbers."""
     session.rows = [row for _, row in position.transcript]
     session.numbers = {row: number for number, row in (*position.own, *position.transcript) if number is not None}
     session.next_number = max(session.next_number, position.newest + 1)
 
 
 def forked(store: Store, position: Position, session: Session, turn_id: str, digest: str) -> Job:
-    """Make ``session`` and ``position`` those of a new turn that begins here; the job writes both. The rows are copied, so that
-    both turns go on by themselves."""
+    """Make ``session`` and ``position`` those of a new turn that begins here; the job writes both. The rows
+    are copied, so that both turns go on by themselves."""
     snapshot, at = position.snapshot, store.now()
     session.kind, session.source, session.parent = "fork", "fork", position.turn.session
     parent = store.session(position.turn.session)
@@ -116,7 +119,8 @@ def forked(store: Store, position: Position, session: Session, turn_id: str, dig
     ]
     info, answers = position.turn, position.recording.answers()
     turn = (
-        turn_id, session.id, info.id, snapshot["seq"], info.asked, snapshot["state"], snapshot["seq"], store.owners.me, digest,
+        turn_id, session.id, info.id, snapshot["seq"], info.asked, snapshot["state"], snapshot["seq"], store.owners.me,
+        info.table_name, digest,
         dumps(position.settings), dumps(snapshot), at, at, None if answers is None else dumps(answers),
         info.imported,
     )  # fmt: skip
@@ -129,8 +133,8 @@ def forked(store: Store, position: Position, session: Session, turn_id: str, dig
             values,
         )
         c.execute(
-            "INSERT INTO turns (id, session, parent, forked_at, asked, state, seq, owner, digest, settings, start, began, moved,"
-            " answers, imported) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO turns (id, session, parent, forked_at, asked, state, seq, owner, table_name, digest, settings, start,"
+            " began, moved, answers, imported) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             turn,
         )
 

@@ -17,7 +17,8 @@ from fsm_agent.sessions.store.sealed import loads
 @dataclass(frozen=True, slots=True)
 class TurnInfo:
     """One turn as lists show it. Times in seconds since the epoch; ``ended`` is ``None`` for one that was not
-    finished. ``imported``: it, or the turn that it was forked from, came in a file."""
+    finished. ``table_name``: of the table of transitions that moves it. ``imported``: it, or the turn
+    that it was forked from, came in a file."""
 
     id: str
     session: str
@@ -34,13 +35,21 @@ class TurnInfo:
     owner: str | None
     epoch: int
     digest: str
+    table_name: str
     imported: bool
+
+    def moved_by(self, table: str) -> TurnInfo:
+        """The turn itself. Raises ``ConfigError`` for one of another table, whose engine alone can go on with it."""
+        if self.table_name != table:
+            raise ConfigError("the turn is of another table", f"{self.id} of {self.table_name}", f"a turn of {table}")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One request of a state, as the journal has it. ``reply`` is ``None`` while it is in flight; ``seconds`` it took. ``origin``
-    is empty for what the world answered, ``by hand`` for what a person did, ``taken over`` from the turn that was forked."""
+    """One request of a state, as the journal has it. ``reply`` is ``None`` while it is in flight; ``seconds``
+    it took. ``origin`` is empty for what the world answered, ``by hand`` for what a person did, ``taken
+    over`` from the turn that was forked."""
 
     seq: int
     ordinal: int
@@ -56,12 +65,15 @@ class Effect:
     origin: str = ""
 
 
-_INFO = "id, session, asked, state, seq, began, moved, ended, exit, outcome, parent, forked_at, owner, epoch, digest, imported"
+_INFO = (
+    "id, session, asked, state, seq, began, moved, ended, exit, outcome, parent, forked_at, owner, epoch, digest,"
+    " table_name, imported"
+)
 
 
 class Turns:
-    """The turns of one database. A forked turn has the moves of the turn it was forked from before its own. Raises
-    ``ConfigError`` for a turn that is not there."""
+    """The turns of one database. A forked turn has the moves of the turn it was forked from before its own.
+    Raises ``ConfigError`` for a turn that is not there."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -70,13 +82,16 @@ class Turns:
         with self._database.reading() as c:
             return _info(c, turn_id)
 
-    def recent(self, limit: int = 100, session: str | None = None, unfinished: bool = False) -> list[TurnInfo]:
-        """The newest turns first."""
-        where = "WHERE (? IS NULL OR session = ?)" + (" AND ended IS NULL" if unfinished else "")
+    def recent(
+        self, limit: int = 100, session: str | None = None, unfinished: bool = False, table: str | None = None
+    ) -> list[TurnInfo]:
+        """The newest turns first; of one session, of one table, or of all."""
+        where = "WHERE (? IS NULL OR session = ?) AND (? IS NULL OR table_name = ?)"
+        where += " AND ended IS NULL" if unfinished else ""
         with self._database.reading() as c:
             rows = c.execute(
                 f"SELECT {_INFO} FROM turns {where} ORDER BY began DESC, rowid DESC LIMIT ?",  # noqa: S608 - both are ours
-                (session, session, limit),
+                (session, session, table, table, limit),
             ).fetchall()
         return [_read(row) for row in rows]
 
@@ -110,8 +125,9 @@ class Turns:
         return [_effect(row) for row in rows]
 
     def snapshot(self, turn_id: str, seq: int | None = None) -> dict[str, Any]:
-        """Every stored field of the turn after ``seq`` moves (default: now, at the end of an ended one); ``history`` is [session,
-        version, length, newest number] and ``rows`` the numbers of the turn's own rows."""
+        """Every stored field of the turn after ``seq`` moves (default: now, at the end of an ended one);
+        ``history`` is [session, version, length, newest number] and ``rows`` the numbers of the turn's own
+        rows."""
         with self._database.reading() as c:
             return self._snapshot(c, turn_id, seq)
 

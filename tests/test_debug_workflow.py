@@ -7,6 +7,7 @@ import itertools
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,18 +16,16 @@ from typing import Any, ClassVar
 import httpx2 as httpx
 import pytest
 
-from examples.review_loop.debugged import review
-from examples.review_loop.table import TABLE as REVIEW
+from examples import review_loop
+from examples.order import workflow as order_flow
+from examples.review_loop import TABLE as REVIEW
+from fsm_agent import BaseTurn, Workflow
 from fsm_agent.cli.entry import main
-from fsm_agent.debug import Debugger, Status, TableTurn, Workshop
+from fsm_agent.debug import Debugger, Status, Workshop
 from fsm_agent.debug.core.engines import Here
-from fsm_agent.debug.own.played import played
-from fsm_agent.errors import ConfigError
-from fsm_agent.fsm.journal import MemoryJournal
-from fsm_agent.fsm.machine import Machine
-from fsm_agent.fsm.runner import Runner
-from fsm_agent.fsm.table import Counter, Row, Rung, Table, end, go, left, lines_of, on
-from fsm_agent.sessions.store import store_for
+from fsm_agent.debug.core.manual import played
+from fsm_agent.errors import ConfigError, UndeclaredEvent
+from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 from tests.dap_editor import editing
 from tests.waiting import PATIENCE, until, until_so
 
@@ -75,41 +74,15 @@ class Honk:
 
 
 @dataclass
-class Parcel:
-    turn_id: str
+class Parcel(BaseTurn):
     what: str
-    state: str = "Pack"
-    seq: int = 0
-    tries: int = 0
-    limits: dict[str, int] = field(default_factory=lambda: {"tries": 2})
     sky: str = ""
-    came: Row | None = None
     told: list[str] = field(default_factory=list)
     secret: Any = field(default=None, metadata={"stored": False})
-
-    def count(self, counter: str) -> int:
-        return int(getattr(self, counter))
-
-    def limit(self, name: str) -> int:
-        return self.limits[name]
-
-    def spend(self, counter: str) -> None:
-        self.tries += 1
-
-    def reset(self, counter: str) -> None:
-        self.tries = 0
-
-    def arrive(self, row: Row) -> None:
-        self.came = row
-
-    def crash(self, error: BaseException) -> None:
-        raise error
+    usual_limits: ClassVar = {"tries": 2}
 
     def interrupt(self, message: str | None) -> None:
         self.told.append(f"stop: {message}")
-
-    def dump(self) -> dict[str, object]:
-        return {"what": self.what}
 
 
 def pack(turn: Parcel) -> Generator[Any, Any, str]:
@@ -125,17 +98,12 @@ def drive(turn: Parcel) -> Generator[Any, Any, str]:
     return "arrived" if weather.sky == "blue" else "broken"
 
 
-def done(turn: Parcel) -> Generator[Any, Any, None]:
-    yield from ()
-
-
-STATES: dict[str, Any] = {"Pack": pack, "Drive": drive, "Done": done}
-MACHINE = Machine(PARCEL)
+STATES: dict[str, Any] = {"Pack": pack, "Drive": drive}
 NUMBERS = itertools.count(1)
 
 
 class Post:
-    """Makes runners; the sky is grey at first. ``asked`` are the requests that were really performed."""
+    """Performs what parcels ask; the sky is grey at first. ``asked`` are the requests that were really performed."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -145,15 +113,20 @@ class Post:
         self.asked.append(request)
         return Weather(self.skies.pop(0) if len(self.skies) > 1 else self.skies[0]) if isinstance(request, LookOut) else None
 
-    def make(self, begin: str | Parcel) -> Runner:
-        turn = begin if isinstance(begin, Parcel) else Parcel(f"parcel-{next(NUMBERS)}", begin or "a book")
-        return Runner(turn, MACHINE, STATES, self.perform, MemoryJournal())
+    def flow(self, home: Path) -> Workflow[Parcel]:
+        return Workflow(PARCEL, STATES, Parcel, self.perform, begin=parcel, home=home)
+
+
+def parcel(what: str) -> Parcel:
+    return Parcel(what or "a book", turn_id=f"parcel-{next(NUMBERS)}")
 
 
 class Desk:
     def __init__(self, home: Path) -> None:
-        self.post, self.store = Post(), store_for(home, "normal")
-        self.workshop = Workshop.of_table(self.store, self.post.make)
+        self.post = Post()
+        self.flow = self.post.flow(home)
+        self.store = self.flow.store
+        self.workshop = Workshop.of_workflow(self.flow)
 
     def start(self, text: str = "a vase") -> Debugger:
         return self.workshop.start(text)
@@ -190,9 +163,9 @@ def test_it_is_stepped_stopped_and_looked_at(desk: Desk) -> None:
     assert visit["reply"] == {"is": "Weather", "sky": "grey", "degrees": 0}
     assert debugger.record.counters(2, ["tries"]) == {"tries": 1}
     facts = debugger.record.snapshot(2)
-    assert (facts["what"], facts["sky"], facts["limits"], facts["came"]) == ("a vase", "grey", {"tries": 2}, "Drive.broken/1")
+    assert (facts["what"], facts["sky"], facts["limits"], facts["tries"]) == ("a vase", "grey", {"tries": 2}, 1)
     assert "secret" not in facts
-    assert [one["field"] for one in debugger.record.changed(2)] == ["tries", "sky", "came"]
+    assert [one["field"] for one in debugger.record.changed(2)] == ["tries", "sky"]
 
     assert debugger.look.back() == 1
     assert len(desk.post.asked) == 2, "looking back asks nothing"
@@ -223,7 +196,7 @@ def test_a_fork_goes_on_from_a_position_with_changes(desk: Desk) -> None:
         ({"counters": {"wheels": 1}}, "no such counter"),
         ({"counters": {"tries": -1}}, "cannot be set so"),
         ({"fields": {"state": "Done"}}, "no such field"),
-        ({"fields": {"limits_": 3}}, "field limits cannot be set so"),
+        ({"fields": {"limits": 3}}, "cannot be made again"),
         ({"reply": "x"}, "cannot be edited so"),
     ):
         with pytest.raises(ConfigError, match=says):
@@ -301,70 +274,92 @@ def test_a_run_is_exported_and_imported(desk: Desk, tmp_path: Path) -> None:
 
 
 def test_a_program_runs_its_own_turn_and_a_debugger_finds_it(desk: Desk) -> None:
-    """``TableTurn``: stored, watched and stoppable, without a workshop."""
-    turn = TableTurn(desk.post.make("a chair"), desk.store)
+    """Stored, watched and stoppable, without a workshop."""
+    turn = desk.flow.start(parcel("a chair"))
 
     async def run() -> list[str]:
         return [step.row async for step in turn]
 
     rows = asyncio.run(run())
-    assert (turn.result, rows[-1]) == ("delivered", "Drive.arrived")
+    assert turn.result is not None
+    assert (turn.result.exit, turn.result.turn.sky, rows[-1]) == ("delivered", "blue", "Drive.arrived")
     found = desk.workshop.open(turn.id)
     assert found.status.phase == "ended"
-    assert found.record.info.asked == f"parcel {turn.id}"
+    assert found.record.info.asked == "a chair"
 
-    second = Parcel("parcel-x", "a stool")
-    debugger = Debugger.of(desk.store, TableTurn(desk.post.make(second), desk.store))
+    second = Parcel("a stool", turn_id="parcel-x")
+    debugger = Debugger.of(desk.store, desk.flow.start(second))
     assert isinstance(debugger.engine, Here)
     assert order(debugger, "over").state == "Drive"
     assert second.state == "Drive", "it is the caller's own turn that moves"
     debugger.close()
     with pytest.raises(ConfigError, match="stored already"):
-        TableTurn(desk.post.make(Parcel("parcel-x", "a stool")), desk.store).run()
+        desk.flow.start(Parcel("a stool", turn_id="parcel-x"), session="another").run()
 
 
-def test_what_makes_no_runner_is_said_in_one_line(tmp_path: Path) -> None:
-    store = store_for(tmp_path, "normal")
-    with pytest.raises(ConfigError, match="what was named makes no runner"):
-        Workshop.of_table(store, lambda begin: 3)  # type: ignore[arg-type, return-value]  # that is the point
+def test_a_turn_that_is_begun_anew_in_its_session_gives_the_old_one_up(desk: Desk) -> None:
+    async def some() -> None:
+        turn = desk.flow.start(Parcel("a stool", turn_id="parcel-1st"), session="stools")
+        await turn.step()
 
-    def broken(begin: Any) -> Runner:
+    asyncio.run(some())
+    second = desk.flow.start(Parcel("a stool", turn_id="parcel-2nd"), session="stools").run()
+    assert second.exit == "delivered"
+    assert desk.flow.journal.info("parcel-1st").exit == "abandoned"
+
+
+def test_what_makes_no_turn_is_said_in_one_line(tmp_path: Path) -> None:
+    def broken(text: str) -> Parcel:
         raise KeyError("no parcels today")
 
-    with pytest.raises(ConfigError, match=r"no runner could be made for a new turn \(KeyError: 'no parcels today'\)"):
-        Workshop.of_table(store, broken)
-    stubborn = Workshop.of_table(store, lambda begin: Post().make(""))
-    debugger = stubborn.start("")
-    with pytest.raises(ConfigError, match="of another turn than it was asked to go on with"):
-        stubborn.fork(debugger.id, 0)
-    stubborn.close()
+    workshop = Workshop.of_workflow(Workflow(PARCEL, STATES, Parcel, Post().perform, begin=broken, home=tmp_path))
+    with pytest.raises(ConfigError, match=r"no turn could be made of this \(KeyError: 'no parcels today'\)"):
+        workshop.start("x")
 
 
-def test_a_turn_that_is_no_dataclass_is_looked_at_only(tmp_path: Path) -> None:
-    from fsm_agent.testing.counting import CountingTurn
+@dataclass
+class Taken(BaseTurn):
+    history: list[str] = field(default_factory=list)
 
-    def make(begin: Any) -> Runner:
-        turn = CountingTurn(PARCEL, {"tries": 1}, f"c-{next(NUMBERS)}")
-        return Runner(turn, MACHINE, {**STATES, "Drive": ends}, perform, MemoryJournal())
 
-    def ends(turn: Any) -> Generator[Any, Any, str]:
-        yield Honk(2)
-        return "arrived"
+@dataclass
+class Unstorable(BaseTurn):
+    van: object = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
-    async def perform(request: Any) -> None:
-        """Nothing to do."""
 
-    workshop = Workshop.of_table(store_for(tmp_path, "normal"), make)
-    debugger = workshop.start("")
-    assert order(debugger, "continue").phase == "ended"
-    assert debugger.record.snapshot(2)["exit"] == "delivered"
-    with pytest.raises(ConfigError, match="cannot be made again: it is no dataclass"):
-        workshop.fork(debugger.id, 1)
-    workshop.close()
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"turn": Taken}, "a name that is taken; given: history"),
+        ({"turn": Unstorable}, r"an Unstorable cannot be stored|a Unstorable cannot be stored"),
+        ({"turn": dict}, "this is no class of turns"),
+        ({"states": {"Pack": pack}}, "state without a function; given: Drive"),
+    ],
+)
+def test_what_does_not_fit_together_is_said_when_it_is_put_together(given: dict[str, Any], says: str, tmp_path: Path) -> None:
+    parts: dict[str, Any] = {"table": PARCEL, "states": STATES, "turn": Parcel, "perform": Post().perform, "home": tmp_path}
+    with pytest.raises(ConfigError, match=says):
+        Workflow(**{**parts, **given})
+
+
+def test_turns_that_do_not_fit_are_refused(desk: Desk) -> None:
+    with pytest.raises(ConfigError, match="of another class"):
+        desk.flow.start(Taken())  # type: ignore[arg-type]  # that is the point
+    with pytest.raises(ConfigError, match="has moved already"):
+        desk.flow.start(Parcel("a cup", seq=3))
+
+
+def test_nobody_performs_what_has_no_handler(tmp_path: Path) -> None:
+    flow = Workflow(PARCEL, STATES, Parcel, {LookOut: Post().perform}, home=tmp_path)
+    parcel = Parcel("a cup")
+    with pytest.raises(UndeclaredEvent, match="crashed"):
+        flow.start(parcel).run()
+    assert "nobody performs such a request; given: Honk; allowed: LookOut" in parcel.bug
 
 
 def test_a_table_alone_is_played_by_hand(tmp_path: Path) -> None:
-    workshop = Workshop.of_table(store_for(tmp_path, "normal"), played(REVIEW, {"rounds": 1}))
+    workshop = Workshop.of_workflow(played(REVIEW, {"rounds": 1}, tmp_path))
     debugger = workshop.start("")
     held = order(debugger, "continue").held[0]
     assert (held["kind"], held["events"]) == ("event", ["written", "failed", "cancelled", "crashed"])
@@ -387,19 +382,18 @@ def test_a_table_alone_is_played_by_hand(tmp_path: Path) -> None:
 
 ELSEWHERE = """
 import asyncio, sys, time
-from fsm_agent.debug import TableTurn
-from fsm_agent.sessions.store import store_for
-from tests.test_debug_own import LookOut, Parcel, Post, Weather
+from pathlib import Path
+from tests.test_debug_workflow import Parcel, Post, Weather
 
 class Slow(Post):
     async def perform(self, request):
         await asyncio.sleep(0.02)
         return Weather("grey")
 
-store = store_for(sys.argv[1], "normal")
-turn = TableTurn(Slow().make(Parcel("parcel-slow", "an anvil", limits={"tries": 2000})), store, "an anvil")
+flow = Slow().flow(Path(sys.argv[1]))
+turn = flow.start(Parcel("an anvil", turn_id="parcel-slow", limits={"tries": 2000}))
 print(turn.id, flush=True)
-print(turn.run(), flush=True)
+print(turn.run().exit, flush=True)
 """
 
 
@@ -411,7 +405,7 @@ def test_a_turn_of_another_process_is_watched_stopped_and_let_go(tmp_path: Path)
     ) as other:
         assert other.stdout is not None
         turn = other.stdout.readline().strip()
-        workshop = Workshop.of_table(store_for(tmp_path, "normal"), Post().make)
+        workshop = Workshop.of_workflow(Post().flow(tmp_path))
         until(lambda: workshop.newest() == turn and workshop.open(turn).record.count > 1)
         debugger = workshop.open(turn)
         assert debugger.status.where == "elsewhere"
@@ -435,7 +429,7 @@ def test_a_turn_of_another_process_is_watched_stopped_and_let_go(tmp_path: Path)
 
 @pytest.mark.slow
 def test_the_command_opens_a_table_of_ones_own(tmp_path: Path) -> None:
-    for name, state in (("examples.review_loop.debugged:review", "Draft"), ("examples.review_loop.table:TABLE", "Draft")):
+    for name, state in (("examples.review_loop:workflow", "Draft"), ("examples.order:TABLE", "Reserve")):
         command = [
             sys.executable,
             "-m",
@@ -457,26 +451,25 @@ def test_the_command_opens_a_table_of_ones_own(tmp_path: Path) -> None:
             turn = query.split("turn=")[1]
             headers = {"x-fsm-agent-token": token}
             hello = httpx.get(f"{address}api/hello", headers=headers).json()
-            assert (hello["states"][-1], hello["counters"], hello["talks"]) == ("Close", ["retries", "rounds", "unclears"], False)
-            assert 'id="state-Criticise"' in hello["map"]
-            assert "objections" in hello["table"]
+            assert (hello["states"][0], hello["talks"]) == (state, False)
+            assert f'id="state-{state}"' in hello["map"]
             assert httpx.get(f"{address}api/turns/{turn}", headers=headers).json()["status"]["state"] == state
             process.terminate()
-    kept = sorted(one.name for one in (tmp_path / "tables").iterdir())
-    assert kept == ["examples-review_loop-debugged-review", "examples-review_loop-table-TABLE"]
+    kept = {info.table_name for info in order_flow(tmp_path).journal.recent()}
+    assert kept == {"order", "review"}, "the store of the home has them all"
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
         (["nothing.here:x"], "cannot be loaded"),
-        (["examples.review_loop.table:FINAL"], "this cannot be debugged"),
-        (["examples.review_loop.main:TASK"], "this cannot be debugged"),
-        (["examples.review_loop.table:retry"], "makes no runner"),
-        (["examples.review_loop.table:TABLE", "--set", "wheels=4"], "no such maximum"),
-        (["examples.review_loop.debugged:review", "--set", "rounds=4"], "the program's own"),
-        (["examples.review_loop.table:TABLE", "--attach", "a", "--task", "b"], "only one turn"),
-        (["examples.review_loop.table:TABLE", "--attach", "nothing"], "no such turn"),
+        (["examples.review_loop:LIMITS"], "this cannot be debugged"),
+        (["examples.review_loop:draft"], "no workflow could be made"),
+        (["tests.test_debug_workflow:nothing"], "makes no workflow"),
+        (["examples.review_loop:TABLE", "--set", "wheels=4"], "no such maximum"),
+        (["examples.review_loop:workflow", "--set", "rounds=4"], "the program's own"),
+        (["examples.review_loop:TABLE", "--attach", "a", "--task", "b"], "only one turn"),
+        (["examples.review_loop:TABLE", "--attach", "nothing"], "no such turn"),
     ],
 )
 def test_wrong_use_is_one_line(tmp_path: Path, options: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -486,16 +479,20 @@ def test_wrong_use_is_one_line(tmp_path: Path, options: list[str], says: str, ca
     assert said.count("\n") == 1
 
 
+def nothing() -> int:
+    return 3
+
+
 def test_an_editor_stops_at_lines_of_ones_own_table(tmp_path: Path) -> None:
-    table = ROOT / "examples" / "review_loop" / "table.py"
+    table = ROOT / "examples" / "review_loop.py"
     line = next(n for n, text in enumerate(table.read_text("utf-8").splitlines(), 1) if 'on("objections"' in text)
-    workshop = Workshop.of_table(store_for(tmp_path, "normal"), review)
+    workshop = Workshop.of_workflow(review_loop.workflow(home=tmp_path))
     from tests.dap_editor import workshop_of
 
     with editing(workshop_of(tmp_path / "ours", []), opener=lambda options: workshop) as editor:
         editor.ask("initialize", adapterID="fsm-agent", linesStartAt1=True, columnsStartAt1=True, pathFormat="path")
         editor.event("initialized")
-        started = editor.send("launch", {"table": "examples.review_loop.debugged:review", "task": "Say it short."})
+        started = editor.send("launch", {"table": "examples.review_loop:workflow", "task": "Say it short."})
         (early,) = editor.ask("setBreakpoints", source={"path": str(table)}, breakpoints=[{"line": line}])["breakpoints"]
         assert not early["verified"], "nobody knows the table yet"
         editor.ask("setExceptionBreakpoints", filters=[])
@@ -508,7 +505,7 @@ def test_an_editor_stops_at_lines_of_ones_own_table(tmp_path: Path) -> None:
         assert top["name"] == "2: Criticise –objections→ Revise · revise"
         assert (top["source"]["path"], top["line"]) == (str(table), line)
         assert editor.evaluate("rounds >= 1", top["id"]) == "true"
-        assert editor.evaluate("objections", top["id"]) == '"It does not say how the state changes."'
+        assert editor.evaluate("objections", top["id"]) == '"Which?"'
         assert [one["name"] for one in editor.ask("scopes", frameId=top["id"])["scopes"]] == [
             "Counters",
             "Facts",

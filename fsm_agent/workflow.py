@@ -37,9 +37,9 @@ from fsm_agent.sessions.remote_commands import controls_of
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.session_lease import Ending, Tenancy
 from fsm_agent.sessions.store import Begun, Closing, NewTurn, Recording, Store, TurnLog, store_for
-from fsm_agent.sessions.store.find import find_turn
-from fsm_agent.sessions.store.positions import Position, forked
-from fsm_agent.sessions.store.read import TurnInfo, Turns
+from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
+from fsm_agent.sessions.store.names import find_turn
+from fsm_agent.sessions.store.rewind.positions import Position, forked
 from fsm_agent.sessions.store.rows import asked_words
 from fsm_agent.support.home import home_of
 

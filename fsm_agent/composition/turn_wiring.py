@@ -19,9 +19,9 @@ from fsm_agent.runtime.authority import SETTINGS
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.session_lease import Ending
 from fsm_agent.sessions.store import Closing, Store
-from fsm_agent.sessions.store.indexing import keep_up
-from fsm_agent.sessions.store.positions import Position
-from fsm_agent.sessions.store.trajectory import save_trajectory
+from fsm_agent.sessions.store.rewind.positions import Position
+from fsm_agent.sessions.store.search.indexing import keep_up
+from fsm_agent.sessions.store.transfer.trajectory import save_trajectory
 from fsm_agent.settings.model import Settings, Storage
 from fsm_agent_states.build_messages import build_messages, compose
 from fsm_agent_states.call_llm import call_llm

@@ -12,7 +12,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.pause_point import Gate
 from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.read import Turns
+from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.workflow import Workflow
 
 Agents = Callable[[str | None], Agent]

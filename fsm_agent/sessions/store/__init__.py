@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fsm_agent.sessions.store.conversation_log import ConversationLog
-from fsm_agent.sessions.store.conversation_recording import ConversationRecording
 from fsm_agent.sessions.store.database import Database
-from fsm_agent.sessions.store.log import Closing, TurnLog
-from fsm_agent.sessions.store.recording import Recording
+from fsm_agent.sessions.store.journal.conversation_log import ConversationLog
+from fsm_agent.sessions.store.journal.conversation_recording import ConversationRecording
+from fsm_agent.sessions.store.journal.log import Closing, TurnLog
+from fsm_agent.sessions.store.journal.recording import Recording
 from fsm_agent.sessions.store.store import Begun, NewTurn, Store, store_for
 
 __all__ = [

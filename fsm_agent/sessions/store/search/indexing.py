@@ -16,7 +16,7 @@ from typing import Any
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.sealed import loads
-from fsm_agent.sessions.store.words import columns, plain_text
+from fsm_agent.sessions.store.search.text_analysis import columns, plain_text
 
 INDEX, MARK, FORMAT_MARK = "message_index", "message_index", "message_index_format"
 FORMAT = 1

@@ -18,9 +18,9 @@ from fsm_agent.fsm.deltas import Tracker
 from fsm_agent.fsm.journal import UNKNOWN, Exchange
 from fsm_agent.providers.prices import total_cost
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.store.conversation_recording import IN_DOUBT, ConversationRecording
 from fsm_agent.sessions.store.database import Job
-from fsm_agent.sessions.store.log import Closing, TurnLog
+from fsm_agent.sessions.store.journal.conversation_recording import IN_DOUBT, ConversationRecording
+from fsm_agent.sessions.store.journal.log import Closing, TurnLog
 from fsm_agent.sessions.store.rows import Kept, changed, named, reply_json, request_json, write_notes
 from fsm_agent.sessions.store.sealed import dumps, opened
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from fsm_agent.fsm.exchange_form import answerable, effect_of, read_reply, shown
 from fsm_agent.fsm.journal import UNKNOWN
-from fsm_agent.sessions.store.read import Effect
+from fsm_agent.sessions.store.journal.read import Effect
 from fsm_agent.sessions.store.sealed import dumps, loads
 
 Origin = Literal["", "by hand", "taken over"]

@@ -23,7 +23,7 @@ from fsm_agent.fsm.exchange_form import effect_of, kept_reply, name_of, shown
 from fsm_agent.fsm.journal import UNKNOWN, Exchange, Step
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.database import Database, Job
-from fsm_agent.sessions.store.recording import Origin, Recording
+from fsm_agent.sessions.store.journal.recording import Origin, Recording
 from fsm_agent.sessions.store.rows import refuse_unless_ours
 from fsm_agent.sessions.store.sealed import dumps
 

@@ -31,12 +31,12 @@ from fsm_agent.sessions.remote_commands import controls_of
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.session_lease import Tenancy
 from fsm_agent.sessions.store import Begun, Recording, Store, TurnLog, store_for
-from fsm_agent.sessions.store.edits import edited
-from fsm_agent.sessions.store.find import find_turn
-from fsm_agent.sessions.store.positions import Position, forked, position_of, take_over
-from fsm_agent.sessions.store.read import Turns
+from fsm_agent.sessions.store.journal.read import Turns
+from fsm_agent.sessions.store.names import find_turn
+from fsm_agent.sessions.store.rewind.edits import edited
+from fsm_agent.sessions.store.rewind.positions import Position, forked, position_of, take_over
+from fsm_agent.sessions.store.rewind.undo import Undone, undo
 from fsm_agent.sessions.store.titles import name_after, rename
-from fsm_agent.sessions.store.undo import Undone, undo
 from fsm_agent.sessions.turn import Turn
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.clock import SystemClock
@@ -201,7 +201,7 @@ class Agent:
 
     def fork(self, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> Turn:
         """A new turn, in a session of its own, that begins where ``turn_id`` was after ``at`` moves, with the changes of ``edit``
-        (``fsm_agent.sessions.store.edits.edited`` says which). The old turn stays as it is. Raises ``ConfigError``."""
+        (``fsm_agent.sessions.store.rewind.edits.edited`` says which). The old turn stays as it is. Raises ``ConfigError``."""
         position = edited(position_of(self._store, turn_id, at), edit or {}, COUNTERS)
         session = self._store.session(_session_id())
         write = forked(self._store, position, session, _turn_id(session), DIGEST)

@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 from fsm_agent.cli import main
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store import Database, Store
-from fsm_agent.sessions.store.health import health
+from fsm_agent.sessions.store.integrity import look_through
+from fsm_agent.sessions.store.reports.health import health
 from fsm_agent.sessions.store.schema import VERSIONS
 from fsm_agent.sessions.store.sealed import LENGTH, dumps, loads, opened
-from fsm_agent.sessions.store.search import search
-from fsm_agent.sessions.store.whole import look_through
+from fsm_agent.sessions.store.search.messages import search
 from fsm_agent.testing import call, text, tools
 from tests.store_homes import agent
 

@@ -16,7 +16,7 @@ from fsm_agent.fsm.runner import State
 from fsm_agent.providers.prices import total_cost
 from fsm_agent.runtime.authority import SETTINGS
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.store.positions import Position
+from fsm_agent.sessions.store.rewind.positions import Position
 from fsm_agent.settings.model import Settings
 from fsm_agent_states.build_messages import build_messages, compose
 from fsm_agent_states.call_llm import call_llm

@@ -9,8 +9,8 @@ from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import StaleCopyError, StoreError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.sessions.store import Begun, Store, TurnLog
-from fsm_agent.sessions.store.indexing import keep_up
-from fsm_agent.sessions.store.trajectory import save_trajectory
+from fsm_agent.sessions.store.search.indexing import keep_up
+from fsm_agent.sessions.store.transfer.trajectory import save_trajectory
 from fsm_agent.settings.model import Storage
 
 log = logging.getLogger(__name__)

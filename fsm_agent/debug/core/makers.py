@@ -10,7 +10,7 @@ from fsm_agent.debug.core.subject import OURS, Subject
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.pause_point import Gate
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.read import Turns
+from fsm_agent.sessions.store.journal.read import Turns
 
 Agents = Callable[[str | None], Agent]
 """Makes the agent that runs a turn; told the ``"<provider>:<model>"`` of one that was begun in this home."""

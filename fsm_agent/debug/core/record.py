@@ -16,7 +16,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.deltas import patched
 from fsm_agent.fsm.journal import Step
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.read import TurnInfo, Turns
+from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.rows import transcript
 from fsm_agent.sessions.store.sealed import loads
 

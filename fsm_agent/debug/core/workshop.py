@@ -16,9 +16,9 @@ from fsm_agent.debug.own.maker import Make, TableMaker
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.pause_point import GATES
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.export import export_turn
-from fsm_agent.sessions.store.importing import import_lines
-from fsm_agent.sessions.store.read import TurnInfo, Turns
+from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
+from fsm_agent.sessions.store.transfer.export import export_turn
+from fsm_agent.sessions.store.transfer.importing import import_lines
 
 
 class Workshop:
@@ -95,8 +95,8 @@ class Workshop:
         return self._run(self._maker.resume(turn_id), self._breakpoints(turn_id))
 
     def fork(self, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> Debugger:
-        """A new turn from a position of another one, at its gate; ``fsm_agent.sessions.store.edits`` says what ``edit`` may
-        change."""
+        """A new turn from a position of another one, at its gate; ``fsm_agent.sessions.store.rewind.edits`` says
+        what ``edit`` may change."""
         return self._run(self._maker.fork(turn_id, at, edit), self._breakpoints(turn_id))
 
     def compare(self, left: str, right: str) -> Comparison:

@@ -13,7 +13,7 @@ from fsm_agent.debug.own.turn import TableTurn
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.runner import RunnableTurn, Runner
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.read import Turns
+from fsm_agent.sessions.store.journal.read import Turns
 
 Make = Callable[[Any], Runner]
 """Makes the runner of a turn that has not moved here: of a new one, for the words that a person begins it with (a ``str``, which

@@ -1,5 +1,5 @@
 """The tables, version by version. A database says its version in ``PRAGMA user_version``, and once more in
-``PRAGMA application_id`` (``whole.marked``).
+``PRAGMA application_id`` (``integrity.marked``).
 
 sessions      a conversation: what goes on from turn to turn, and who is running a turn on it
 messages      its rows, numbered within the session, never changed; ``active`` is false for rows that were put aside

@@ -18,12 +18,12 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire import WireCopy
 from fsm_agent.errors import ConfigError, JournalError, SessionBusy
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.store.abandoned import close_out, give_up, open_turns
 from fsm_agent.sessions.store.database import Database, Durability, Job
-from fsm_agent.sessions.store.line import newest_of
+from fsm_agent.sessions.store.journal.abandoned import close_out, give_up, open_turns
+from fsm_agent.sessions.store.journal.read import TurnInfo
+from fsm_agent.sessions.store.journal.recording import Recording
+from fsm_agent.sessions.store.lineage import newest_of
 from fsm_agent.sessions.store.owners import Owners
-from fsm_agent.sessions.store.read import TurnInfo
-from fsm_agent.sessions.store.recording import Recording
 from fsm_agent.sessions.store.rows import (
     GUARD,
     METER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fsm_agent.sessions.store.spent import Spent
+from fsm_agent.sessions.store.reports.usage_totals import Spent
 
 
 @dataclass(frozen=True, slots=True)

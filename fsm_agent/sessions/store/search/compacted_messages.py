@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fsm_agent.sessions.store.database import Database
-from fsm_agent.sessions.store.line import compacted_line
+from fsm_agent.sessions.store.lineage import compacted_line
 from fsm_agent.sessions.store.sealed import loads
-from fsm_agent.sessions.store.search import KEPT, STANDING, Among, search
-from fsm_agent.sessions.store.snippets import snippet_of
-from fsm_agent.sessions.store.words import plain_text, query_of
+from fsm_agent.sessions.store.search.messages import KEPT, STANDING, Among, search
+from fsm_agent.sessions.store.search.snippets import snippet_of
+from fsm_agent.sessions.store.search.text_analysis import plain_text, query_of
 from fsm_agent.support.texts import shorten
 
 MOST, WIDEST = 20, 20

@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from fsm_agent.errors import StoreError
 from fsm_agent.fsm.journal import Step
-from fsm_agent.sessions.store.listing import SessionInfo, session_info, spent_by
-from fsm_agent.sessions.store.read import TurnInfo, Turns
+from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
+from fsm_agent.sessions.store.reports.listing import SessionInfo, session_info, spent_by
+from fsm_agent.sessions.store.reports.usage_totals import Spent
 from fsm_agent.sessions.store.rows import stored
 from fsm_agent.sessions.store.sealed import loads
-from fsm_agent.sessions.store.spent import Spent
 from fsm_agent.sessions.store.store import Store
 
 

@@ -12,7 +12,8 @@ from pydantic import ValidationError
 from fsm_agent.conversation.messages import Message
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.deltas import patched
-from fsm_agent.sessions.store.lines import (
+from fsm_agent.sessions.store.rows import GUARD, METER, PROMPTS, USAGE
+from fsm_agent.sessions.store.transfer.line_format import (
     FORMAT,
     KINDS,
     EffectLine,
@@ -26,7 +27,6 @@ from fsm_agent.sessions.store.lines import (
     TurnLine,
     UsageLine,
 )
-from fsm_agent.sessions.store.rows import GUARD, METER, PROMPTS, USAGE
 
 L = TypeVar("L", bound=Line)
 

@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store.database import Database
-from fsm_agent.sessions.store.indexing import INDEX, Progress, catch_up, forget, looks_damaged, there
-from fsm_agent.sessions.store.line import lineage
+from fsm_agent.sessions.store.lineage import lineage
 from fsm_agent.sessions.store.sealed import loads
-from fsm_agent.sessions.store.snippets import EMPTY, Snippet, scores, snippet_of
-from fsm_agent.sessions.store.words import DAY, Query, day_tag, plain_text, query_of, session_tag
+from fsm_agent.sessions.store.search.indexing import INDEX, Progress, catch_up, forget, looks_damaged, there
+from fsm_agent.sessions.store.search.snippets import EMPTY, Snippet, scores, snippet_of
+from fsm_agent.sessions.store.search.text_analysis import DAY, Query, day_tag, plain_text, query_of, session_tag
 
 SCAN = 300
 """Newest hits that are ranked (AGT-04)."""

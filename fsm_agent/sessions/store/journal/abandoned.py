@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from fsm_agent.conversation.messages import Message, ToolCall
-from fsm_agent.sessions.store.recording import IN_DOUBT
+from fsm_agent.sessions.store.journal.recording import IN_DOUBT
 from fsm_agent.sessions.store.rows import insert_message, message_of, transcript
 from fsm_agent.sessions.store.sealed import loads
 

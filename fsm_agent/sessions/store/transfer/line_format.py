@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from fsm_agent.sessions.store.recording import Origin
+from fsm_agent.sessions.store.journal.recording import Origin
 from fsm_agent.sessions.store.sealed import dumps
 
 FORMAT = 1

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fsm_agent.sessions.store.words import Folded, Query, composed
+from fsm_agent.sessions.store.search.text_analysis import Folded, Query, composed
 
 SNIPPET = 180
 """Characters of a snippet."""

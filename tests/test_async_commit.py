@@ -8,7 +8,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from fsm_agent.sessions.store.landing import Landing
+from fsm_agent.sessions.store.async_commit import Landing
 from tests.waiting import PATIENCE
 
 

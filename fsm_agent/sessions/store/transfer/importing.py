@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fsm_agent.sessions.store.abandoned import ABANDONED
-from fsm_agent.sessions.store.checks import Lines, read_lines
-from fsm_agent.sessions.store.lines import KINDS, Line, MessageLine, SessionLine, TurnLine
+from fsm_agent.sessions.store.journal.abandoned import ABANDONED
 from fsm_agent.sessions.store.store import Store
 from fsm_agent.sessions.store.titles import free_title
+from fsm_agent.sessions.store.transfer.line_format import KINDS, Line, MessageLine, SessionLine, TurnLine
+from fsm_agent.sessions.store.transfer.validation import Lines, read_lines
 
 L = TypeVar("L", bound=Line)
 

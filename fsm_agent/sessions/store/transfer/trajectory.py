@@ -14,7 +14,7 @@ from typing import Any
 
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.sessions.store.database import Database
-from fsm_agent.sessions.store.read import Turns
+from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.rows import transcript
 from fsm_agent.sessions.store.sealed import loads
 from fsm_agent.support.redaction import mask

@@ -29,7 +29,7 @@ from fsm_agent.conversation.effects import (
 )
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.fsm.journal import UNKNOWN
-from fsm_agent.sessions.store.read import Effect
+from fsm_agent.sessions.store.journal.read import Effect
 from fsm_agent.sessions.store.rows import REPLY, REQUEST
 
 REPLAYED = (AskApproval, CallModel, CheckSignals, Prefetch, Preserve, RunTool, Tell, Wait)

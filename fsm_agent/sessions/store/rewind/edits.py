@@ -9,8 +9,8 @@ from fsm_agent.conversation.messages import Message, ModelReply, ToolCall
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.runtime import authority
-from fsm_agent.sessions.store.positions import Position
-from fsm_agent.sessions.store.recording import Recording
+from fsm_agent.sessions.store.journal.recording import Recording
+from fsm_agent.sessions.store.rewind.positions import Position
 
 EDITS = "counters, fields, messages, reply, results, settings, system_prompt, user_message, rerun_tools"
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store.database import Database
-from fsm_agent.sessions.store.line import descendants, lineage
+from fsm_agent.sessions.store.lineage import descendants, lineage
 from fsm_agent.sessions.store.sealed import loads
-from fsm_agent.sessions.store.search import KEPT, STANDING, Among, Hit, Standing, search
-from fsm_agent.sessions.store.snippets import snippet_of
-from fsm_agent.sessions.store.words import plain_text, query_of
+from fsm_agent.sessions.store.search.messages import KEPT, STANDING, Among, Hit, Standing, search
+from fsm_agent.sessions.store.search.snippets import snippet_of
+from fsm_agent.sessions.store.search.text_analysis import plain_text, query_of
 from fsm_agent.support.texts import shorten
 
 LIMIT, MOST = 3, 10

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.store.read import TurnInfo, Turns
+from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.store import Store
 
 SHOWN = 5

@@ -13,9 +13,9 @@ from fsm_agent.conversation.token_meter import ContextMeter
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.store.abandoned import give_up
-from fsm_agent.sessions.store.line import compacted_line
-from fsm_agent.sessions.store.read import TurnInfo, Turns
+from fsm_agent.sessions.store.journal.abandoned import give_up
+from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
+from fsm_agent.sessions.store.lineage import compacted_line
 from fsm_agent.sessions.store.rows import METER, Kept, changed, message_of, transcript, write_notes
 from fsm_agent.sessions.store.sealed import loads
 from fsm_agent.sessions.store.store import Store, refuse_if_changed

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.store.read import TurnInfo, Turns
-from fsm_agent.sessions.store.spent import NOTHING, SUMS, Spent
+from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
+from fsm_agent.sessions.store.reports.usage_totals import NOTHING, SUMS, Spent
 from fsm_agent.sessions.store.store import Store
 
 

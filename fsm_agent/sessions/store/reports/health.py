@@ -9,10 +9,10 @@ from pathlib import Path
 
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store.database import as_store_error, newer
+from fsm_agent.sessions.store.integrity import format_of, look_through, looking
 from fsm_agent.sessions.store.schema import VERSIONS
 from fsm_agent.sessions.store.sealed import loads
 from fsm_agent.sessions.store.store import FILE
-from fsm_agent.sessions.store.whole import format_of, look_through, looking
 
 TEXTS = {
     "sessions": ("prompts", "meter", "guard", "usage"),

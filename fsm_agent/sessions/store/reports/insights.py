@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Collection
 from typing import Any
 
-from fsm_agent.sessions.store.report import (
+from fsm_agent.sessions.store.reports.insight_values import (
     Attempts,
     Compactions,
     Exit,
@@ -22,9 +22,9 @@ from fsm_agent.sessions.store.report import (
     State,
     ToolUse,
 )
-from fsm_agent.sessions.store.spent import NOTHING, SUMS, Spent
+from fsm_agent.sessions.store.reports.usage_totals import NOTHING, SUMS, Spent
+from fsm_agent.sessions.store.search.text_analysis import DAY
 from fsm_agent.sessions.store.store import Store
-from fsm_agent.sessions.store.words import DAY
 
 TOP = 5
 """Sessions that are named."""

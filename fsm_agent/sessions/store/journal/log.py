@@ -25,7 +25,7 @@ from fsm_agent.fsm.journal import UNKNOWN, Exchange, Step
 from fsm_agent.providers.prices import total_cost
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.database import Database, Job
-from fsm_agent.sessions.store.recording import IN_DOUBT, Origin, Recording
+from fsm_agent.sessions.store.journal.recording import IN_DOUBT, Origin, Recording
 from fsm_agent.sessions.store.rows import Kept, changed, named, refuse_unless_ours, reply_json, request_json, write_notes
 from fsm_agent.sessions.store.sealed import dumps, opened
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.sessions.store.database import Database, as_store_error
-from fsm_agent.sessions.store.lines import KINDS, End, Header, Line
-from fsm_agent.sessions.store.read import Turns
+from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.rows import transcript
 from fsm_agent.sessions.store.sealed import loads
+from fsm_agent.sessions.store.transfer.line_format import KINDS, End, Header, Line
 from fsm_agent.support.redaction import MASK, mask
 
 SECRET = re.compile(

@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fsm_agent.fsm.codec import dumps
-from fsm_agent.sessions.store.database import Database, as_store_error
+from fsm_agent.sessions.store.database import Database
+from fsm_agent.sessions.store.integrity import as_store_error
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.rows import transcript
+from fsm_agent.sessions.store.schema import JSON_COLUMNS
 from fsm_agent.sessions.store.sealed import loads
 from fsm_agent.sessions.store.transfer.line_format import KINDS, End, Header, Line
 from fsm_agent.support.redaction import MASK, mask
@@ -127,15 +129,12 @@ def _rows(c: sqlite3.Connection, line: type[Line], chosen: _Chosen) -> Iterable[
 
 
 def _fields(line: type[Line], row: tuple[Any, ...]) -> dict[str, Any]:
-    names = [name for name in line.model_fields if name != "kind"]
-    return {name: _value(line, name, value) for name, value in zip(names, row, strict=True)}
-
-
-def _value(line: type[Line], name: str, value: Any) -> Any:
-    annotation = str(line.model_fields[name].annotation)
-    if annotation == str(bool):
-        return bool(value)
-    return loads(value) if value is not None and ("dict" in annotation or "list" in annotation) else value
+    """The columns of a row as the fields of a line, with JSON and flags as what they are."""
+    columns = line.columns()
+    read = dict(zip(columns, row, strict=True))
+    for column in JSON_COLUMNS.get(line.table, ()):
+        read[column] = None if read[column] is None else loads(read[column])
+    return {field: bool(read[column]) if field == "active" else read[column] for column, field in columns.items()}
 
 
 def _cut(fields: dict[str, Any], kind: str, chosen: _Chosen) -> dict[str, Any] | None:

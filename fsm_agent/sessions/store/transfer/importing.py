@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from fsm_agent.sessions.store.journal.abandoned import ABANDONED
 from fsm_agent.sessions.store.store import Store
 from fsm_agent.sessions.store.titles import free_title
-from fsm_agent.sessions.store.transfer.line_format import KINDS, Line, MessageLine, SessionLine, TurnLine
+from fsm_agent.sessions.store.transfer.line_format import KINDS, Line
 from fsm_agent.sessions.store.transfer.validation import Lines, read_lines
 
 L = TypeVar("L", bound=Line)
@@ -48,7 +48,7 @@ def import_lines(store: Store, lines: Iterable[str], name: str = "the file") -> 
 
 def _new_ids(c: sqlite3.Connection, file: Lines) -> dict[str, str]:
     """New ids for all when one of them is here already; else none."""
-    sessions, turns = [line.id for _, line in file.of(SessionLine)], [line for _, line in file.of(TurnLine)]
+    sessions, turns = [line.id for _, line in file.of["session"]], [line for _, line in file.of["turn"]]
     among = "id IN (SELECT value FROM json_each(?))"
     here = c.execute(
         f"SELECT 1 FROM sessions WHERE {among} UNION SELECT 1 FROM turns WHERE {among}",  # noqa: S608 - ours
@@ -62,22 +62,22 @@ def _new_ids(c: sqlite3.Connection, file: Lines) -> dict[str, str]:
 
 def _write(c: sqlite3.Connection, file: Lines, ids: Mapping[str, str]) -> Imported:
     c.execute("PRAGMA defer_foreign_keys = ON")
-    titles = {line.id: free_title(c, line.title, ids.get(line.id, line.id)) for _, line in file.of(SessionLine) if line.title}
-    for kind in KINDS.values():
-        names = kind.columns()
-        insert = f"INSERT INTO {kind.table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608 - ours
-        c.executemany(insert, (tuple(_renamed(line, ids).values()) for _, line in file.of(kind)))
+    titles = {line.id: free_title(c, line.title, ids.get(line.id, line.id)) for _, line in file.of["session"] if line.title}
+    for kind, line in KINDS.items():
+        names = line.columns()
+        insert = f"INSERT INTO {line.table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608 - ours
+        c.executemany(insert, (tuple(_renamed(row, ids).values()) for _, row in file.of[kind]))
     c.executemany("UPDATE sessions SET title = ? WHERE id = ?", [(title, ids.get(line, line)) for line, title in titles.items()])
-    turns = [(ids.get(line.id, line.id),) for _, line in file.of(TurnLine)]
+    turns = [(ids.get(line.id, line.id),) for _, line in file.of["turn"]]
     c.executemany("UPDATE turns SET imported = 1 WHERE id = ?", turns)
-    sessions = [ids.get(line.id, line.id) for _, line in file.of(SessionLine)]
-    open_turns = [turn.id for _, turn in file.of(TurnLine) if turn.ended is None]
+    sessions = [ids.get(line.id, line.id) for _, line in file.of["session"]]
+    open_turns = [turn.id for _, turn in file.of["turn"] if turn.ended is None]
     if ids:
         given_up = [(ABANDONED, ids[turn]) for turn in open_turns]
         c.executemany("UPDATE turns SET ended = moved, exit = ?, outcome = 'failed' WHERE id = ?", given_up)
     header = file.header
     return Imported(
-        header.of, ids.get(header.id, header.id), tuple(sessions), len(file.of(TurnLine)), len(file.of(MessageLine)), bool(ids),
+        header.of, ids.get(header.id, header.id), tuple(sessions), len(file.of["turn"]), len(file.of["message"]), bool(ids),
         () if ids else tuple(open_turns),
     )  # fmt: skip
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store.integrity import as_store_error, format_of, look_through, looking, newer
+from fsm_agent.sessions.store.live_sessions import FILE
 from fsm_agent.sessions.store.schema import JSON_COLUMNS, VERSIONS
 from fsm_agent.sessions.store.sealed import loads
-from fsm_agent.sessions.store.store import FILE
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.journal.abandoned import give_up
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.lineage import compacted_line
-from fsm_agent.sessions.store.rows import METER, Kept, changed, message_of, transcript, write_notes
+from fsm_agent.sessions.store.rows import METER, Kept, changed, message_of, refuse_if_changed, transcript, write_notes
 from fsm_agent.sessions.store.sealed import loads
-from fsm_agent.sessions.store.store import Store, refuse_if_changed
+from fsm_agent.sessions.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ class Line(BaseModel):
 
     table: ClassVar[str] = ""
     order: ClassVar[str] = ""
+    kind: str
 
     @classmethod
     def columns(cls) -> dict[str, str]:
@@ -91,11 +92,11 @@ def _lines() -> Iterator[tuple[str, type[Line]]]:
         for kind, (table, order, local, types) in _TABLES.items():
             (sql,) = c.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (table,)).fetchone()
             fields: dict[str, Any] = {"kind": (Literal[kind], kind)}
-            for _, name, affinity, required, _, key in c.execute(f"PRAGMA table_info({table})"):
+            for _, name, affinity, required, default, key in c.execute(f"PRAGMA table_info({table})"):
                 if name not in local:
                     known = types.get(name) or _type(table, name, affinity, sql)
-                    default = ... if name in first[table] else "" if required else None
-                    fields[RENAMED.get(name, name)] = (known if required or key else known | None, default)
+                    missing = ... if name in first[table] else default and default.strip("'")
+                    fields[RENAMED.get(name, name)] = (known if required or key else known | None, missing)
             line = create_model(f"{kind.title()}Line", __base__=Line, **fields)
             line.table, line.order = table, order
             yield kind, line

@@ -38,11 +38,18 @@ def read_lines(lines: Iterable[str], name: str) -> Lines:
         for number, text in enumerate(lines, 1):
             if ended:
                 raise _BadLine("there is nothing behind the end")
+            said = _json(text)
+            kind = str(said.get("kind"))
             if file is None:
-                file = Lines(_header(text))
-            elif (ended := _ends(text, number)) is False:
-                line = _line(text)
-                file.of[line.kind].append((number, line))
+                file = Lines(_header(said))
+            elif kind == "end":
+                if (before := _checked(End, said).lines) != number - 1:
+                    raise _BadLine(f"{number - 1} lines stand before the end, {before} were written")
+                ended = True
+            elif kind in KINDS:
+                file.of[kind].append((number, _checked(KINDS[kind], said)))
+            else:
+                raise _BadLine(f"unknown kind {kind[:40]!r}; known: {', '.join(KINDS)}")
         if file is None:
             raise _BadLine("there is nothing in it")
         if not ended:
@@ -57,33 +64,12 @@ def read_lines(lines: Iterable[str], name: str) -> Lines:
     return file
 
 
-def _header(text: str) -> Header:
-    said = _json(text)
+def _header(said: Mapping[str, Any]) -> Header:
     if said.get("kind") != "fsm-agent":
         raise _BadLine('the first line must be {"kind": "fsm-agent", "format": 1, …}')
     if said.get("format") != FORMAT:
         raise _BadLine(f"format {said.get('format')!r} is of another version of fsm-agent; this one reads format {FORMAT}")
-    header: Header = _checked(Header, said)
-    return header
-
-
-def _ends(text: str, number: int) -> bool:
-    """Is this the last line? Lines that are missing before it are noticed here."""
-    said = _json(text)
-    if said.get("kind") != "end":
-        return False
-    end = _checked(End, said)
-    if end.lines != number - 1:
-        raise _BadLine(f"{number - 1} lines stand before the end, {end.lines} were written")
-    return True
-
-
-def _line(text: str) -> Line:
-    said = _json(text)
-    kind = KINDS.get(str(said.get("kind")))
-    if kind is None:
-        raise _BadLine(f"unknown kind {str(said.get('kind'))[:40]!r}; known: {', '.join(KINDS)}")
-    return _checked(kind, said)
+    return _checked(Header, said)
 
 
 def _json(text: str) -> dict[str, Any]:

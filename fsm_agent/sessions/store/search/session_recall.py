@@ -7,41 +7,29 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.lineage import descendants, lineage
-from fsm_agent.sessions.store.sealed import loads
-from fsm_agent.sessions.store.search.messages import KEPT, STANDING, Among, Hit, Standing, search
-from fsm_agent.sessions.store.search.snippets import snippet_of
-from fsm_agent.sessions.store.search.text_analysis import plain_text, query_of
-from fsm_agent.support.texts import shorten
+from fsm_agent.sessions.store.search.messages import KEPT, Among, Hit, search
+from fsm_agent.sessions.store.search.recalled_message import (
+    CATCH_UP,
+    WIDEST,
+    RecalledMessage,
+    messages_around,
+    read_messages,
+)
 
 LIMIT, MOST = 3, 10
 """Sessions of one answer: by default, at most."""
-WINDOW, WIDEST = 5, 20
-"""Messages shown on each side of a hit: by default, at most."""
+WINDOW = 5
+"""Messages shown on each side of a hit by default."""
 ENDS = 3
 """Messages shown of a session's beginning and of its end."""
 CLIP = 1_200
 """Characters shown of one message."""
-CATCH_UP = 2.0
-"""Seconds that an agent waits for the index."""
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """One message, shortened to ``CLIP``. ``id`` is what ``around`` takes."""
-
-    id: int
-    role: str
-    at: float
-    text: str
-    standing: Standing
-    hit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +41,9 @@ class Recalled:
     title: str
     at: float
     hits: int
-    messages: tuple[Said, ...]
-    first: tuple[Said, ...]
-    last: tuple[Said, ...]
+    messages: tuple[RecalledMessage, ...]
+    first: tuple[RecalledMessage, ...]
+    last: tuple[RecalledMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +63,7 @@ class Around:
 
     session: str
     title: str
-    messages: tuple[Said, ...]
+    messages: tuple[RecalledMessage, ...]
     before: int
     after: int
 
@@ -125,11 +113,11 @@ def around(database: Database, message: int, window: int = WINDOW) -> Around:
         if row is None:
             raise ConfigError("no such message", message, "an id that a search gave")
         session, title, number = row
-        said = _near(c, session, number, _within(window, 0, WIDEST), "")
+        near = messages_around(c, session, number, _within(window, 0, WIDEST), CLIP)
         count = f"SELECT COUNT(*) FROM messages m WHERE m.session = ? AND {KEPT} AND m.id "  # noqa: S608 - ours
-        before = c.execute(count + "< ?", (session, said[0].id if said else message)).fetchone()[0]
-        after = c.execute(count + "> ?", (session, said[-1].id if said else message)).fetchone()[0]
-    return Around(session, title, said, before, after)
+        before = c.execute(count + "< ?", (session, near[0].id if near else message)).fetchone()[0]
+        after = c.execute(count + "> ?", (session, near[-1].id if near else message)).fetchone()[0]
+    return Around(session, title, tuple(near), before, after)
 
 
 def recent(database: Database, current: str | None = None, limit: int = LIMIT) -> tuple[Recent, ...]:
@@ -159,45 +147,11 @@ def _within(value: int, least: int, most: int) -> int:
 
 def _recalled(c: sqlite3.Connection, hits: Sequence[Hit], text: str, window: int) -> Recalled:
     best = hits[0]
-    near = _near(c, best.session, best.number, window, text)
-    shown = {said.id for said in near}
-    ends = [
-        tuple(said for said in _said(c, best.session, f"1 ORDER BY m.number {order} LIMIT {ENDS}", ()) if said.id not in shown)
-        for order in ("ASC", "DESC")
-    ]
-    last = tuple(said for said in reversed(ends[1]) if said.id not in {one.id for one in ends[0]})
-    return Recalled(best.session, best.title, best.at, len(hits), near, ends[0], last)
-
-
-def _near(c: sqlite3.Connection, session: str, number: int, window: int, text: str) -> tuple[Said, ...]:
-    before = _said(c, session, "m.number < ? ORDER BY m.number DESC LIMIT ?", (number, window))
-    rest = _said(c, session, "m.number >= ? ORDER BY m.number LIMIT ?", (number, window + 1), number, text)
-    return (*reversed(list(before)), *rest)
-
-
-def _said(
-    c: sqlite3.Connection, session: str, where: str, values: tuple[Any, ...], hit: int | None = None, text: str = ""
-) -> Iterable[Said]:
-    rows = c.execute(
-        f"SELECT m.id, m.number, m.role, m.at, {STANDING}, m.body FROM messages m JOIN sessions s ON s.id = m.session"  # noqa: S608
-        f" LEFT JOIN turns t ON t.id = m.turn WHERE m.session = ? AND {KEPT} AND {where}",
-        (session, *values),
-    ).fetchall()
-    for message, number, role, at, standing, body in rows:
-        said = loads(body)
-        is_hit = number == hit and bool(text)
-        yield Said(
-            message,
-            role,
-            at,
-            _clipped(plain_text(said), text if is_hit else ""),
-            "summary" if said.get("summary") else standing,
-            is_hit,
-        )
-
-
-def _clipped(whole: str, text: str) -> str:
-    """The piece that was looked for, where a text is too long to be shown whole."""
-    if len(whole) <= CLIP:
-        return whole
-    return snippet_of(whole, query_of(text), CLIP).marked("", "") if text else shorten(whole, CLIP)
+    near = messages_around(c, best.session, best.number, window, CLIP, text)
+    shown = {one.id for one in near}
+    ends = []
+    for order in ("ASC", "DESC"):
+        at_end = read_messages(c, f"m.session = ? ORDER BY m.number {order} LIMIT {ENDS}", (best.session,), CLIP)
+        ends.append([one for one in at_end if one.id not in shown])
+        shown |= {one.id for one in at_end}
+    return Recalled(best.session, best.title, best.at, len(hits), tuple(near), tuple(ends[0]), tuple(reversed(ends[1])))

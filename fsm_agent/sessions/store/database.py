@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store.integrity import as_store_error, format_of, look_through, looking, marked, newer
@@ -49,6 +49,11 @@ class Database(GroupWriter):
                 yield self._reader
             except sqlite3.Error as error:
                 raise as_store_error(error, self.path) from error
+
+    def query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        """All rows of one statement, with ``values`` in the places of its question marks."""
+        with self.reading() as c:
+            return c.execute(sql, values).fetchall()
 
     def close(self) -> None:
         """Finish what was submitted, and close. Safe to call twice."""

@@ -87,43 +87,37 @@ class Shown:
 
 def session_record(store: Store, session_id: str, *, moves: bool = False, everything: bool = False) -> Shown:
     """A session as it is now; ``everything`` with the rows that were put aside, in the order in which they were written."""
-    turns = Turns(store.database)
-    records = [_record(store, info, moves) for info in reversed(turns.recent(1_000_000, session_id))]
+    records = [_record(store, info, moves) for info in reversed(Turns(store.database).recent(1_000_000, session_id))]
     with store.database.reading() as c:
         version = c.execute("SELECT version FROM sessions WHERE id = ?", (session_id,)).fetchone()[0]
         order = {number: place for place, (number, _) in enumerate(stored(c, session_id, version))}
     rows = _rows(store, "session = ?", session_id)
     current = sorted((row for row in rows if row.number in order), key=lambda row: order[row.number])
-    return Shown(
-        session_info(store, session_id), tuple(records), tuple(rows if everything else current), len(rows) - len(current)
-    )
+    shown = tuple(rows if everything else current)
+    return Shown(session_info(store, session_id), tuple(records), shown, len(rows) - len(current))
 
 
 def turn_record(store: Store, turn_id: str) -> Shown:
     """One turn with its moves and its own rows. Raises ``ConfigError`` for one that is not there."""
     info = Turns(store.database).info(turn_id)
-    rows = _rows(store, "turn = ?", turn_id)
-    return Shown(
-        session_info(store, info.session), (_record(store, info, True),), tuple(rows), sum(not row.active for row in rows)
-    )
+    rows = tuple(_rows(store, "turn = ?", turn_id))
+    record = _record(store, info, True)
+    return Shown(session_info(store, info.session), (record,), rows, sum(not row.active for row in rows))
 
 
 def _record(store: Store, info: TurnInfo, moves: bool) -> Record:
     turns = Turns(store.database)
-    with store.database.reading() as c:
-        undone = c.execute("SELECT undone FROM turns WHERE id = ?", (info.id,)).fetchone()[0]
+    [(undone,)] = store.database.query("SELECT undone FROM turns WHERE id = ?", info.id)
     steps = tuple(turns.steps(info.id)) if moves else ()
-    spent = spent_by(store, info.id)
-    return Record(info, spent, undone, _doubts(store, info.id), turns.result(info.id), steps)
+    return Record(info, spent_by(store, info.id), undone, _doubts(store, info.id), turns.result(info.id), steps)
 
 
 def _doubts(store: Store, turn_id: str) -> tuple[Doubt, ...]:
-    with store.database.reading() as c:
-        rows = c.execute(
-            "SELECT seq, state, kind, name, class, status, request, at FROM effects WHERE turn = ? AND status != 'done'"
-            " AND kind IN ('RunTool', 'AskApproval', 'CallModel') ORDER BY seq, ordinal, place",
-            (turn_id,),
-        ).fetchall()
+    rows = store.database.query(
+        "SELECT seq, state, kind, name, class, status, request, at FROM effects WHERE turn = ? AND status != 'done'"
+        " AND kind IN ('RunTool', 'AskApproval', 'CallModel') ORDER BY seq, ordinal, place",
+        turn_id,
+    )
     return tuple(
         Doubt(seq, state, kind, name, safety, status, loads(request).get("arguments", {}), at)
         for seq, state, kind, name, safety, status, request, at in rows
@@ -132,19 +126,17 @@ def _doubts(store: Store, turn_id: str) -> tuple[Doubt, ...]:
 
 def _rows(store: Store, where: str, value: str) -> list[Row]:
     """Without what a visit wrote that was run again."""
-    with store.database.reading() as c:
-        rows = c.execute(
-            f"SELECT number, turn, at, active, role, body FROM messages WHERE {where}"  # noqa: S608
-            " AND NOT (active = 0 AND version < 0) ORDER BY id",
-            (value,),
-        ).fetchall()
+    rows = store.database.query(
+        f"SELECT number, turn, at, active, role, body FROM messages WHERE {where}"  # noqa: S608 - ours
+        " AND NOT (active = 0 AND version < 0) ORDER BY id",
+        value,
+    )
     return [Row(number, turn, at, bool(active), _shown(role, body)) for number, turn, at, active, role, body in rows]
 
 
 def _shown(role: str, body: str) -> dict[str, Any]:
     """A damaged message is shown as it stands there, and does not keep the others from being read."""
     try:
-        said: dict[str, Any] = loads(body)
+        return dict(loads(body))
     except StoreError:
         return {"role": role, "content": f"(this message is damaged) {body.strip()}"}
-    return said

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fsm_agent.sessions.store.journal.abandoned import ABANDONED
+from fsm_agent.sessions.store.names import free_title
 from fsm_agent.sessions.store.store import Store
-from fsm_agent.sessions.store.titles import free_title
 from fsm_agent.sessions.store.transfer.line_format import KINDS, Line
 from fsm_agent.sessions.store.transfer.validation import Lines, read_lines
 

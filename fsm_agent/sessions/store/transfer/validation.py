@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -105,18 +105,14 @@ def _problems(file: Lines) -> Iterator[tuple[int, str]]:
 
 
 def _unknown(file: Lines, sessions: set[str], turns: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
-    named: dict[str, tuple[tuple[str, Iterable[str]], ...]] = {
-        "session": (("parent", sessions), ("successor", sessions)),
-        "transcript": (("session", sessions),),
-        "turn": (("session", sessions), ("parent", turns)),
-        "message": (("session", sessions), ("turn", turns)),
-        "move": (("turn", turns),),
-        "effect": (("turn", turns),),
-        "usage": (("turn", turns),),
-    }
+    named: dict[str, Mapping[str, Container[str]]] = {
+        "session": {"parent": sessions, "successor": sessions}, "transcript": {"session": sessions},
+        "turn": {"session": sessions, "parent": turns}, "message": {"session": sessions, "turn": turns},
+        "move": {"turn": turns}, "effect": {"turn": turns}, "usage": {"turn": turns},
+    }  # fmt: skip
     for kind, references in named.items():
         for number, line in file.of[kind]:
-            for name, known in references:
+            for name, known in references.items():
                 if (value := getattr(line, name)) is not None and value not in known:
                     yield number, f"{name} {value} is not in the file"
     numbers = {(line.session, line.number) for _, line in file.of["message"]}
@@ -187,19 +183,15 @@ def _broken_turns(file: Lines, sessions: set[str]) -> Iterator[tuple[int, str]]:
 
 
 def _broken_snapshots(number: int, turn: Any, made: list[tuple[int, Any]], sessions: set[str]) -> Iterator[tuple[int, str]]:
-    snapshot = turn.start
-    if problem := _misplaced(snapshot, turn.id, sessions):
-        yield number, f"start: {problem}"
-        return
-    changes = [(place, move.delta) for place, move in made] + ([(number, turn.final)] if turn.final is not None else [])
-    for place, delta in changes:
+    snapshot, changes = turn.start, [("start", number, {}), *(("delta", place, move.delta) for place, move in made)]
+    for name, place, delta in [*changes, ("delta", number, turn.final or {})]:
         try:
             snapshot = patched(snapshot, [delta])
         except (TypeError, KeyError, AttributeError):
             yield place, "delta does not fit what was before it"
             return
         if problem := _misplaced(snapshot, turn.id, sessions):
-            yield place, f"delta: {problem}"
+            yield place, f"{name}: {problem}"
             return
 
 

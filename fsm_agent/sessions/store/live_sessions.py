@@ -17,7 +17,7 @@ from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.database import Database, Durability
 from fsm_agent.sessions.store.lineage import newest_of
 from fsm_agent.sessions.store.owners import Owners
-from fsm_agent.sessions.store.rows import GUARD, METER, PROMPTS, USAGE, message_of, transcript
+from fsm_agent.sessions.store.rows import GUARD, METER, PROMPTS, USAGE, message_of, newest_number, transcript
 from fsm_agent.sessions.store.sealed import loads
 
 log = logging.getLogger(__name__)
@@ -74,9 +74,8 @@ class LiveSessions:
         return session.kind == "compression" and session.idle and self._revision(session.id) is None
 
     def _revision(self, session_id: str) -> int | None:
-        with self.database.reading() as c:
-            row = c.execute("SELECT revision FROM sessions WHERE id = ?", (session_id,)).fetchone()
-        return row[0] if row else None
+        rows = self.database.query("SELECT revision FROM sessions WHERE id = ?", session_id)
+        return rows[0][0] if rows else None
 
     def refresh(self, session: Session) -> None:
         """Read the session as the database has it, and nothing else is believed; the live copy stays the same object."""
@@ -93,7 +92,7 @@ class LiveSessions:
                 session.forget()
                 return
             rows = transcript(c, session.id, row[0])
-            last = c.execute("SELECT MAX(number) FROM messages WHERE session = ?", (session.id,)).fetchone()[0]
+            last = newest_number(c, session.id)
         session.version, session.revision, session.turns = row[:3]
         session.prompts = PROMPTS.decode(loads(row[3]))
         _copy(METER.decode(loads(row[4])), session.meter)
@@ -102,17 +101,14 @@ class LiveSessions:
         session.title, session.kind, session.parent, session.end_reason, session.source = row[7:]
         session.numbers = {message_of(body): number for number, body in rows}
         session.rows = list(session.numbers)
-        session.next_number = (last or 0) + 1
+        session.next_number = last + 1
         session.wire, session.unwritten = WireCopy(), []
         session.successor = None  # what it went on as only in this copy; ``newest`` follows what is stored
 
     def archived(self, session_id: str) -> list[Message]:
         """Rows that compactions and undos put aside."""
-        with self.database.reading() as c:
-            rows = c.execute(
-                "SELECT body FROM messages WHERE session = ? AND active = 0 ORDER BY number", (session_id,)
-            ).fetchall()
-        return [message_of(body) for (body,) in rows]
+        sql = "SELECT body FROM messages WHERE session = ? AND active = 0 ORDER BY number"
+        return [message_of(body) for (body,) in self.database.query(sql, session_id)]
 
     def _saved(self, session: Session) -> None:
         session.unsaved = []

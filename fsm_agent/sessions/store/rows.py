@@ -183,6 +183,14 @@ def stored(connection: sqlite3.Connection, session_id: str, version: int) -> lis
     return found
 
 
+def newest_number(connection: sqlite3.Connection, session_id: str, turn_id: str | None = None) -> int:
+    """The number of the session's newest message, or of the newest that one turn wrote; 0 when there is none."""
+    sql = "SELECT COALESCE(MAX(number), 0) FROM messages WHERE session = ?"
+    if turn_id is None:
+        return int(connection.execute(sql, (session_id,)).fetchone()[0])
+    return int(connection.execute(f"{sql} AND turn = ?", (session_id, turn_id)).fetchone()[0])
+
+
 def request_json(session: Session, request: Any) -> str:
     """A request as it is kept. Rows are kept once, with the session; here only their numbers."""
     kind = type(request).__name__

@@ -187,17 +187,10 @@ class Store(LiveSessions):
     def let_go(self, holder: str, epoch: int | None = None) -> None:
         """Whoever this process held sessions for is not run any further for now; nobody waits for this to be written. What
         another process holds for the same turn stays held, and so does what a later ``epoch`` of it holds here."""
-        values = (holder, self.owners.me, epoch, holder, epoch)
-        self.database.submit(
-            lambda c: (
-                c.execute(
-                    "UPDATE sessions SET holder = NULL, owner = NULL WHERE holder = ? AND owner = ?"
-                    " AND (? IS NULL OR EXISTS (SELECT 1 FROM turns WHERE id = ? AND epoch = ?))",
-                    values,
-                )
-                and None
-            )
-        )
+        sql = """UPDATE sessions SET holder = NULL, owner = NULL WHERE holder = ?1 AND owner = ?2
+            AND (?3 IS NULL OR EXISTS (SELECT 1 FROM turns WHERE id = ?1 AND epoch = ?3))"""
+        values = (holder, self.owners.me, epoch)
+        self.database.submit(lambda c: c.execute(sql, values) and None)
 
     async def written(self, job: Job) -> Any:
         """The job's result, once it is committed."""
@@ -242,10 +235,7 @@ class Store(LiveSessions):
     async def save(self, session: Session) -> None:
         """Write what was done to a session outside of a turn, into it and what it went on as. Raises ``SessionBusy``, and writes
         nothing, when it is not as it was when it was held."""
-        at, believed = self.now(), session.revision
-        line = [session]
-        while line[-1].successor is not None:
-            line.append(line[-1].successor)
+        at, believed, line = self.now(), session.revision, list(session.onward())
         notes = [(one, one.unwritten) for one in line]
         for one in line:
             one.unwritten = []

@@ -104,34 +104,31 @@ def by_words(
 
 def around(database: Database, message: int, window: int = WINDOW) -> Around:
     """The messages before and after one that was found, to read on. Raises ``ConfigError`` for an id that is not there."""
+    sql = "SELECT session, title, number FROM messages m JOIN sessions s ON s.id = m.session WHERE m.id = ? AND s.kind != 'child'"
+    found = database.query(sql, message)
+    if not found:
+        raise ConfigError("no such message", message, "an id that a search gave")
+    session, title, number = found[0]
     with database.reading() as c:
-        row = c.execute(
-            "SELECT m.session, s.title, m.number FROM messages m JOIN sessions s ON s.id = m.session"
-            " WHERE m.id = ? AND s.kind != 'child'",
-            (message,),
-        ).fetchone()
-        if row is None:
-            raise ConfigError("no such message", message, "an id that a search gave")
-        session, title, number = row
         near = messages_around(c, session, number, _within(window, 0, WIDEST), CLIP)
-        count = f"SELECT COUNT(*) FROM messages m WHERE m.session = ? AND {KEPT} AND m.id "  # noqa: S608 - ours
-        before = c.execute(count + "< ?", (session, near[0].id if near else message)).fetchone()[0]
-        after = c.execute(count + "> ?", (session, near[-1].id if near else message)).fetchone()[0]
+        shown = (near[0].id, near[-1].id) if near else (message, message)
+        counts = f"""SELECT COUNT(*) FILTER (WHERE m.id < ?), COUNT(*) FILTER (WHERE m.id > ?)
+            FROM messages m WHERE m.session = ? AND {KEPT}"""  # noqa: S608 - ours
+        before, after = c.execute(counts, (*shown, session)).fetchone()
     return Around(session, title, tuple(near), before, after)
 
 
 def recent(database: Database, current: str | None = None, limit: int = LIMIT) -> tuple[Recent, ...]:
     """The sessions that were used last, newest first."""
-    own = json.dumps(_own(database, current))
-    with database.reading() as c:
-        rows = c.execute(
-            "SELECT s.id, s.title, s.touched, s.turns,"
-            " COALESCE((SELECT asked FROM turns t WHERE t.session = s.id ORDER BY began LIMIT 1), ''), s.model"
-            " FROM sessions s WHERE s.kind != 'child' AND s.successor IS NULL"
-            " AND s.id NOT IN (SELECT value FROM json_each(?)) ORDER BY s.touched DESC LIMIT ?",
-            (own, _within(limit, 1, MOST)),
-        )
-        return tuple(Recent(*row) for row in rows)
+    rows = database.query(
+        "SELECT s.id, s.title, s.touched, s.turns,"
+        " COALESCE((SELECT asked FROM turns t WHERE t.session = s.id ORDER BY began LIMIT 1), ''), s.model"
+        " FROM sessions s WHERE s.kind != 'child' AND s.successor IS NULL"
+        " AND s.id NOT IN (SELECT value FROM json_each(?)) ORDER BY s.touched DESC LIMIT ?",
+        json.dumps(_own(database, current)),
+        _within(limit, 1, MOST),
+    )
+    return tuple(Recent(*row) for row in rows)
 
 
 def _own(database: Database, current: str | None) -> list[str]:

@@ -87,19 +87,11 @@ def _best(places: Sequence[tuple[int, int, int]], length: int, size: int) -> int
 
 def _at_words(line: str, start: int, end: int, keep: set[int]) -> tuple[int, int]:
     """Not in the middle of a word, where a blank is near and no marked word would be lost."""
-    if (
-        start > 0
-        and (blank := line.find(" ", start, start + BEFORE // 2)) > 0
-        and not any(start <= place < blank for place in keep)
-    ):
-        start = blank + 1
-    if (
-        end < len(line)
-        and (blank := line.rfind(" ", end - BEFORE // 2, end)) > 0
-        and not any(blank < place <= end for place in keep)
-    ):
-        end = blank
-    return start, end
+    first = line.find(" ", start, start + BEFORE // 2) if start > 0 else -1
+    last = line.rfind(" ", end - BEFORE // 2, end) if end < len(line) else -1
+    cut_first = first > 0 and not any(start <= place < first for place in keep)
+    cut_last = last > 0 and not any(last < place <= end for place in keep)
+    return first + 1 if cut_first else start, last if cut_last else end
 
 
 def _apart(marks: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

@@ -19,7 +19,7 @@ from fsm_agent.sessions.store.search.compacted_messages import (
     compacted_by_words,
     count_compacted,
 )
-from fsm_agent.sessions.store.search.recalled_message import WIDEST
+from fsm_agent.sessions.store.search.session_recall import WIDEST
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.agent.recall import plain
 from fsm_agent.toolsets.agent.scene import here

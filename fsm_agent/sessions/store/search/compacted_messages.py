@@ -8,7 +8,7 @@ from dataclasses import replace
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.lineage import compacted_line
 from fsm_agent.sessions.store.search.messages import KEPT, STANDING, Among, search
-from fsm_agent.sessions.store.search.recalled_message import (
+from fsm_agent.sessions.store.search.session_recall import (
     CATCH_UP,
     FROM,
     RecalledMessage,

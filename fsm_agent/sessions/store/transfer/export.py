@@ -111,8 +111,11 @@ def _all_fields(c: sqlite3.Connection, chosen: _Chosen) -> Iterator[tuple[str, d
     }  # fmt: skip
     for kind, line in KINDS.items():
         key, ids = chosen_by.get(kind, ("turn", turns))
-        among = f"WHERE {key} IN (SELECT value FROM json_each(?)) ORDER BY {line.order}"
-        for row in c.execute(f"SELECT {', '.join(line.columns())} FROM {line.table} {among}", (ids,)):  # noqa: S608 - ours
+        query = (
+            f"SELECT {', '.join(line.columns())} FROM {line.table}"  # noqa: S608 - ours
+            f" WHERE {key} IN (SELECT value FROM json_each(?)) ORDER BY {line.order}"
+        )
+        for row in c.execute(query, (ids,)):
             if (fields := _cut(_fields(line, row), kind, chosen)) is not None:
                 yield kind, fields
 

@@ -50,7 +50,7 @@ class Database(GroupWriter):
             except sqlite3.Error as error:
                 raise as_store_error(error, self.path) from error
 
-    def query(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+    def select(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
         """All rows of one statement, with ``values`` in the places of its question marks."""
         with self.reading() as c:
             return c.execute(sql, values).fetchall()

@@ -74,7 +74,7 @@ class LiveSessions:
         return session.kind == "compression" and session.idle and self._revision(session.id) is None
 
     def _revision(self, session_id: str) -> int | None:
-        rows = self.database.query("SELECT revision FROM sessions WHERE id = ?", session_id)
+        rows = self.database.select("SELECT revision FROM sessions WHERE id = ?", session_id)
         return rows[0][0] if rows else None
 
     def refresh(self, session: Session) -> None:
@@ -108,7 +108,7 @@ class LiveSessions:
     def archived(self, session_id: str) -> list[Message]:
         """Rows that compactions and undos put aside."""
         sql = "SELECT body FROM messages WHERE session = ? AND active = 0 ORDER BY number"
-        return [message_of(body) for (body,) in self.database.query(sql, session_id)]
+        return [message_of(body) for (body,) in self.database.select(sql, session_id)]
 
     def _saved(self, session: Session) -> None:
         session.unsaved = []

@@ -26,7 +26,7 @@ NUMBERED = 9
 def find_session(store: Store, name: str) -> str:
     """The id of the session that ``name`` means: an id, a title, or how one of them begins. Raises ``ConfigError`` when
     it is none or several."""
-    query = store.database.query
+    query = store.database.select
     for where in ("id = ?1", "title = ?1", "substr(id, 1, length(?1)) = ?1", "substr(title, 1, length(?1)) = ?1"):
         found = query(f"SELECT id, successor FROM sessions WHERE {where} ORDER BY touched DESC", name)  # noqa: S608
         if not found or not name:
@@ -74,7 +74,7 @@ def any_turn(store: Store, name: str) -> str:
 def _turns_called(store: Store, name: str) -> list[str]:
     """The turn of this id, else those whose ids begin so."""
     query = "SELECT id FROM turns WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id"
-    ids = [turn_id for (turn_id,) in store.database.query(query, name)] if name else []
+    ids = [turn_id for (turn_id,) in store.database.select(query, name)] if name else []
     return [name] if name in ids else ids
 
 

@@ -126,7 +126,7 @@ def sessions(store: Store, limit: int = 20, everything: bool = False, source: st
     """The sessions that were used last, newest first; ``everything`` includes those of sub-agents, and those that went on as
     another one by compaction; ``source``: only those that it began. Raises ``ConfigError`` for one that began none."""
     where = "" if everything or source == "child" else "AND kind != 'child' AND successor IS NULL"
-    query = store.database.query
+    query = store.database.select
     there = [name for (name,) in query("SELECT DISTINCT source FROM sessions WHERE source != '' ORDER BY source")]
     if source is not None and source not in there:
         raise ConfigError("no session was begun so", source, ", ".join(there) or "nothing yet: there are no sessions")
@@ -136,17 +136,17 @@ def sessions(store: Store, limit: int = 20, everything: bool = False, source: st
 
 def session_info(store: Store, session_id: str) -> SessionInfo:
     """One session that is there."""
-    return _info(store, store.database.query(f"{_SELECT} WHERE id = ?", session_id)[0])
+    return _info(store, store.database.select(f"{_SELECT} WHERE id = ?", session_id)[0])
 
 
 def spent_by(store: Store, turn_id: str) -> Spent:
     """What one turn cost."""
-    return Spent.of(store.database.query(f"SELECT {SUMS} FROM usage u WHERE u.turn = ?", turn_id)[0])  # noqa: S608
+    return Spent.of(store.database.select(f"SELECT {SUMS} FROM usage u WHERE u.turn = ?", turn_id)[0])  # noqa: S608
 
 
 def _info(store: Store, row: tuple[Any, ...]) -> SessionInfo:
     last = next(iter(Turns(store.database).recent(1, row[0])), None)
-    spent = store.database.query(
+    spent = store.database.select(
         f"SELECT {SUMS} FROM turns t JOIN usage u ON u.turn = t.id WHERE t.session = ?",  # noqa: S608 - ours
         row[0],
     )
@@ -183,13 +183,13 @@ def turn_record(store: Store, turn_id: str) -> Shown:
 
 def _record(store: Store, info: TurnInfo, moves: bool) -> Record:
     turns = Turns(store.database)
-    [(undone,)] = store.database.query("SELECT undone FROM turns WHERE id = ?", info.id)
+    [(undone,)] = store.database.select("SELECT undone FROM turns WHERE id = ?", info.id)
     steps = tuple(turns.steps(info.id)) if moves else ()
     return Record(info, spent_by(store, info.id), undone, _doubts(store, info.id), turns.result(info.id), steps)
 
 
 def _doubts(store: Store, turn_id: str) -> tuple[Doubt, ...]:
-    rows = store.database.query(
+    rows = store.database.select(
         "SELECT seq, state, kind, name, class, status, request, at FROM effects WHERE turn = ? AND status != 'done'"
         " AND kind IN ('RunTool', 'AskApproval', 'CallModel') ORDER BY seq, ordinal, place",
         turn_id,
@@ -202,7 +202,7 @@ def _doubts(store: Store, turn_id: str) -> tuple[Doubt, ...]:
 
 def _rows(store: Store, where: str, value: str) -> list[Row]:
     """Without what a visit wrote that was run again."""
-    rows = store.database.query(
+    rows = store.database.select(
         f"SELECT number, turn, at, active, role, body FROM messages WHERE {where}"  # noqa: S608 - ours
         " AND NOT (active = 0 AND version < 0) ORDER BY id",
         value,

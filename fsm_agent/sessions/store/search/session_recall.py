@@ -119,7 +119,7 @@ def by_words(
 def around(database: Database, message: int, window: int = WINDOW) -> Around:
     """The messages before and after one that was found, to read on. Raises ``ConfigError`` for an id that is not there."""
     sql = "SELECT session, title, number FROM messages m JOIN sessions s ON s.id = m.session WHERE m.id = ? AND s.kind != 'child'"
-    found = database.query(sql, message)
+    found = database.select(sql, message)
     if not found:
         raise ConfigError("no such message", message, "an id that a search gave")
     session, title, number = found[0]
@@ -134,7 +134,7 @@ def around(database: Database, message: int, window: int = WINDOW) -> Around:
 
 def recent(database: Database, current: str | None = None, limit: int = LIMIT) -> tuple[Recent, ...]:
     """The sessions that were used last, newest first."""
-    rows = database.query(
+    rows = database.select(
         "SELECT s.id, s.title, s.touched, s.turns,"
         " COALESCE((SELECT asked FROM turns t WHERE t.session = s.id ORDER BY began LIMIT 1), ''), s.model"
         " FROM sessions s WHERE s.kind != 'child' AND s.successor IS NULL"

@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fsm_agent.sessions.store.reports.usage_totals import SUMS, Spent
-from fsm_agent.sessions.store.search.text_analysis import DAY
 from fsm_agent.sessions.store.store import Store
 
+DAY = 86_400
+"""Seconds."""
 TOP = 5
 """Sessions that are named."""
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fsm_agent.fsm.codec import fields_of, values_of
+from fsm_agent.fsm.codec import fields_of, restored, values_of
+
+__all__ = ["Tracker", "applied", "difference", "patched", "restored"]
 
 KEPT, ADDED, SET, GONE, IN = "kept", "added", "set", "gone", "in"
 
@@ -88,10 +90,3 @@ class Tracker:
             if after != before:
                 changed[name] = difference(before, after)
         return changed
-
-
-def restored(kind: type, snapshot: Mapping[str, Any], **given: Any) -> Any:
-    """A dataclass from its snapshot; ``given`` are the fields that are not stored, or others than stored."""
-    codecs = {field.name: field.codec for field in fields_of(kind)}
-    values = {name: codecs[name].decode(value) for name, value in snapshot.items() if name in codecs}
-    return kind(**(values | given))

@@ -20,10 +20,9 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 Coder = Callable[[Any], Any]
-T = TypeVar("T")
 
 # Keys of a field's metadata
 
@@ -183,7 +182,7 @@ class FieldCodec:
 
 
 @functools.cache
-def fields_of(kind: type[Any]) -> tuple[FieldCodec, ...]:
+def fields_of(kind: type) -> tuple[FieldCodec, ...]:
     """The stored fields of a dataclass and of its parts in order, with their codecs. Raises ``TypeError`` when two of them
     have the same name."""
     found = tuple(_stored_fields(kind, ""))
@@ -193,7 +192,7 @@ def fields_of(kind: type[Any]) -> tuple[FieldCodec, ...]:
     return found
 
 
-def _stored_fields(kind: type[Any], prefix: str) -> Iterator[FieldCodec]:
+def _stored_fields(kind: type, prefix: str) -> Iterator[FieldCodec]:
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
         path = prefix + field.name
@@ -207,7 +206,7 @@ def _stored_fields(kind: type[Any], prefix: str) -> Iterator[FieldCodec]:
 
 
 @functools.cache
-def values_of(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
+def values_of(kind: type) -> Callable[[Any], tuple[Any, ...]]:
     """What reads the stored fields of such a dataclass, in the order of ``fields_of``."""
     paths = [field.path for field in fields_of(kind)]
     if len(paths) > 1:
@@ -216,14 +215,14 @@ def values_of(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
 
 
 @functools.cache
-def parts_of(kind: type[Any]) -> Mapping[str, type[Any]]:
+def parts_of(kind: type) -> Mapping[str, type]:
     """The parts of a dataclass by the names of their fields."""
     hints = typing.get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.metadata.get(PART)}
 
 
 @functools.cache
-def _places(kind: type[Any]) -> Mapping[str, tuple[str, str]]:
+def _places(kind: type) -> Mapping[str, tuple[str, str]]:
     """By each name that a value may be given under, stored ones included: its part ("" for none), and its name there."""
     found = {name: (part, name) for part, holder in parts_of(kind).items() for name in _places(holder)}
     for field in dataclasses.fields(kind):
@@ -231,10 +230,11 @@ def _places(kind: type[Any]) -> Mapping[str, tuple[str, str]]:
     return found
 
 
-def assembled(kind: type[T], values: Mapping[str, Any]) -> T:
+def assembled(kind: type, values: Mapping[str, Any]) -> Any:
     """Make a dataclass from values by name, stored or not, of whichever part each of them is. Raises ``TypeError`` for a
     name that it does not have and for a value that is missing."""
-    places, own = _places(kind), {}
+    places = _places(kind)
+    own: dict[str, Any] = {}
     of_parts: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         if name not in places:
@@ -244,11 +244,11 @@ def assembled(kind: type[T], values: Mapping[str, Any]) -> T:
     return kind(**own, **{part: assembled(parts_of(kind)[part], inner) for part, inner in of_parts.items()})
 
 
-def _is_frozen(kind: type[Any]) -> bool:
+def _is_frozen(kind: type) -> bool:
     return dataclasses.is_dataclass(kind) and bool(kind.__dataclass_params__.frozen)  # type: ignore[attr-defined]
 
 
-def _of_dataclass(kind: type[Any]) -> Codec:
+def _of_dataclass(kind: type) -> Codec:
     # fields are looked up when first used: a dataclass may name itself
     def encode(value: Any) -> dict[str, Any]:
         out: dict[str, Any] = {}
@@ -267,7 +267,7 @@ def _of_dataclass(kind: type[Any]) -> Codec:
     return Codec(encode, lambda value: restored(kind, value), frozen, _same if frozen else held)
 
 
-def restored(kind: type[T], stored: Mapping[str, Any], **given: Any) -> T:
+def restored(kind: type, stored: Mapping[str, Any], **given: Any) -> Any:
     """A dataclass from what is stored of it; what it does not know is passed over. ``given`` are the fields that are not
     stored, or others than stored."""
     codecs = {field.name: field.codec for field in fields_of(kind)}

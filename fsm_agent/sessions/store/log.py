@@ -37,7 +37,7 @@ NOT_RUN = "not run: what is done cannot be written down at the moment ({problem}
 
 
 class TurnLog:
-    """Writes one turn into the database. ``turn`` is a dataclass with turn_id, state, seq, history, rows, runtime.
+    """Writes one turn into the database. ``turn`` is a dataclass with turn_id, state, seq, history, rows, setup.
 
     A store that fails in mid-turn does not cost the answer: the turn goes on in memory, runs no unsafe tool any more, and
     ``problem`` says why; what was not written is tried again at the end and at the session's next turn.
@@ -310,7 +310,7 @@ class TurnLog:
         if usage is None:
             return []
         turn = self._turn
-        runtime = turn.runtime if request.auxiliary is None else turn.auxiliary[request.auxiliary]
+        runtime = turn.setup.runtime if request.auxiliary is None else turn.setup.auxiliary[request.auxiliary]
         cost = total_cost({(runtime.provider, runtime.model): usage}, turn.settings.cache.ttl)
         tokens = (usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning)
         purpose = request.request.purpose

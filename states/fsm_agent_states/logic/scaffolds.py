@@ -25,13 +25,13 @@ PLACEHOLDER = "(no answer yet)"
 
 def scaffold_for(turn: TurnState) -> tuple[Message, ...]:
     """The rows that the recovery just ordered puts behind the history."""
-    spent, event = turn.spent, turn.came.event if turn.came else ""
+    spent, row = turn.pending_recovery, turn.last_transition
     if "nudges" in spent:
         return Message("assistant", PLACEHOLDER), Message("user", PROCESS_RESULTS)
     if "prefills" in spent:
-        return _said(shorten(turn.thoughts, 20_000)), Message("user", FROM_THOUGHTS)
-    if "continuations" in spent:
-        return _continuation(turn, event)
+        return _said(shorten(turn.call.thoughts, 20_000)), Message("user", FROM_THOUGHTS)
+    if "continuations" in spent and row is not None:
+        return _continuation(turn, row.event)
     return ()
 
 
@@ -42,14 +42,15 @@ def last_word(turn: TurnState) -> Message:
 
 def _continuation(turn: TurnState, event: str) -> tuple[Message, ...]:
     if event == "cut_call":
-        return turn.scaffold  # the same request again, with a larger output cap
+        return turn.recovery.scaffold  # the same request again, with a larger output cap
+    draft = turn.draft
     texts = {
-        "cut_text": ("".join(turn.fragments), GO_ON),
-        "dropped_call": ("".join(turn.fragments) or turn.visible, SMALLER),
-        "incomplete": ("".join(turn.fragments) + turn.partial, ANSWER_NOW),
+        "cut_text": (draft.begun, GO_ON),
+        "dropped_call": (draft.begun or turn.call.visible, SMALLER),
+        "incomplete": (draft.begun + draft.partial, ANSWER_NOW),
         "open_scratchpad": ("", ""),
-        "announced": (turn.held, ACT_NOW),
-        "unverified": (turn.held, VERIFY),
+        "announced": (draft.held, ACT_NOW),
+        "unverified": (draft.held, VERIFY),
     }
     said, prompt = texts[event]
     rows = (_said(said), Message("user", prompt)) if said.strip() else (Message("user", prompt),)

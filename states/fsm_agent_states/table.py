@@ -14,7 +14,13 @@ again inside it (``send again``) is not charged; a reply closes it.
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 from fsm_agent.fsm.table import Counter, Rung, Table, any_of, end, go, left, lines_of, on
+
+StateName = Literal[
+    "Prepare", "BuildMessages", "CallLLM", "ClassifyError", "Compress", "ExecuteTools", "EmptyRecovery", "Finalize"
+]
 
 # Counters and resets
 
@@ -146,7 +152,7 @@ LINES = lines_of({
 })
 # fmt: on
 
-EVERYWHERE = ("Prepare", "BuildMessages", "CallLLM", "ClassifyError", "Compress", "ExecuteTools", "EmptyRecovery")
+EVERYWHERE: tuple[StateName, ...] = get_args(StateName)[:-1]
 CANCELLED_IN = {
     **dict.fromkeys(EVERYWHERE, "interrupted_before_call"),
     **dict.fromkeys(("CallLLM", "ClassifyError"), "interrupted_in_call"),
@@ -155,7 +161,7 @@ CANCELLED_IN = {
 
 TURN = Table(
     name="turn",
-    states=(*EVERYWHERE, "Finalize"),
+    states=get_args(StateName),
     final="Finalize",
     counters=COUNTERS,
     lines=LINES,

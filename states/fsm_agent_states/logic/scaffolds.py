@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from fsm_agent.conversation.messages import Message
 from fsm_agent.support.texts import shorten
 from fsm_agent_states.turn import TurnState
@@ -40,21 +42,25 @@ def last_word(turn: TurnState) -> Message:
     return Message("user", LAST_WORD.format(limit=turn.settings.max_iterations))
 
 
+CONTINUATIONS: Mapping[str, tuple[Callable[[TurnState], str], str]] = {
+    "cut_text": (lambda turn: turn.draft.begun, GO_ON),
+    "dropped_call": (lambda turn: turn.draft.begun or turn.call.visible, SMALLER),
+    "incomplete": (lambda turn: turn.draft.begun + turn.draft.partial, ANSWER_NOW),
+    "announced": (lambda turn: turn.draft.held, ACT_NOW),
+    "unverified": (lambda turn: turn.draft.held, VERIFY),
+}
+"""By the event that is continued: what the model has said, and what it is told to do."""
+NOTHING_SAID = "open_scratchpad"
+SAME_AGAIN = "cut_call"
+"""The same request again, with a larger output cap."""
+
+
 def _continuation(turn: TurnState, event: str) -> tuple[Message, ...]:
-    if event == "cut_call":
-        return turn.recovery.scaffold  # the same request again, with a larger output cap
-    draft = turn.draft
-    texts = {
-        "cut_text": (draft.begun, GO_ON),
-        "dropped_call": (draft.begun or turn.call.visible, SMALLER),
-        "incomplete": (draft.begun + draft.partial, ANSWER_NOW),
-        "open_scratchpad": ("", ""),
-        "announced": (draft.held, ACT_NOW),
-        "unverified": (draft.held, VERIFY),
-    }
-    said, prompt = texts[event]
-    rows = (_said(said), Message("user", prompt)) if said.strip() else (Message("user", prompt),)
-    return rows if prompt else ()
+    if event in (NOTHING_SAID, SAME_AGAIN):
+        return () if event == NOTHING_SAID else turn.recovery.scaffold
+    said_in, prompt = CONTINUATIONS[event]
+    said = said_in(turn)
+    return (_said(said), Message("user", prompt)) if said.strip() else (Message("user", prompt),)
 
 
 def _said(text: str) -> Message:

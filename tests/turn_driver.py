@@ -40,7 +40,7 @@ from fsm_agent.testing import (
 )
 from fsm_agent.testing.scripts import PossibleScript
 from fsm_agent_states.table import TURN
-from tests.turn_facts import Config
+from tests.turn_facts import Config, differences
 
 WINDOW = 32_000
 """Tokens; the threshold is 27,200 of them."""
@@ -242,6 +242,8 @@ class Driver:
             assert step is not None
             assert step.row == row.id, self._told(step, turn, known)
             look.moved(step.event, row)
+            wrong = differences(script.facts[self.at + 1], turn.gate.turn)
+            assert row.dest == TURN.final or not wrong, f"{wrong} {self._told(step, turn, known)}"
         assert await turn.step() is None
         assert turn.result is not None
         return turn, turn.result

@@ -83,7 +83,8 @@ def unverified(turn: TurnState) -> bool:
 
 def answers_errors(turn: TurnState) -> bool:
     """The calls at hand cannot be read and are not asked for again: each gets an error for its result."""
-    return turn.last_transition is not None and turn.last_transition.source == "ExecuteTools"
+    row = turn.last_transition
+    return turn.state == "ExecuteTools" and row is not None and row.source == turn.state
 
 
 # Of the recovery that was ordered
@@ -108,6 +109,11 @@ def waits_after_compaction(turn: TurnState) -> bool:
     """A refusal forced the compaction that was just made, so the request waits a moment."""
     row = turn.last_transition
     return forced(turn) and row is not None and row.event == "compressed"
+
+
+def waits_later(turn: TurnState) -> bool:
+    """There is a wait in the recovery that was ordered, but an interrupt that is there already is none of it."""
+    return "empties" in turn.pending_recovery or waits_after_compaction(turn)
 
 
 def on_primary(turn: TurnState) -> bool:
@@ -168,7 +174,7 @@ FACTS: Mapping[str, Callable[[TurnState], bool]] = {
     fact.__name__: fact
     for fact in (
         toolless, prepaid, opens_iteration, text_begun, text_held, text_unchecked, text_prior, has_spoken, thought,
-        only_asked, after_tools, unverified, answers_errors, waits_at_once, rekeys, switches, waits_after_compaction,
+        only_asked, after_tools, unverified, answers_errors, waits_at_once, rekeys, switches, waits_after_compaction, waits_later,
         on_primary, next_is_wider, forced, compacted_before, compaction_blocked, muted, compactable, window_too_small,
     )
 }  # fmt: skip

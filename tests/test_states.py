@@ -30,7 +30,8 @@ def module_of(state: str) -> types.ModuleType:
 
 @pytest.mark.parametrize("state", LEFT)
 def test_a_state_reports_the_events_that_the_table_has_for_it(state: str) -> None:
-    """``crashed`` is reported for every state by the runner; ClassifyError does it also for bugs elsewhere."""
+    """``crashed`` is reported for every state by the runner; ClassifyError does it also for bugs
+    elsewhere."""
     event: Any = module_of(state).Event
     assert set(get_args(event)) - {CRASHED} == set(TURN.events(state)) - {CRASHED}
 

@@ -141,7 +141,8 @@ def test_reading_is_free() -> None:
 
 
 def test_what_is_stored_of_a_turn_is_flat() -> None:
-    """The names that journals have had since there are any: counters, the turn's own fields, and those of its parts."""
+    """The names that journals have had since there are any: counters, the turn's own fields, and those of its
+    parts."""
     names = {field.name for field in fields_of(TurnState)}
     assert not names & set(PARTS)
     assert names == {

@@ -1,9 +1,11 @@
-"""What the states of the turn remember besides their counters, as far as it decides which events they can report.
+"""What the states of the turn remember besides their counters, as far as it decides which events they can
+report.
 
-The table knows budgets only. That a prompt is over the threshold, that tools were run, or that another key is ready are facts:
-this is the model of them by which scripts for the real states are searched. Every script is then played on the engine, and after
-each move the facts of the model are compared with those of the turn (``fsm_agent_states.logic.facts``), where these have the same
-names. So a model that is wrong about one, or allows too much, fails there; what it forbids is listed in ``test_row_coverage``.
+The table knows budgets only. That a prompt is over the threshold, that tools were run, or that another key is
+ready are facts: this is the model of them by which scripts for the real states are searched. Every script is
+then played on the engine, and after each move the facts of the model are compared with those of the turn
+(``fsm_agent_states.logic.facts``), where these have the same names. So a model that is wrong about one, or
+allows too much, fails there; what it forbids is listed in ``test_row_coverage``.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ MOST_SHRINKS = 3
 
 
 class Known(NamedTuple):
-    """Facts of the turn by their names, and of what is around it. ``ordered``: the fact of the recovery that the next
-    BuildMessages performs, where it matters. ``must``: the only event of the next
-    ClassifyError. ``over``: the next estimate is over the threshold. ``useless``: compactions held against the next one.
+    """Facts of the turn by their names, and of what is around it. ``ordered``: the fact of the recovery that
+    the next BuildMessages performs, where it matters. ``must``: the only event of the next ClassifyError.
+    ``over``: the next estimate is over the threshold. ``useless``: compactions held against the next one.
     ``solid``: what is large is the newest request, so that no compaction makes it smaller."""
 
     after_tools: bool = False
@@ -51,7 +53,8 @@ class Known(NamedTuple):
 
 
 def differences(known: Known, turn: Any) -> dict[str, bool]:
-    """What the turn says of the facts that the model knows by the same names, where that is something else."""
+    """What the turn says of the facts that the model knows by the same names, where that is something
+    else."""
     said = {name: FACTS[name](turn) for name in Known._fields if name in FACTS}
     if known.ordered:
         said[known.ordered] = FACTS[known.ordered](turn)
@@ -61,9 +64,10 @@ def differences(known: Known, turn: Any) -> dict[str, bool]:
 
 @dataclass(frozen=True)
 class Config:
-    """A configuration of the real turn. ``chain``: the windows of the fallbacks (``ring``: the last one leads back to the
-    primary, which is wider). ``keys``: several that rotate, or one that can be refreshed. ``window``: is it known and finite?
-    ``tiny_from``: from this place of the chain on, a local model has too small a window; -1 for nowhere."""
+    """A configuration of the real turn. ``chain``: the windows of the fallbacks (``ring``: the last one leads
+    back to the primary, which is wider). ``keys``: several that rotate, or one that can be refreshed.
+    ``window``: is it known and finite? ``tiny_from``: from this place of the chain on, a local model has too
+    small a window; -1 for nowhere."""
 
     limits: Mapping[str, int]
     chain: Literal["equal", "wider", "ring"] = "equal"

@@ -1,11 +1,12 @@
 """Typed values as JSON values and back: what a journal writes is read again as what it was.
 
-A codec is made once for an annotation: dataclasses become objects of their fields that are not at their default, members
-of a union of dataclasses say which one they are under ``"is"``, tuples and frozen sets become lists, enums their value. A
-class with ``to_dict`` and ``from_dict`` is coded by these. What is annotated ``Any`` or as a mapping of ``Any`` must be
-JSON already.
+A codec is made once for an annotation: dataclasses become objects of their fields that are not at their
+default, members of a union of dataclasses say which one they are under ``"is"``, tuples and frozen sets
+become lists, enums their value. A class with ``to_dict`` and ``from_dict`` is coded by these. What is
+annotated ``Any`` or as a mapping of ``Any`` must be JSON already.
 
-A dataclass may be made of parts, which are dataclasses too: they order the code, and what is stored does not show them.
+A dataclass may be made of parts, which are dataclasses too: they order the code, and what is stored does not
+show them.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ def _same(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """``encode`` to JSON values, ``decode`` from them. ``frozen``: a value of this type never changes, so the same object
-    is the same value. ``held``: what a later value is compared with, a copy for a type whose values do change."""
+    """``encode`` to JSON values, ``decode`` from them. ``frozen``: a value of this type never changes, so the
+    same object is the same value. ``held``: what a later value is compared with, a copy for a type whose
+    values do change."""
 
     encode: Coder
     decode: Coder
@@ -172,8 +174,8 @@ def _optional(codec: Codec) -> Codec:
 
 @dataclass(frozen=True, slots=True)
 class FieldCodec:
-    """One stored field of a dataclass: ``name`` as it is stored, ``path`` as it is reached, with a dot behind each part.
-    ``default`` is left out of what is written; ``MISSING`` when there is none."""
+    """One stored field of a dataclass: ``name`` as it is stored, ``path`` as it is reached, with a dot behind
+    each part. ``default`` is left out of what is written; ``MISSING`` when there is none."""
 
     name: str
     path: str
@@ -183,8 +185,8 @@ class FieldCodec:
 
 @functools.cache
 def fields_of(kind: type) -> tuple[FieldCodec, ...]:
-    """The stored fields of a dataclass and of its parts in order, with their codecs. Raises ``TypeError`` when two of them
-    have the same name."""
+    """The stored fields of a dataclass and of its parts in order, with their codecs. Raises ``TypeError``
+    when two of them have the same name."""
     found = tuple(_stored_fields(kind, ""))
     names = [field.name for field in found]
     if twice := {name for name in names if names.count(name) > 1}:
@@ -223,7 +225,8 @@ def parts_of(kind: type) -> Mapping[str, type]:
 
 @functools.cache
 def _places(kind: type) -> Mapping[str, tuple[str, str]]:
-    """By each name that a value may be given under, stored ones included: its part ("" for none), and its name there."""
+    """By each name that a value may be given under, stored ones included: its part ("" for none), and its
+    name there."""
     found = {name: (part, name) for part, holder in parts_of(kind).items() for name in _places(holder)}
     for field in dataclasses.fields(kind):
         found[field.name] = found[field.metadata.get(STORED_AS, field.name)] = "", field.name
@@ -231,8 +234,8 @@ def _places(kind: type) -> Mapping[str, tuple[str, str]]:
 
 
 def assembled(kind: type, values: Mapping[str, Any]) -> Any:
-    """Make a dataclass from values by name, stored or not, of whichever part each of them is. Raises ``TypeError`` for a
-    name that it does not have and for a value that is missing."""
+    """Make a dataclass from values by name, stored or not, of whichever part each of them is. Raises
+    ``TypeError`` for a name that it does not have and for a value that is missing."""
     places = _places(kind)
     own: dict[str, Any] = {}
     of_parts: dict[str, dict[str, Any]] = {}
@@ -268,7 +271,7 @@ def _of_dataclass(kind: type) -> Codec:
 
 
 def restored(kind: type, stored: Mapping[str, Any], **given: Any) -> Any:
-    """A dataclass from what is stored of it; what it does not know is passed over. ``given`` are the fields that are not
-    stored, or others than stored."""
+    """A dataclass from what is stored of it; what it does not know is passed over. ``given`` are the fields
+    that are not stored, or others than stored."""
     codecs = {field.name: field.codec for field in fields_of(kind)}
     return assembled(kind, {name: codecs[name].decode(one) for name, one in stored.items() if name in codecs} | given)

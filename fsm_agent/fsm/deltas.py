@@ -1,8 +1,8 @@
 """What changed in a turn since the last move, as JSON values: small, however long the turn has become.
 
-A snapshot is an object of fields. ``Tracker.delta`` gives what of it changed; ``patched`` puts deltas on top of each other, so
-that the snapshot at any move is the sum of those before. A changed list is written as what was cut and what was added, a changed
-object as its changed keys.
+A snapshot is an object of fields. ``Tracker.delta`` gives what of it changed; ``patched`` puts deltas on top
+of each other, so that the snapshot at any move is the sum of those before. A changed list is written as what
+was cut and what was added, a changed object as its changed keys.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ KEPT, ADDED, SET, GONE, IN = "kept", "added", "set", "gone", "in"
 
 
 def difference(before: Any, after: Any) -> Any:
-    """``after`` as a change of ``before``: ``{"to": …}`` for a new value, else what to add to a list, or what to set, drop and
-    change in an object."""
+    """``after`` as a change of ``before``: ``{"to": …}`` for a new value, else what to add to a list, or what
+    to set, drop and change in an object."""
     if isinstance(before, list) and isinstance(after, list):
         kept = _common(before, after)
         if kept:
@@ -67,8 +67,8 @@ def _common(before: list[Any], after: list[Any]) -> int:
 
 
 class Tracker:
-    """Remembers a dataclass as it was last seen, and says what of it is different now. Only what changed is written; the rest
-    costs a comparison."""
+    """Remembers a dataclass as it was last seen, and says what of it is different now. Only what changed is
+    written; the rest costs a comparison."""
 
     def __init__(self, turn: Any) -> None:
         kind: type = type(turn)

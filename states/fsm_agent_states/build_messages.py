@@ -1,4 +1,5 @@
-"""BuildMessages: perform the recovery that was ordered, then compose the request. The only door to the model."""
+"""BuildMessages: perform the recovery that was ordered, then compose the request. The only door to the
+model."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def compose(turn: TurnState) -> ModelRequest:
 
 
 def recompose(turn: TurnState) -> None:
-    """Make the body of the request again that was about to go out: it follows from the rest, so none is stored."""
+    """Make the body of the request again that was about to go out: it follows from the rest, so none is
+    stored."""
     if turn.call.request is not None and turn.state in ("CallLLM", "ClassifyError"):
         turn.call.request = replace(turn.call.request, body=compose(turn).body)
 
@@ -77,7 +79,8 @@ def _tools(turn: TurnState) -> bytes:
 
 
 def output_cap(turn: TurnState) -> int | None:
-    """Tokens that the reply may have: what a refusal named, else twice as many for each truncation, else as configured."""
+    """Tokens that the reply may have: what a refusal named, else twice as many for each truncation, else as
+    configured."""
     configured, length = turn.settings.max_output_tokens, turn.settings.length
     if turn.recovery.output_cap is not None:
         return turn.recovery.output_cap

@@ -47,7 +47,8 @@ def call_llm(turn: TurnState) -> Asks[Event]:
 
 
 def _read(turn: TurnState, reply: ModelReply, request: ModelRequest) -> Asks[None]:
-    """A real count of prompt tokens replaces the estimate from here on, and says whether the last compaction helped."""
+    """A real count of prompt tokens replaces the estimate from here on, and says whether the last compaction
+    helped."""
     turn.draft.needs_break = False
     turn.accounting.mute(False)
     if reply.usage is None or not reply.usage.prompt:

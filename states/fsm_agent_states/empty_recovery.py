@@ -1,4 +1,5 @@
-"""EmptyRecovery: a reply without visible text and without a call. Says what kind of blank it is; the ladder is the table's."""
+"""EmptyRecovery: a reply without visible text and without a call. Says what kind of blank it is; the ladder
+is the table's."""
 
 from __future__ import annotations
 

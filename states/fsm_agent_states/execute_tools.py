@@ -93,7 +93,8 @@ def _announce(turn: TurnState, calls: Sequence[Checked]) -> Asks[None]:
 
 
 def _run_all(turn: TurnState, calls: Sequence[Checked]) -> Asks[bool]:
-    """Run every call that has no outcome yet. True when the user interrupted; then the rest is not started."""
+    """Run every call that has no outcome yet. True when the user interrupted; then the rest is not
+    started."""
     interrupted = False
     for segment in segments(calls, turn.settings.tool.max_workers, turn.setup.workdir):
         if not interrupted:
@@ -161,8 +162,8 @@ def _with_warning(turn: TurnState, item: Checked, outcome: ToolOutcome) -> ToolO
 
 
 def _finish(turn: TurnState, calls: Sequence[Checked], steer: Sequence[str], news: Sequence[str]) -> Asks[None]:
-    """Store one row for each call, in call order; a message from the user, and reports on tasks in the background, are added to
-    the last of them."""
+    """Store one row for each call, in call order; a message from the user, and reports on tasks in the
+    background, are added to the last of them."""
     added = [STEER.format(text="\n".join(steer))] if steer else []
     if added := [*added, *(f"\n\n{report}" for report in news)]:
         last = calls[-1]

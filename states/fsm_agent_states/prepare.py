@@ -22,7 +22,8 @@ Event = Literal["ready", "cancelled"]
 
 
 def prepare(turn: TurnState) -> Asks[Event]:
-    """Reports ``ready``, or ``cancelled`` when an interrupt was already pending: then no request is ever sent."""
+    """Reports ``ready``, or ``cancelled`` when an interrupt was already pending: then no request is ever
+    sent."""
     opened: Opened = yield OpenTurn()
     turn.setup.open(opened)
     turn.compaction.begin(opened.compacted)
@@ -41,7 +42,8 @@ def prepare(turn: TurnState) -> Asks[Event]:
 
 
 def _user_row(turn: TurnState) -> Asks[Message]:
-    """The clean text is stored; what was recalled for it is only sent, in the same bytes on every later turn."""
+    """The clean text is stored; what was recalled for it is only sent, in the same bytes on every later
+    turn."""
     content = clean_content(turn.user_content)
     if not turn.setup.has_memory or not isinstance(content, str):
         return Message("user", content)

@@ -1,8 +1,10 @@
-"""``TurnState``: everything a turn knows, fresh for each turn. ``CallBlock``: what one iteration's requests share.
+"""``TurnState``: everything a turn knows, fresh for each turn. ``CallBlock``: what one iteration's requests
+share.
 
-Counters are plain fields and move only through ``spend`` and ``reset``, which the machine calls for the row it took. What states
-learned from replies is in the parts (``fsm_agent_states.logic.parts``). Neither holds a clock, a connection or a callback, so a
-turn can be copied, stored, compared and shown. What is stored is flat: the parts order the code alone.
+Counters are plain fields and move only through ``spend`` and ``reset``, which the machine calls for the row
+it took. What states learned from replies is in the parts (``fsm_agent_states.logic.parts``). Neither holds a
+clock, a connection or a callback, so a turn can be copied, stored, compared and shown. What is stored is
+flat: the parts order the code alone.
 """
 
 from __future__ import annotations
@@ -70,9 +72,10 @@ A_PART = {PART: True}
 class TurnState(Counters):
     """One turn: what it was asked, where it is, its transcript, and its parts.
 
-    ``history`` is the transcript, oldest first, this turn's rows included; ``rows`` are this turn's rows; ``wire`` is the
-    transcript as it is sent. ``supplied_history`` replaces what the session has. ``last_transition`` led to ``state``. Only
-    this module writes these fields, and the machine ``state`` and ``seq``.
+    ``history`` is the transcript, oldest first, this turn's rows included; ``rows`` are this turn's rows;
+    ``wire`` is the transcript as it is sent. ``supplied_history`` replaces what the session has.
+    ``last_transition`` led to ``state``. Only this module writes these fields, and the machine ``state`` and
+    ``seq``.
     """
 
     turn_id: str
@@ -102,8 +105,8 @@ class TurnState(Counters):
 
     @classmethod
     def of(cls, **values: Any) -> Self:
-        """Make a turn from values by their flat names, of whichever part each of them is; for tests and tools. Raises
-        ``TypeError`` for a name that no part has."""
+        """Make a turn from values by their flat names, of whichever part each of them is; for tests and
+        tools. Raises ``TypeError`` for a name that no part has."""
         made: Self = assembled(cls, values)
         return made
 
@@ -131,7 +134,8 @@ class TurnState(Counters):
             self.ending.decide(ExitReason(row.exit))
 
     def crash(self, error: BaseException) -> None:
-        """Note a bug of our own; the table's ``crashed`` rows end the turn. At the very end it costs only a step of it."""
+        """Note a bug of our own; the table's ``crashed`` rows end the turn. At the very end it costs only a
+        step of it."""
         problem = f"{type(error).__name__}: {error}"
         if self.ending.exit is not None:
             self.ending.cost_a_step(problem)
@@ -219,7 +223,8 @@ class TurnState(Counters):
 
 
 def limits_of(settings: Settings, runtime: Runtime) -> Mapping[str, int]:
-    """The maximum of every counter for this turn, from the settings and from what the runtime could switch to."""
+    """The maximum of every counter for this turn, from the settings and from what the runtime could switch
+    to."""
     retries = settings.api_max_retries - 1
     free_rounds = settings.budget.max_free_rounds
     return {

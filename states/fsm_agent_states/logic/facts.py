@@ -1,8 +1,8 @@
 """The facts that decide, beside the table's counters, which events a state can report; each by a name.
 
-A budget is looked at by the table alone. That a text was begun, or that a refusal forces the next compaction, no counter says:
-it is remembered by the turn's parts, and asked for here. ``FACTS`` has them all, for whoever wants to compare a model of the
-turn with the turn.
+A budget is looked at by the table alone. That a text was begun, or that a refusal forces the next compaction,
+no counter says: it is remembered by the turn's parts, and asked for here. ``FACTS`` has them all, for whoever
+wants to compare a model of the turn with the turn.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ def waits_after_compaction(turn: TurnState) -> bool:
 
 
 def waits_later(turn: TurnState) -> bool:
-    """There is a wait in the recovery that was ordered, but an interrupt that is there already is none of it."""
+    """There is a wait in the recovery that was ordered, but an interrupt that is there already is none of
+    it."""
     return "empties" in turn.pending_recovery or waits_after_compaction(turn)
 
 

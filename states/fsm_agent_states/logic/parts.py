@@ -1,7 +1,8 @@
-"""The parts of a turn, each with one owner: who may write its fields is in ``OWNERS``, all others call its methods.
+"""The parts of a turn, each with one owner: who may write its fields is in ``OWNERS``, all others call its
+methods.
 
-What is stored of a turn does not show the parts, so a field's name is used once over all of them. None holds a clock, a
-connection or a callback.
+What is stored of a turn does not show the parts, so a field's name is used once over all of them. None holds
+a clock, a connection or a callback.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ OWNERS: Mapping[str, str | None] = {
     "tooling": "execute_tools",
     "ending": "finalize",
 }
-"""The one module beside this one that may write the fields of a part; ``None`` where all is done by methods."""
+"""The one module beside this one that may write the fields of a part; ``None`` where all is done by
+methods."""
 
 
 @dataclass(slots=True)
@@ -64,7 +66,8 @@ class Setup:
         self.reopen(opened)
 
     def reopen(self, opened: Opened, gone: Sequence[ToolSpec] = ()) -> None:
-        """Go on with what the agent has now. ``gone``: tools that it has no more, and that calls still name."""
+        """Go on with what the agent has now. ``gone``: tools that it has no more, and that calls still
+        name."""
         self.runtime, self.auxiliary, self.workdir = opened.runtime, opened.auxiliary, opened.workdir
         self.tools = (*opened.tools, *gone)
 
@@ -93,10 +96,11 @@ class Setup:
 
 @dataclass(slots=True)
 class Call:
-    """The call in hand: its request, and what came back. ``visible`` and ``thoughts``: the reply's text in its two parts.
+    """The call in hand: its request, and what came back. ``visible`` and ``thoughts``: the reply's text in
+    its two parts.
 
-    ``prepaid``: the budget that several turns share has been asked for the next call block already. ``stepped``: iterations
-    whose beginning was told.
+    ``prepaid``: the budget that several turns share has been asked for the next call block already.
+    ``stepped``: iterations whose beginning was told.
     """
 
     request: ModelRequest | None = None
@@ -127,8 +131,8 @@ class Call:
 
 @dataclass(slots=True)
 class Accounting:
-    """What the turn has used. ``request_count``: requests that went out, summaries included. ``usages``: tokens by provider
-    and model. ``meter``: how full the window is; the session shares it."""
+    """What the turn has used. ``request_count``: requests that went out, summaries included. ``usages``:
+    tokens by provider and model. ``meter``: how full the window is; the session shares it."""
 
     request_count: int = field(default=0, metadata={STORED_AS: "sent"})
     usages: dict[tuple[str, str], Usage] = field(default_factory=dict)
@@ -172,11 +176,12 @@ class Accounting:
 
 @dataclass(slots=True)
 class Recovery:
-    """What went wrong, and what is done about it. ``failure_class`` and ``error`` stay known until a reply is read.
+    """What went wrong, and what is done about it. ``failure_class`` and ``error`` stay known until a reply is
+    read.
 
-    ``repairs_done``: changes of the request that this provider needs; ``pending_repair``: the next one. ``output_cap``: tokens
-    that a refusal allowed the reply. ``scaffold``: rows behind the history that are sent and never stored. ``trace``: lines
-    for people, shown when the turn fails.
+    ``repairs_done``: changes of the request that this provider needs; ``pending_repair``: the next one.
+    ``output_cap``: tokens that a refusal allowed the reply. ``scaffold``: rows behind the history that are
+    sent and never stored. ``trace``: lines for people, shown when the turn fails.
     """
 
     failure: Failure | None = None
@@ -234,9 +239,9 @@ class Recovery:
 
 @dataclass(slots=True)
 class Compaction:
-    """Making the history shorter. ``forced``: not our wish, a refusal (or a person) asks for it. ``focus``: what a summary
-    should be about. ``compacted_before``: in this session. ``compaction_blocked``: why none is tried. ``compressions``:
-    figures of those of this turn."""
+    """Making the history shorter. ``forced``: not our wish, a refusal (or a person) asks for it. ``focus``:
+    what a summary should be about. ``compacted_before``: in this session. ``compaction_blocked``: why none is
+    tried. ``compressions``: figures of those of this turn."""
 
     forced: bool = False
     focus: str = ""
@@ -264,10 +269,10 @@ class Compaction:
 class Draft:
     """The text that becomes the answer, as far as there is any.
 
-    ``fragments``: pieces of a reply that was cut, to be continued. ``held``: a text that was said before the work was done;
-    ``unchecked``: one that waits for a check by tools. ``prior_content``: what was said beside calls that only put things in
-    order. ``partial``: a piece of an incomplete or interrupted reply. ``needs_break``: what comes next is a paragraph of its
-    own.
+    ``fragments``: pieces of a reply that was cut, to be continued. ``held``: a text that was said before the
+    work was done; ``unchecked``: one that waits for a check by tools. ``prior_content``: what was said beside
+    calls that only put things in order. ``partial``: a piece of an incomplete or interrupted reply.
+    ``needs_break``: what comes next is a paragraph of its own.
     """
 
     fragments: list[str] = field(default_factory=list)
@@ -285,7 +290,8 @@ class Draft:
         return "".join(self.fragments)
 
     def call_tools(self, prior_content: str) -> None:
-        """What was gathered went out beside calls. An answer that waits for its check outlives the tools that check it."""
+        """What was gathered went out beside calls. An answer that waits for its check outlives the tools that
+        check it."""
         self.fragments, self.partial, self.held = [], "", self.unchecked
         self.prior_content, self.needs_break = prior_content, True
 
@@ -302,8 +308,8 @@ class ToolRound:
 
 @dataclass(slots=True)
 class Tooling:
-    """What tools did. ``unchanged_files``: those that a tool was to change and did not, with why. ``unverified``: was the last
-    thing that a tool did a change of files?"""
+    """What tools did. ``unchanged_files``: those that a tool was to change and did not, with why.
+    ``unverified``: was the last thing that a tool did a change of files?"""
 
     unchanged_files: dict[str, str] = field(default_factory=dict)
     guardrails: Guardrails = field(default_factory=Guardrails)

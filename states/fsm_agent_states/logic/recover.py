@@ -1,7 +1,7 @@
 """The recovery that the last row ordered, performed on entry to BuildMessages.
 
-A row has no action: what it spent says what is to be done. Each recovery is one small function; a recovery that could not
-be done reports ``failed``, and ClassifyError goes on down the ladder with the new facts.
+A row has no action: what it spent says what is to be done. Each recovery is one small function; a recovery
+that could not be done reports ``failed``, and ClassifyError goes on down the ladder with the new facts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""From outcomes to rows: what the store keeps (all of it) and what the model sees (a preview when it is long)."""
+"""From outcomes to rows: what the store keeps (all of it) and what the model sees (a preview when it is
+long)."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ STEER = "\n\n[a message from the user, sent while you were working: {text}]"
 
 
 def result_rows(turn: TurnState, calls: Sequence[Checked]) -> Asks[list[Message]]:
-    """One tool row for each call, in call order. Results over their limit, and then the largest of a reply that is over
-    its limit as a whole, go to a file; their preview and the path are what is sent."""
+    """One tool row for each call, in call order. Results over their limit, and then the largest of a reply
+    that is over its limit as a whole, go to a file; their preview and the path are what is sent."""
     texts = [clean(_outcome(item).text) for item in calls]
     previews: list[str | None] = [None] * len(calls)
     for index in _too_long(turn, calls, texts):

@@ -30,7 +30,8 @@ from fsm_agent_states.turn import TurnState
 MOST_PRESERVED = 4_000
 """Characters that an external memory may add to a summary."""
 KEEPS_HISTORY = {"auth", "auth_permanent", "billing", "rate_limit", "upstream_rate_limit", "timeout", "stale", "stale_breaker"}
-"""Failures of access and network, after which an automatic compaction leaves the history as it is (COMP-26)."""
+"""Failures of access and network, after which an automatic compaction leaves the history as it is
+(COMP-26)."""
 
 
 @dataclass(slots=True)
@@ -43,7 +44,8 @@ class Summary:
 
 
 def summarise(turn: TurnState, middle: Sequence[Message]) -> Asks[Summary]:
-    """A summary of these rows. A forced compaction always gets one: the provider has refused what there is."""
+    """A summary of these rows. A forced compaction always gets one: the provider has refused what there
+    is."""
     failed = ""
     for number, runtime in (*enumerate(turn.setup.auxiliary), (None, turn.setup.runtime)):
         reply: ModelReply | Failure | Cancelled = yield _call(turn, runtime, middle, number)

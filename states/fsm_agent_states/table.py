@@ -153,7 +153,7 @@ LINES = lines_of({
 })
 # fmt: on
 
-EVERYWHERE: tuple[StateName, ...] = get_args(StateName)[:-1]
+EVERYWHERE: tuple[str, ...] = get_args(StateName)[:-1]
 CANCELLED_IN = {
     **dict.fromkeys(EVERYWHERE, "interrupted_before_call"),
     **dict.fromkeys(("CallLLM", "ClassifyError"), "interrupted_in_call"),

@@ -52,16 +52,6 @@ class Known(NamedTuple):
     solid: bool = False
 
 
-def differences(known: Known, turn: Any) -> dict[str, bool]:
-    """What the turn says of the facts that the model knows by the same names, where that is something
-    else."""
-    said = {name: FACTS[name](turn) for name in Known._fields if name in FACTS}
-    if known.ordered:
-        said[known.ordered] = FACTS[known.ordered](turn)
-    expected = {**known._asdict(), known.ordered: True}
-    return {name: value for name, value in said.items() if value != expected[name]}
-
-
 @dataclass(frozen=True)
 class Config:
     """A configuration of the real turn. ``chain``: the windows of the fallbacks (``ring``: the last one leads
@@ -120,12 +110,32 @@ class TurnFacts:
             ordered = "switches"
         return facts._replace(ordered=ordered)
 
+    def follows(self, facts: Known, counts: Mapping[str, int]) -> dict[str, bool]:
+        """Facts of the turn that follow from what the model knows and from the counters."""
+        toolless, speaks = counts["graces"] > 0, facts.text_held or facts.text_begun
+        unpaid = not (toolless or counts["opened"] or facts.prepaid)
+        return {
+            "toolless": toolless,
+            "opens_iteration": unpaid and counts["iterations"] < self.config.limits["iterations"],
+            "has_spoken": toolless and not counts["sends"] and speaks,
+            "only_asked": not facts.after_tools,
+            "on_primary": not counts["fallbacks"],
+            "next_is_wider": self.config.next_is_wider(counts["fallbacks"]),
+        }
+
+    def differences(self, facts: Known, turn: Any) -> dict[str, bool]:
+        """What the turn says of the facts that the model knows by the same names, where it differs."""
+        known = {name: value for name, value in facts._asdict().items() if name in FACTS}
+        known |= self.follows(facts, turn.counters()) | ({facts.ordered: True} if facts.ordered else {})
+        if facts.refused or turn.state == "BuildMessages":  # a switch that was spent is not made, or not yet
+            del known["on_primary"], known["next_is_wider"]
+        return {name: said for name, value in known.items() if (said := FACTS[name](turn)) != value}
+
     # States
 
     def _BuildMessages(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
-        toolless, config = counts["graces"] > 0, self.config
-        opens = not (toolless or counts["opened"] or facts.prepaid) and counts["iterations"] < config.limits["iterations"]
-        speaks = toolless and not counts["sends"] and (facts.text_held or facts.text_begun)
+        config, follows = self.config, self.follows(facts, counts)
+        opens, speaks = follows["opens_iteration"], follows["has_spoken"]
         tiny = 0 <= config.tiny_from <= counts["fallbacks"]
         over = facts.over and config.window and config.compression and not (facts.muted or facts.compaction_blocked)
         possible = {
@@ -154,13 +164,13 @@ class TurnFacts:
         return facts.ordered == "switches" and self.config.window and self.config.chain == "equal"
 
     def _CallLLM(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
-        toolless, event, facts = counts["graces"] > 0, row.event, facts._replace(prepaid=False)
+        follows, event, facts = self.follows(facts, counts), row.event, facts._replace(prepaid=False)
         if event in ("error", "cancelled", "crashed"):
             yield facts
             return
-        if toolless != (event in ("summary", "no_summary")):
+        if follows["toolless"] != (event in ("summary", "no_summary")):
             return
-        if (event == "announced" and facts.after_tools) or (event == "unverified") > facts.unverified:
+        if (event == "announced" and not follows["only_asked"]) or (event == "unverified") > facts.unverified:
             return
         if event == "text" and facts.unverified:
             return
@@ -181,23 +191,23 @@ class TurnFacts:
         return facts._replace(over=over)
 
     def _ClassifyError(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
-        event, toolless, config = row.event, counts["graces"] > 0, self.config
+        event, follows, config = row.event, self.follows(facts, counts), self.config
         if event in ("cancelled", "crashed"):
             yield facts
             return
-        if facts.must not in ("", event) or toolless != (event == "summary_failed"):
+        if facts.must not in ("", event) or follows["toolless"] != (event == "summary_failed"):
             return
         if "fallbacks" in row.spends:
             facts = facts._replace(refreshes=0)  # the next entry has a credential of its own
         if facts.refused and "fallbacks" in row.spends:
             return  # the chain is known to be at its end, whatever its limit was
-        wider, pool = config.next_is_wider(counts["fallbacks"]), config.keys == "pool" and config.limits["rekeys"] > 0
+        wider, pool = follows["next_is_wider"], config.keys == "pool" and config.limits["rekeys"] > 0
         refreshable = config.keys == "refresh" and facts.refreshes < config.limits["rekeys"]
         possible = {
             "repairable": not config.window or counts["repairs"] < 9,
             "bad_key": pool or refreshable,
             "key_limited": pool,
-            "unreachable": not counts["fallbacks"],
+            "unreachable": follows["on_primary"],
             "overflow": config.compression and not wider,
             "outgrown": config.compression and wider,
             "compression_off": not config.compression,
@@ -208,7 +218,7 @@ class TurnFacts:
             yield facts._replace(must="", forced=forced, refreshes=refreshes)
 
     def _Compress(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
-        event, wider = row.event, self.config.next_is_wider(counts["fallbacks"])
+        event, wider = row.event, self.follows(facts, counts)["next_is_wider"]
         if event in ("cancelled", "crashed"):
             yield facts
         elif event == "compressed":

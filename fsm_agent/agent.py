@@ -24,7 +24,7 @@ from fsm_agent.composition.turn_wiring import (
     reopened,
     result_of,
 )
-from fsm_agent.conversation.effects import CloseTurn, OpenTurn
+from fsm_agent.conversation.effects import CloseTurn, Compacted, OpenTurn
 from fsm_agent.conversation.messages import Message, messages_from
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError, SessionBusy, StoreError
@@ -185,22 +185,21 @@ class Agent:
         """
         content, session = _checked_message(user_message), self._session()
         name_after(self._store, session, content)
-        state = self._state(session, content)
-        state.task_id = task_id or str(uuid.uuid4())
-        if conversation_history is not None:
-            state.supplied_history = tuple(messages_from(conversation_history))
+        supplied = None if conversation_history is None else tuple(messages_from(conversation_history))
+        state = self._state(session, content, task_id or str(uuid.uuid4()), supplied)
         performer, log = Performer(self._world, session), self._log(state, session)
         parent = None if self._inherits is None else self._inherits.order.parent_turn
         new = NewTurn(asked_words(content), KIND.table.name, DIGEST, self.settings.model_dump(mode="json"), parent)
 
         def moved(successor: Session) -> None:
-            state.session_id, state.parent_session_id, state.meter = successor.id, successor.parent, successor.meter
+            state.move_to(successor.id, successor.parent)
+            state.accounting.share(successor.meter)
             performer.session = successor
             log.followed(successor)
 
         async def enter() -> Begun:
             begun = await self._store.begin(session, state, log.opened, new, moved)
-            state.wire = performer.session.wire
+            state.share(performer.session.wire)
             performer.prompted(*self._prompt(performer.session, system_message))
             return begun
 
@@ -235,8 +234,8 @@ class Agent:
     def _continued(self, position: Position, session: Session, enter: Callable[[], Awaitable[Begun]]) -> Turn:
         imported = position.turn.imported
         state = continued(position, self.settings)
-        state.attended = self._world.callbacks.has("approval")
-        state.has_memory = self._world.recall.there and not imported  # a memory is not told what a stranger wrote
+        remembers = self._world.recall.there and not imported  # a memory is not told what a stranger wrote
+        state.setup.belong(attended=self._world.callbacks.has("approval"), has_memory=remembers)
         performer = Performer(self._world, session, imported=imported)
         log = self._log(state, session, position.recording)
 
@@ -244,8 +243,8 @@ class Agent:
             begun = await enter()
             joined(state, session, position.in_flight)
             log.opened()  # before: what the agent puts in place of what is stored is a change like others
-            performer.prompted(*((state.system_prompt, ()) if state.seq else self._prompt(session, None)))
-            reopened(state, await performer.reopen(state.runtime), position)
+            performer.prompted(*((state.setup.system_prompt, ()) if state.seq else self._prompt(session, None)))
+            reopened(state, await performer.reopen(state.setup.runtime), position)
             performer.spent_before(state.iterations, children_of(self._store, state.turn_id))
             return begun
 
@@ -287,7 +286,7 @@ class Agent:
             self._store.let_go(holder)
             session.release(claim)
         self.session_id = state.session_id
-        return state.compressions[-1] if state.compressions else None
+        return state.compaction.compressions[-1] if state.compaction.compressions else None
 
     async def _compacted(self, held: Session, focus: str) -> TurnState:
         if left := self._store.unfinished(held.id):
@@ -296,9 +295,10 @@ class Agent:
         try:
             opened = await performer(OpenTurn())
             held.guard.forced()
-            state.runtime, state.auxiliary, state.history = opened.runtime, opened.auxiliary, list(held.rows)
-            state.forced, state.focus = True, focus
-            state.compacted_before = held.guard.done > 0
+            state.setup.reopen(opened)
+            state.load(held.rows)
+            state.compaction.begin(Compacted(held.guard.done))
+            state.compaction.force(focus)
             await drive(STATES["Compress"](state), performer)
             await performer(CloseTurn())
             await self._store.save(held)
@@ -354,13 +354,15 @@ class Agent:
         session.source = session.source or self._source
         return session
 
-    def _state(self, session: Session, content: Any) -> TurnState:
-        return TurnState(
+    def _state(self, session: Session, content: Any, task_id: str = "", supplied: tuple[Message, ...] | None = None) -> TurnState:
+        return TurnState.of(
             turn_id=_turn_id(session),
             session_id=session.id,
             parent_session_id=session.parent,
+            task_id=task_id,
             settings=self.settings,
             user_content=content,
+            supplied_history=supplied,
             runtime=self._world.backends.runtime(),
             attended=self._world.callbacks.has("approval"),
             has_memory=self._world.recall.there,

@@ -23,8 +23,7 @@ from typing import Any, Generic, TypeVar
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.base_turn import BaseTurn, OutcomeName, with_counters
-from fsm_agent.fsm.codec import fields_of
-from fsm_agent.fsm.deltas import restored
+from fsm_agent.fsm.codec import fields_of, restored
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.pause_point import Gate
@@ -240,8 +239,9 @@ def _nothing_more(turn: Any) -> Generator[Any, Any, None]:
 def _checked_type(turn: type[T], others: Collection[str]) -> type[T]:
     if not (isinstance(turn, type) and issubclass(turn, BaseTurn) and dataclasses.is_dataclass(turn)):
         raise ConfigError("this is no class of turns", turn, "a dataclass that inherits from BaseTurn")
+    kind: Any = turn
     try:
-        stored = [one.name for one in fields_of(turn)]
+        stored = [one.name for one in fields_of(kind)]
     except (TypeError, NameError) as error:
         raise ConfigError(
             f"a {turn.__name__} cannot be stored ({error})",

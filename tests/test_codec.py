@@ -30,7 +30,7 @@ from fsm_agent.conversation.effects import (
     Waited,
 )
 from fsm_agent.conversation.messages import Message, ModelReply, ToolCall, Usage
-from fsm_agent.fsm.codec import codec_of, dumps
+from fsm_agent.fsm.codec import PART, STORED, STORED_AS, assembled, codec_of, dumps, fields_of
 from fsm_agent.fsm.deltas import Tracker, applied, difference, patched, restored
 
 VALUES: list[Any] = [
@@ -195,3 +195,91 @@ def test_a_delta_is_as_small_as_the_change() -> None:
     tracker = Tracker(thing)
     thing.parts.append("one more")
     assert tracker.delta() == {"parts": {"kept": 5_000, "added": ["one more"]}}
+
+
+@dataclass(slots=True)
+class Drive:
+    speed: int = 0
+    gears: list[int] = field(default_factory=list)
+    warm: bool = field(default=False, metadata={STORED: False})
+
+
+@dataclass(slots=True)
+class Car:
+    """In two parts, which nobody sees in what is stored."""
+
+    name: str
+    drive: Drive = field(default_factory=Drive, metadata={PART: True})
+    number_of_doors: int = field(default=4, metadata={STORED_AS: "doors"})
+
+
+def test_parts_are_stored_as_if_they_were_not_there() -> None:
+    car = assembled(Car, {"name": "a", "speed": 3, "warm": True, "number_of_doors": 2})
+    assert car == Car("a", Drive(3, [], True), 2)
+    tracker = Tracker(car)
+    assert tracker.start == {"name": "a", "speed": 3, "gears": [], "doors": 2}
+    car.drive.gears.append(1)
+    car.number_of_doors = 5
+    changes = tracker.delta()
+    assert changes == {"gears": {"to": [1]}, "doors": {"to": 5}}
+    assert restored(Car, patched(tracker.start, [changes]), warm=True) == car
+
+
+def test_parts_in_the_field_of_another_dataclass() -> None:
+    codec = codec_of(dict[str, Car])
+    cars = {"a": Car("a", Drive(1))}
+    held = codec.held(cars)
+    assert codec.encode(cars) == {"a": {"name": "a", "speed": 1}}
+    assert codec.decode(codec.encode(cars)) == held == cars
+    cars["a"].drive.gears.append(2)
+    assert held != cars
+
+
+def test_a_dataclass_of_parts_is_made_of_fields_that_it_has() -> None:
+    with pytest.raises(TypeError, match="Car has no field 'wings'"):
+        assembled(Car, {"name": "a", "wings": 2})
+    with pytest.raises(TypeError, match="name"):
+        assembled(Car, {"speed": 2})
+
+
+def test_two_parts_may_not_store_the_same_name() -> None:
+    @dataclass
+    class Tandem:
+        front: Drive = field(default_factory=Drive, metadata={PART: True})
+        back: Drive = field(default_factory=Drive, metadata={PART: True})
+
+    with pytest.raises(TypeError, match="gears, speed"):
+        fields_of(Tandem)
+
+
+class Degrees:
+    """Says itself how it is coded."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Degrees) and self.value == other.value
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"degrees": self.value}
+
+    @classmethod
+    def from_dict(cls, row: dict[str, Any]) -> Degrees:
+        return cls(row["degrees"])
+
+
+@dataclass
+class Weather:
+    outside: Degrees = field(default_factory=lambda: Degrees(20.0))
+
+
+def test_a_class_may_say_itself_how_it_is_coded() -> None:
+    weather = Weather()
+    tracker = Tracker(weather)
+    weather.outside.value = 25.5
+    changes = tracker.delta()
+    assert changes == {"outside": {"to": {"degrees": 25.5}}}
+    assert restored(Weather, patched(tracker.start, [changes])) == weather

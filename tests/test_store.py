@@ -357,7 +357,7 @@ def test_every_snapshot_is_what_the_turn_was(home: Path) -> None:
             snapshot = one.journal.snapshot(turn.id, step.seq)
             assert (snapshot["state"], snapshot["seq"]) == (state.state, step.seq)
             assert {name: snapshot[name] for name in ("iterations", "sent", "visible")} == {
-                "iterations": state.iterations, "sent": state.sent, "visible": state.visible,
+                "iterations": state.iterations, "sent": state.accounting.request_count, "visible": state.call.visible,
             }  # fmt: skip
             assert one.journal.messages(turn.id, step.seq) == [row.to_dict() for row in state.history]
 

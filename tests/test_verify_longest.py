@@ -33,7 +33,7 @@ def real_turn(*, caps: bool) -> TurnState:
     assert limits == {**DEFAULTS, "opened": 1}
     if not caps:
         limits |= {"attempts": UNCOUNTED, "sends": UNCOUNTED}
-    return TurnState(turn_id="t", session_id="s", settings=settings, user_content="hi", runtime=RUNTIME, limits=limits)
+    return TurnState.of(turn_id="t", session_id="s", settings=settings, user_content="hi", runtime=RUNTIME, limits=limits)
 
 
 def entries(turn: TurnLike, table: Table, run: tuple[Row, ...]) -> Tally[str]:

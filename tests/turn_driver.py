@@ -40,7 +40,7 @@ from fsm_agent.testing import (
 )
 from fsm_agent.testing.scripts import PossibleScript
 from fsm_agent_states.table import TURN
-from tests.turn_facts import Config
+from tests.turn_facts import Config, TurnFacts
 
 WINDOW = 32_000
 """Tokens; the threshold is 27,200 of them."""
@@ -234,6 +234,7 @@ class Driver:
         turn = self.agent.start(self._message(), conversation_history=self._history())
         interferer = Interferer(lambda: self.agent.interrupt("stop it"))
         turn.gate.watcher = interferer
+        facts = TurnFacts(self.config)
         look = Look(TURN, turn.gate.turn)  # type: ignore[arg-type]
         for self.at, row in enumerate(script.rows):
             known = turn.snapshot()["counters"]
@@ -242,6 +243,9 @@ class Driver:
             assert step is not None
             assert step.row == row.id, self._told(step, turn, known)
             look.moved(step.event, row)
+            if row.dest != TURN.final:
+                wrong = facts.differences(script.facts[self.at + 1], turn.gate.turn)
+                assert not wrong, f"{wrong} {self._told(step, turn, known)}"
         assert await turn.step() is None
         assert turn.result is not None
         return turn, turn.result

@@ -1,17 +1,21 @@
-"""What the states of the turn remember besides their counters, as far as it decides which events they can report.
+"""What the states of the turn remember besides their counters, as far as it decides which events they can
+report.
 
-The table knows budgets only. That a prompt is over the threshold, that tools were run, or that another key is ready are facts:
-this is the model of them by which scripts for the real states are searched. Every script is then played on the engine, so a
-model that allows too much fails there; what it forbids is listed in ``test_row_coverage``.
+The table knows budgets only. That a prompt is over the threshold, that tools were run, or that another key is
+ready are facts: this is the model of them by which scripts for the real states are searched. Every script is
+then played on the engine, and after each move the facts of the model are compared with those of the turn
+(``fsm_agent_states.logic.facts``), where these have the same names. So a model that is wrong about one, or
+allows too much, fails there; what it forbids is listed in ``test_row_coverage``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fsm_agent.fsm.table import Row
+from fsm_agent_states.logic.facts import FACTS
 
 FIXED = {"rebuilds": 1, "repairs": 10}
 """Limits that no setting changes."""
@@ -20,18 +24,19 @@ MOST_SHRINKS = 3
 
 
 class Known(NamedTuple):
-    """``ordered``: the recovery that the next BuildMessages performs, where it matters. ``must``: the only event of the next
-    ClassifyError. ``over``: the next estimate is over the threshold. ``useless``: compactions held against the next one.
+    """Facts of the turn by their names, and of what is around it. ``ordered``: the fact of the recovery that
+    the next BuildMessages performs, where it matters. ``must``: the only event of the next ClassifyError.
+    ``over``: the next estimate is over the threshold. ``useless``: compactions held against the next one.
     ``solid``: what is large is the newest request, so that no compaction makes it smaller."""
 
-    tooled: bool = False
+    after_tools: bool = False
     tool: str = ""
-    pieces: bool = False
-    prior: bool = False
-    held: bool = False
-    unchecked: bool = False
+    text_begun: bool = False
+    text_prior: bool = False
+    text_held: bool = False
+    text_unchecked: bool = False
     unverified: bool = False
-    again: bool = False
+    answers_errors: bool = False
     ordered: str = ""
     must: str = ""
     refused: bool = False
@@ -41,7 +46,7 @@ class Known(NamedTuple):
     shrunk: int = 0
     judged: bool = True
     useless: int = 0
-    blocked: bool = False
+    compaction_blocked: bool = False
     prepaid: bool = False
     refreshes: int = 0
     solid: bool = False
@@ -49,9 +54,10 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True)
 class Config:
-    """A configuration of the real turn. ``chain``: the windows of the fallbacks (``ring``: the last one leads back to the
-    primary, which is wider). ``keys``: several that rotate, or one that can be refreshed. ``window``: is it known and finite?
-    ``tiny_from``: from this place of the chain on, a local model has too small a window; -1 for nowhere."""
+    """A configuration of the real turn. ``chain``: the windows of the fallbacks (``ring``: the last one leads
+    back to the primary, which is wider). ``keys``: several that rotate, or one that can be refreshed.
+    ``window``: is it known and finite? ``tiny_from``: from this place of the chain on, a local model has too
+    small a window; -1 for nowhere."""
 
     limits: Mapping[str, int]
     chain: Literal["equal", "wider", "ring"] = "equal"
@@ -95,27 +101,47 @@ class TurnFacts:
         """Which of the recoveries that ``row`` spent matters for what the next BuildMessages can report."""
         ordered = ""
         if {"retries", "rebuilds"} & set(row.spends):
-            ordered = "wait"
+            ordered = "waits_at_once"
         elif "empties" in row.spends or (row.event == "compressed" and facts.forced):
-            ordered = "later wait"
+            ordered = "waits_later"
         elif row.event == "bad_key" and "rekeys" in row.spends:
-            ordered = "rekey"
+            ordered = "rekeys"
         elif row.event == "summary_failed" and "fallbacks" in row.spends:
-            ordered = "switch"
+            ordered = "switches"
         return facts._replace(ordered=ordered)
+
+    def follows(self, facts: Known, counts: Mapping[str, int]) -> dict[str, bool]:
+        """Facts of the turn that follow from what the model knows and from the counters."""
+        toolless, speaks = counts["graces"] > 0, facts.text_held or facts.text_begun
+        unpaid = not (toolless or counts["opened"] or facts.prepaid)
+        return {
+            "toolless": toolless,
+            "opens_iteration": unpaid and counts["iterations"] < self.config.limits["iterations"],
+            "has_spoken": toolless and not counts["sends"] and speaks,
+            "only_asked": not facts.after_tools,
+            "on_primary": not counts["fallbacks"],
+            "next_is_wider": self.config.next_is_wider(counts["fallbacks"]),
+        }
+
+    def differences(self, facts: Known, turn: Any) -> dict[str, bool]:
+        """What the turn says of the facts that the model knows by the same names, where it differs."""
+        known = {name: value for name, value in facts._asdict().items() if name in FACTS}
+        known |= self.follows(facts, turn.counters()) | ({facts.ordered: True} if facts.ordered else {})
+        if facts.refused or turn.state == "BuildMessages":  # a switch that was spent is not made, or not yet
+            del known["on_primary"], known["next_is_wider"]
+        return {name: said for name, value in known.items() if (said := FACTS[name](turn)) != value}
 
     # States
 
     def _BuildMessages(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
-        toolless, config = counts["graces"] > 0, self.config
-        opens = not (toolless or counts["opened"] or facts.prepaid) and counts["iterations"] < config.limits["iterations"]
-        speaks = toolless and not counts["sends"] and (facts.held or facts.pieces)
+        config, follows = self.config, self.follows(facts, counts)
+        opens, speaks = follows["opens_iteration"], follows["has_spoken"]
         tiny = 0 <= config.tiny_from <= counts["fallbacks"]
-        over = facts.over and config.window and config.compression and not (facts.muted or facts.blocked)
+        over = facts.over and config.window and config.compression and not (facts.muted or facts.compaction_blocked)
         possible = {
             "crashed": True,
-            "cancelled": facts.ordered != "wait",
-            "cancelled_waiting": facts.ordered in ("wait", "later wait"),
+            "cancelled": facts.ordered != "waits_at_once",
+            "cancelled_waiting": facts.ordered in ("waits_at_once", "waits_later"),
             "failed": self._can_fail(facts, counts),
             "spoken": speaks,
             "starved": opens,
@@ -126,33 +152,33 @@ class TurnFacts:
         if not possible[row.event]:
             return
         if row.event == "failed":
-            must = "rejected" if facts.ordered == "rekey" else "summary_failed"
-            yield facts._replace(must=must, refused=facts.ordered == "switch", ordered="")
+            must = "rejected" if facts.ordered == "rekeys" else "summary_failed"
+            yield facts._replace(must=must, refused=facts.ordered == "switches", ordered="")
             return
-        paid = (opens or facts.prepaid) and row.dest != "CallLLM" and row.event != "starved"
+        paid = (opens or facts.prepaid) and row.event != "starved"
         yield facts._replace(prepaid=paid, forced=False, ordered="", tool="")
 
     def _can_fail(self, facts: Known, counts: Mapping[str, int]) -> bool:
-        if facts.ordered == "rekey":
+        if facts.ordered == "rekeys":
             return self.config.keys == "refresh"
-        return facts.ordered == "switch" and self.config.window and self.config.chain == "equal"
+        return facts.ordered == "switches" and self.config.window and self.config.chain == "equal"
 
     def _CallLLM(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
-        toolless, event = counts["graces"] > 0, row.event
+        follows, event, facts = self.follows(facts, counts), row.event, facts._replace(prepaid=False)
         if event in ("error", "cancelled", "crashed"):
             yield facts
             return
-        if toolless != (event in ("summary", "no_summary")):
+        if follows["toolless"] != (event in ("summary", "no_summary")):
             return
-        if (event == "announced" and facts.tooled) or (event == "unverified") > facts.unverified:
+        if (event == "announced" and not follows["only_asked"]) or (event == "unverified") > facts.unverified:
             return
         if event == "text" and facts.unverified:
             return
         facts = facts._replace(muted=False)
         if event == "cut_text":
-            facts = facts._replace(pieces=True)
+            facts = facts._replace(text_begun=True)
         elif event in ("announced", "unverified"):
-            facts = facts._replace(held=True, pieces=False, unchecked=facts.unchecked or event == "unverified")
+            facts = facts._replace(text_held=True, text_begun=False, text_unchecked=facts.text_unchecked or event == "unverified")
         yield self._read(facts, False)
         if self.config.window and self.config.compression:
             yield self._read(facts, True)
@@ -161,27 +187,27 @@ class TurnFacts:
         """A reply says how large the prompt was, and by that whether the last compaction helped."""
         if facts.shrunk and self.config.window:
             useless = facts.useless + (not facts.judged) if over else 0
-            facts = facts._replace(useless=useless, judged=True, blocked=useless >= 2)
+            facts = facts._replace(useless=useless, judged=True, compaction_blocked=useless >= 2)
         return facts._replace(over=over)
 
     def _ClassifyError(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
-        event, toolless, config = row.event, counts["graces"] > 0, self.config
+        event, follows, config = row.event, self.follows(facts, counts), self.config
         if event in ("cancelled", "crashed"):
             yield facts
             return
-        if facts.must not in ("", event) or toolless != (event == "summary_failed"):
+        if facts.must not in ("", event) or follows["toolless"] != (event == "summary_failed"):
             return
         if "fallbacks" in row.spends:
             facts = facts._replace(refreshes=0)  # the next entry has a credential of its own
         if facts.refused and "fallbacks" in row.spends:
             return  # the chain is known to be at its end, whatever its limit was
-        wider, pool = config.next_is_wider(counts["fallbacks"]), config.keys == "pool" and config.limits["rekeys"] > 0
+        wider, pool = follows["next_is_wider"], config.keys == "pool" and config.limits["rekeys"] > 0
         refreshable = config.keys == "refresh" and facts.refreshes < config.limits["rekeys"]
         possible = {
             "repairable": not config.window or counts["repairs"] < 9,
             "bad_key": pool or refreshable,
             "key_limited": pool,
-            "unreachable": not counts["fallbacks"],
+            "unreachable": follows["on_primary"],
             "overflow": config.compression and not wider,
             "outgrown": config.compression and wider,
             "compression_off": not config.compression,
@@ -192,7 +218,7 @@ class TurnFacts:
             yield facts._replace(must="", forced=forced, refreshes=refreshes)
 
     def _Compress(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
-        event, wider = row.event, self.config.next_is_wider(counts["fallbacks"])
+        event, wider = row.event, self.follows(facts, counts)["next_is_wider"]
         if event in ("cancelled", "crashed"):
             yield facts
         elif event == "compressed":
@@ -207,34 +233,36 @@ class TurnFacts:
             useless = facts.useless + 1
             yield facts._replace(
                 useless=useless,
-                blocked=useless >= 2,
+                compaction_blocked=useless >= 2,
                 muted=facts.muted or not facts.forced,
-                forced=event == "unchanged" and facts.forced,
+                forced=facts.forced,
             )
 
     def _ExecuteTools(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
         event = row.event
-        if facts.again != (event == "answered") and event != "crashed":
+        if facts.answers_errors != (event == "answered") and event != "crashed":
             return
-        ran = facts._replace(tooled=True, pieces=False, prior=False, held=facts.unchecked, again=False)
+        ran = facts._replace(
+            after_tools=True, text_begun=False, text_prior=False, text_held=facts.text_unchecked, answers_errors=False
+        )
         if event == "done":
             yield ran._replace(tool="echo", unverified=False)
-            yield ran._replace(tool="todo", unverified=False, prior=True)
+            yield ran._replace(tool="todo", unverified=False, text_prior=True)
             yield ran._replace(tool="write", unverified=True)
         elif event == "done_free":
             yield ran._replace(tool="execute_code", unverified=False)
         elif event in ("answered", "unknown_tools"):
             yield ran
         else:
-            yield facts._replace(again=row.dest == "ExecuteTools")
+            yield facts._replace(answers_errors=row.dest == "ExecuteTools")
 
     def _EmptyRecovery(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
         event = row.event
-        if facts.pieces:
+        if facts.text_begun:
             possible = event == "streamed"
-        elif facts.prior:
+        elif facts.text_prior:
             possible = event == "prior"
         else:
-            possible = event in (("after_tools", "thought_after_tools") if facts.tooled else ("thought", "nothing"))
+            possible = event in (("after_tools", "thought_after_tools") if facts.after_tools else ("thought", "nothing"))
         if possible or event in ("cancelled", "crashed"):
             yield facts

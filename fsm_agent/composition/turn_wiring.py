@@ -9,7 +9,7 @@ from fsm_agent.conversation.effects import Opened
 from fsm_agent.conversation.exit_reason import ExitReason, Outcome
 from fsm_agent.conversation.result import TurnResult, TurnUsage, VisitedState
 from fsm_agent.errors import ConfigError, StoreError
-from fsm_agent.fsm.deltas import restored
+from fsm_agent.fsm.codec import restored
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.runner import State
@@ -23,7 +23,7 @@ from fsm_agent.sessions.store.rewind.positions import Position
 from fsm_agent.sessions.store.search.indexing import keep_up
 from fsm_agent.sessions.store.transfer.trajectory import save_trajectory
 from fsm_agent.settings.model import Settings, Storage
-from fsm_agent_states.build_messages import build_messages, compose
+from fsm_agent_states.build_messages import build_messages, recompose
 from fsm_agent_states.call_llm import call_llm
 from fsm_agent_states.classify_error import classify_error
 from fsm_agent_states.compress import compress
@@ -36,7 +36,7 @@ from fsm_agent_states.turn import TurnState, limits_of
 
 __all__ = [
     "COUNTERS", "DIGEST", "KIND", "MACHINE", "STATES",
-    "TurnState", "continued", "ending_of", "joined", "recomposed", "reopened", "result_of",
+    "TurnState", "continued", "ending_of", "joined", "recompose", "reopened", "result_of",
 ]  # fmt: skip
 
 STATES: dict[str, State] = {
@@ -82,7 +82,7 @@ def continued(position: Position, live: Settings | None = None) -> TurnState:
         settings=settings,
         history=[row for _, row in position.transcript],
         rows=[row for _, row in position.own],
-        came=TURN.row(position.row) if position.row else None,
+        last_transition=TURN.row(position.row) if position.row else None,
     )
     for name, count in turn.counters().items():
         if not isinstance(count, int) or count < 0:  # below 0 a budget would be larger than its limit
@@ -91,10 +91,10 @@ def continued(position: Position, live: Settings | None = None) -> TurnState:
 
 
 def joined(turn: TurnState, session: Session, in_flight: int) -> None:
-    """The turn goes on in ``session``, which is as the turn left it. ``in_flight``: requests whose end nobody
-    saw."""
-    turn.wire, session.meter = session.wire, turn.meter
-    turn.sent += in_flight
+    """The turn goes on in ``session``, which is as the turn left it. ``in_flight``: requests whose end nobody saw."""
+    turn.share(session.wire)
+    session.meter = turn.accounting.meter
+    turn.accounting.in_flight(in_flight)
 
 
 def _settings(position: Position, live: Settings | None) -> Settings:
@@ -116,45 +116,38 @@ def reopened(turn: TurnState, opened: Opened, position: Position) -> None:
     there, answered = {tool.name for tool in opened.tools}, position.recording.answered()
     gone = [
         replace(tool, approval="ask", effect="unsafe", deferred=True)
-        for tool in turn.tools
+        for tool in turn.setup.tools
         if tool.name in answered and tool.name not in there
     ]
-    turn.runtime, turn.auxiliary, turn.workdir = opened.runtime, opened.auxiliary, opened.workdir
-    turn.tools = (*opened.tools, *gone)
+    turn.setup.reopen(opened, gone)
     if position.turn.imported:
         limits = limits_of(turn.settings, opened.runtime)
-        turn.limits = {name: min(turn.limits.get(name, most), most) for name, most in limits.items()}
-    recomposed(turn)
-
-
-def recomposed(turn: TurnState) -> None:
-    """Make the body of the request again that was about to go out: it follows from the rest, so none is
-    stored."""
-    if turn.request is not None and turn.state in ("CallLLM", "ClassifyError"):
-        turn.request = replace(turn.request, body=compose(turn).body)
+        turn.set_limits({name: min(turn.limits.get(name, most), most) for name, most in limits.items()})
+    recompose(turn)
 
 
 def result_of(turn: TurnState, steps: Sequence[Step], session: Session) -> TurnResult:
     """The one place that makes a ``TurnResult``."""
-    reason = turn.exit or ExitReason.LOCAL_PROCESSING_ERROR
-    outcome, usage = reason.outcome, TurnUsage.of(turn.usage)
+    setup, accounting, recovery, ending = turn.setup, turn.accounting, turn.recovery, turn.ending
+    reason = ending.exit or ExitReason.LOCAL_PROCESSING_ERROR
+    outcome, usage = reason.outcome, TurnUsage.of(accounting.usage)
     session.turns += 1
-    session.usage += turn.usage
-    spent = total_cost(turn.usages, turn.settings.cache.ttl)
+    session.usage += accounting.usage
+    spent = total_cost(accounting.usages, turn.settings.cache.ttl)
     failed = outcome is not Outcome.COMPLETED
     return TurnResult(
-        final_response=turn.final_response,
+        final_response=ending.final_response,
         messages=[row.to_dict() for row in turn.history],
         api_calls=turn.iterations,
-        attempts=turn.sent,
+        attempts=accounting.request_count,
         completed=outcome is Outcome.COMPLETED,
         failed=outcome is Outcome.FAILED,
         partial=outcome is Outcome.PARTIAL,
         interrupted=outcome is Outcome.INTERRUPTED,
         turn_exit_reason=reason,
-        failure_class=turn.failure_class or None if failed else None,
-        error=turn.error or None if failed else None,
-        last_reasoning=turn.last_reasoning,
+        failure_class=recovery.failure_class or None if failed else None,
+        error=recovery.error or None if failed else None,
+        last_reasoning=turn.draft.last_reasoning,
         input_tokens=usage.input,
         output_tokens=usage.output,
         cache_read_tokens=usage.cache_read,
@@ -165,26 +158,26 @@ def result_of(turn: TurnState, steps: Sequence[Step], session: Session) -> TurnR
         total_tokens=usage.total,
         usage_turn=usage,
         usage_session=TurnUsage.of(session.usage),
-        usage_known=bool(turn.usages),
-        last_prompt_tokens=turn.last_prompt_tokens,
+        usage_known=bool(accounting.usages),
+        last_prompt_tokens=accounting.last_prompt_tokens,
         estimated_cost_usd=spent.usd,
         cost_status=spent.status,
         cost_source=spent.source,
-        model=turn.runtime.model,
-        provider=turn.runtime.provider,
-        base_url=turn.runtime.base_url,
-        fallback_activated=turn.fallback_activated,
+        model=setup.runtime.model,
+        provider=setup.runtime.provider,
+        base_url=setup.runtime.base_url,
+        fallback_activated=recovery.fallback_activated,
         session_id=turn.session_id,
         parent_session_id=turn.parent_session_id,
         turn_id=turn.turn_id,
         task_id=turn.task_id,
         response_previewed=reason is ExitReason.PRIOR_CONTENT_USED,
-        response_transformed=turn.response_transformed,
-        interrupt_message=turn.interrupt_message,
-        pending_steer=list(turn.pending_steer),
-        guardrail=turn.guardrails.halted,
-        cleanup_errors=list(turn.cleanup_errors),
-        compressions=list(turn.compressions),
+        response_transformed=ending.response_transformed,
+        interrupt_message=ending.interrupt_message,
+        pending_steer=list(ending.pending_steer),
+        guardrail=turn.tooling.guardrails.halted,
+        cleanup_errors=list(ending.cleanup_errors),
+        compressions=list(turn.compaction.compressions),
         states=[
             *(VisitedState(state=s.source, event=s.event, row=s.row, seconds=s.seconds) for s in steps),
             VisitedState(state="Finalize", event=None, row=None, seconds=0.0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import assert_never
 
 
 class Outcome(StrEnum):
@@ -50,28 +51,46 @@ class ExitReason(StrEnum):
         return _OUTCOMES[self]
 
 
-_COMPLETED = {ExitReason.TEXT_RESPONSE, ExitReason.PRIOR_CONTENT_USED}
-_PARTIAL = {
-    ExitReason.PARTIAL_STREAM_RECOVERY,
-    ExitReason.MAX_ITERATIONS_SUMMARY,
-    ExitReason.BUDGET_EXHAUSTED,
-    ExitReason.LENGTH_EXHAUSTED,
-    ExitReason.THINKING_BUDGET_EXHAUSTED,
-    ExitReason.TRUNCATED_TOOL_CALL,
-    ExitReason.STREAM_DROPPED_TOOL_CALL,
-    ExitReason.INVALID_TOOL_CALLS,
-    ExitReason.SCRATCHPAD_INCOMPLETE,
-    ExitReason.RESPONSES_INCOMPLETE,
-    ExitReason.GUARDRAIL_HALT,
-}
-
-
 def _outcome_of(reason: ExitReason) -> Outcome:
-    if reason in _COMPLETED:
-        return Outcome.COMPLETED
-    if reason in _PARTIAL:
-        return Outcome.PARTIAL
-    return Outcome.INTERRUPTED if reason.value.startswith("interrupted_") else Outcome.FAILED
+    match reason:
+        case ExitReason.TEXT_RESPONSE | ExitReason.PRIOR_CONTENT_USED:
+            return Outcome.COMPLETED
+        case (
+            ExitReason.PARTIAL_STREAM_RECOVERY
+            | ExitReason.MAX_ITERATIONS_SUMMARY
+            | ExitReason.BUDGET_EXHAUSTED
+            | ExitReason.LENGTH_EXHAUSTED
+            | ExitReason.THINKING_BUDGET_EXHAUSTED
+            | ExitReason.TRUNCATED_TOOL_CALL
+            | ExitReason.STREAM_DROPPED_TOOL_CALL
+            | ExitReason.INVALID_TOOL_CALLS
+            | ExitReason.SCRATCHPAD_INCOMPLETE
+            | ExitReason.RESPONSES_INCOMPLETE
+            | ExitReason.GUARDRAIL_HALT
+        ):
+            return Outcome.PARTIAL
+        case (
+            ExitReason.INTERRUPTED_BEFORE_CALL
+            | ExitReason.INTERRUPTED_IN_CALL
+            | ExitReason.INTERRUPTED_IN_BACKOFF
+            | ExitReason.INTERRUPTED_IN_TOOLS
+        ):
+            return Outcome.INTERRUPTED
+        case (
+            ExitReason.EMPTY_EXHAUSTED
+            | ExitReason.CONTENT_POLICY
+            | ExitReason.OVERFLOW_UNCOMPRESSIBLE
+            | ExitReason.COMPRESSION_DISABLED
+            | ExitReason.OUTPUT_CAP
+            | ExitReason.API_RETRIES_EXHAUSTED
+            | ExitReason.NON_RETRYABLE_ERROR
+            | ExitReason.LOCAL_PROCESSING_ERROR
+            | ExitReason.RUNTIME_CONTEXT_TOO_SMALL
+            | ExitReason.ATTEMPT_CAP_REACHED
+        ):
+            return Outcome.FAILED
+        case _:
+            assert_never(reason)
 
 
 _OUTCOMES = {reason: _outcome_of(reason) for reason in ExitReason}

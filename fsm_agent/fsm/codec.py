@@ -1,12 +1,17 @@
 """Typed values as JSON values and back: what a journal writes is read again as what it was.
 
-A codec is made once for an annotation: dataclasses become objects of their fields that are not at their default, members
-of a union of dataclasses say which one they are under ``"is"``, tuples and frozen sets become lists, enums their value. A
-``Message`` is a row by its ``to_dict``. What is annotated ``Any`` or as a mapping of ``Any`` must be JSON already.
+A codec is made once for an annotation: dataclasses become objects of their fields that are not at their
+default, members of a union of dataclasses say which one they are under ``"is"``, tuples and frozen sets
+become lists, enums their value. A class with ``to_dict`` and ``from_dict`` is coded by these. What is
+annotated ``Any`` or as a mapping of ``Any`` must be JSON already.
+
+A dataclass may be made of parts, which are dataclasses too: they order the code, and what is stored does not
+show them.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import enum
 import functools
@@ -18,11 +23,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fsm_agent.conversation.messages import Message
-
 Coder = Callable[[Any], Any]
+
+# Keys of a field's metadata
+
 STORED = "stored"
-"""Key of a field's metadata; ``False`` keeps the field out of what is stored."""
+"""``False`` keeps the field out of what is stored."""
+STORED_AS = "stored as"
+"""The name under which the field is stored, where that is not its own."""
+PART = "part"
+"""``True``: the field is a part. Its fields are stored as fields of the dataclass that it belongs to."""
 
 
 def _same(value: Any) -> Any:
@@ -31,8 +41,9 @@ def _same(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """``encode`` to JSON values, ``decode`` from them. ``frozen``: a value of this type never changes, so the same object
-    is the same value. ``held``: what a later value is compared with, a copy for a type whose values do change."""
+    """``encode`` to JSON values, ``decode`` from them. ``frozen``: a value of this type never changes, so the
+    same object is the same value. ``held``: what a later value is compared with, a copy for a type whose
+    values do change."""
 
     encode: Coder
     decode: Coder
@@ -65,8 +76,9 @@ def codec_of(annotation: Any) -> Codec:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return codec_of(arguments[0])
-    if annotation is Message:
-        return Codec(Message.to_dict, Message.from_dict)
+    if hasattr(annotation, "to_dict") and hasattr(annotation, "from_dict"):
+        frozen = _is_frozen(annotation)
+        return Codec(annotation.to_dict, annotation.from_dict, frozen, _same if frozen else copy.deepcopy)
     if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
         return _of_dataclass(annotation)
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
@@ -162,40 +174,81 @@ def _optional(codec: Codec) -> Codec:
 
 @dataclass(frozen=True, slots=True)
 class FieldCodec:
-    """One stored field of a dataclass. ``default`` is left out of what is written; ``MISSING`` when there is none."""
+    """One stored field of a dataclass: ``name`` as it is stored, ``path`` as it is reached, with a dot behind
+    each part. ``default`` is left out of what is written; ``MISSING`` when there is none."""
 
     name: str
+    path: str
     codec: Codec
     default: Any
 
 
-def fields_of(kind: type[Any]) -> tuple[FieldCodec, ...]:
-    """The stored fields of a dataclass in order, with their codecs."""
-    if kind not in _FIELDS:
-        _FIELDS[kind] = tuple(_stored_fields(kind))
-    return _FIELDS[kind]
+@functools.cache
+def fields_of(kind: type) -> tuple[FieldCodec, ...]:
+    """The stored fields of a dataclass and of its parts in order, with their codecs. Raises ``TypeError``
+    when two of them have the same name."""
+    found = tuple(_stored_fields(kind, ""))
+    names = [field.name for field in found]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise TypeError(f"{kind.__name__} has parts with fields of the same name: {', '.join(sorted(twice))}")
+    return found
 
 
-_FIELDS: dict[type[Any], tuple[FieldCodec, ...]] = {}
-
-
-def _stored_fields(kind: type[Any]) -> Iterator[FieldCodec]:
+def _stored_fields(kind: type, prefix: str) -> Iterator[FieldCodec]:
     hints = typing.get_type_hints(kind)
     for field in dataclasses.fields(kind):
-        if field.metadata.get(STORED, True) is True:
+        path = prefix + field.name
+        if field.metadata.get(PART):
+            yield from _stored_fields(hints[field.name], f"{path}.")
+        elif field.metadata.get(STORED, True) is True:
             default = field.default
             if field.default_factory is not dataclasses.MISSING:
                 default = field.default_factory()
-            yield FieldCodec(field.name, codec_of(hints[field.name]), default)
+            yield FieldCodec(field.metadata.get(STORED_AS, field.name), path, codec_of(hints[field.name]), default)
 
 
 @functools.cache
-def values_of(kind: type[Any]) -> Callable[[Any], tuple[Any, ...]]:
+def values_of(kind: type) -> Callable[[Any], tuple[Any, ...]]:
     """What reads the stored fields of such a dataclass, in the order of ``fields_of``."""
-    names = [field.name for field in fields_of(kind)]
-    if len(names) > 1:
-        return operator.attrgetter(*names)
-    return lambda value: tuple(getattr(value, name) for name in names)
+    paths = [field.path for field in fields_of(kind)]
+    if len(paths) > 1:
+        return operator.attrgetter(*paths)
+    return lambda value: tuple(operator.attrgetter(path)(value) for path in paths)
+
+
+@functools.cache
+def parts_of(kind: type) -> Mapping[str, type]:
+    """The parts of a dataclass by the names of their fields."""
+    hints = typing.get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.metadata.get(PART)}
+
+
+@functools.cache
+def _places(kind: type) -> Mapping[str, tuple[str, str]]:
+    """By each name that a value may be given under, stored ones included: its part ("" for none), and its
+    name there."""
+    found = {name: (part, name) for part, holder in parts_of(kind).items() for name in _places(holder)}
+    for field in dataclasses.fields(kind):
+        found[field.name] = found[field.metadata.get(STORED_AS, field.name)] = "", field.name
+    return found
+
+
+def assembled(kind: type, values: Mapping[str, Any]) -> Any:
+    """Make a dataclass from values by name, stored or not, of whichever part each of them is. Raises
+    ``TypeError`` for a name that it does not have and for a value that is missing."""
+    places = _places(kind)
+    own: dict[str, Any] = {}
+    of_parts: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        if name not in places:
+            raise TypeError(f"{kind.__name__} has no field {name!r}")
+        part, field = places[name]
+        (of_parts.setdefault(part, {}) if part else own)[field] = value
+    return kind(**own, **{part: assembled(parts_of(kind)[part], inner) for part, inner in of_parts.items()})
+
+
+def _is_frozen(kind: type) -> bool:
+    return dataclasses.is_dataclass(kind) and bool(kind.__dataclass_params__.frozen)  # type: ignore[attr-defined]
 
 
 def _of_dataclass(kind: type) -> Codec:
@@ -207,13 +260,18 @@ def _of_dataclass(kind: type) -> Codec:
                 out[field.name] = field.codec.encode(found)
         return out
 
-    def decode(value: Mapping[str, Any]) -> Any:
-        codecs = {field.name: field.codec for field in fields_of(kind)}
-        return kind(**{name: codecs[name].decode(one) for name, one in value.items() if name in codecs})
-
     def held(value: Any) -> Any:
-        copies = {f.name: f.codec.held(getattr(value, f.name)) for f in fields_of(kind) if f.codec.held is not _same}
+        own = {field.path: field.codec for field in fields_of(kind) if "." not in field.path}
+        codecs = own | {name: codec_of(part) for name, part in parts_of(kind).items()}
+        copies = {name: one.held(getattr(value, name)) for name, one in codecs.items() if one.held is not _same}
         return dataclasses.replace(value, **copies)
 
-    frozen = bool(kind.__dataclass_params__.frozen)  # type: ignore[attr-defined]
-    return Codec(encode, decode, frozen, _same if frozen else held)
+    frozen = _is_frozen(kind)
+    return Codec(encode, lambda value: restored(kind, value), frozen, _same if frozen else held)
+
+
+def restored(kind: type, stored: Mapping[str, Any], **given: Any) -> Any:
+    """A dataclass from what is stored of it; what it does not know is passed over. ``given`` are the fields
+    that are not stored, or others than stored."""
+    codecs = {field.name: field.codec for field in fields_of(kind)}
+    return assembled(kind, {name: codecs[name].decode(one) for name, one in stored.items() if name in codecs} | given)

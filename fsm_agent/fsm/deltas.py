@@ -1,8 +1,8 @@
 """What changed in a turn since the last move, as JSON values: small, however long the turn has become.
 
-A snapshot is an object of fields. ``Tracker.delta`` gives what of it changed; ``patched`` puts deltas on top of each other, so
-that the snapshot at any move is the sum of those before. A changed list is written as what was cut and what was added, a changed
-object as its changed keys.
+A snapshot is an object of fields. ``Tracker.delta`` gives what of it changed; ``patched`` puts deltas on top
+of each other, so that the snapshot at any move is the sum of those before. A changed list is written as what
+was cut and what was added, a changed object as its changed keys.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from fsm_agent.fsm.codec import fields_of, values_of
+from fsm_agent.fsm.codec import fields_of, restored, values_of
+
+__all__ = ["Tracker", "applied", "difference", "patched", "restored"]
 
 KEPT, ADDED, SET, GONE, IN = "kept", "added", "set", "gone", "in"
 
 
 def difference(before: Any, after: Any) -> Any:
-    """``after`` as a change of ``before``: ``{"to": …}`` for a new value, else what to add to a list, or what to set, drop and
-    change in an object."""
+    """``after`` as a change of ``before``: ``{"to": …}`` for a new value, else what to add to a list, or what
+    to set, drop and change in an object."""
     if isinstance(before, list) and isinstance(after, list):
         kept = _common(before, after)
         if kept:
@@ -65,8 +67,8 @@ def _common(before: list[Any], after: list[Any]) -> int:
 
 
 class Tracker:
-    """Remembers a dataclass as it was last seen, and says what of it is different now. Only what changed is written; the rest
-    costs a comparison."""
+    """Remembers a dataclass as it was last seen, and says what of it is different now. Only what changed is
+    written; the rest costs a comparison."""
 
     def __init__(self, turn: Any) -> None:
         kind: type = type(turn)
@@ -88,10 +90,3 @@ class Tracker:
             if after != before:
                 changed[name] = difference(before, after)
         return changed
-
-
-def restored(kind: type, snapshot: Mapping[str, Any], **given: Any) -> Any:
-    """A dataclass from its snapshot; ``given`` are the fields that are not stored, or others than stored."""
-    codecs = {field.name: field.codec for field in fields_of(kind)}
-    values = {name: codecs[name].decode(value) for name, value in snapshot.items() if name in codecs}
-    return kind(**(values | given))

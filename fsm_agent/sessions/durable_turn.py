@@ -68,10 +68,12 @@ class DurableTurn(Stepping, Generic[Result]):
             with self._session.step(self._claim):
                 happened = await self._happening()
         except BaseException:
-            if self._holding:
+            held = self._holding
+            if held:
                 self._tenancy.leave()
-                self.gate.closed(ended=False)
             self._let_go()
+            if held:  # only now: who hears of it may take the turn up at once
+                self.gate.closed(ended=False)
             raise
         finally:
             CURRENT.reset(here)

@@ -1,92 +1,91 @@
-"""BuildMessages: perform the recovery that was ordered, then compose the request. The only door to the model."""
+"""BuildMessages: perform the recovery that was ordered, then compose the request. The only door to the
+model."""
 
 from __future__ import annotations
 
-from fsm_agent.conversation.effects import CheckSignals, ModelRequest, Signals, Tell
-from fsm_agent.conversation.token_meter import fits_at_all, threshold
+from dataclasses import replace
+from typing import Literal
+
+from fsm_agent.conversation.effects import CheckSignals, ModelRequest, Tell
 from fsm_agent.conversation.wire import Ask, View, format_of
+from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.recover import recover
 from fsm_agent_states.logic.scaffolds import last_word
-from fsm_agent_states.protocol import Yields
+from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
 
+Event = Literal["built", "oversized", "starved", "spoken", "window_too_small", "failed", "cancelled_waiting", "cancelled"]
 
-def build_messages(turn: TurnState) -> Yields:
+
+def build_messages(turn: TurnState) -> Asks[Event]:
     """Reports ``built`` or ``oversized``; or why no request can go out."""
-    opens = _opens_iteration(turn)
-    signals: Signals = yield CheckSignals(charge=opens)
-    turn.prepaid = turn.prepaid or (opens and not signals.starved)
+    call, opens = turn.call, facts.opens_iteration(turn)
+    signals = yield from check_signals(turn, CheckSignals(charge=opens))
+    call.prepaid = call.prepaid or (opens and not signals.starved)
     if signals.interrupted:
-        turn.interrupt_message = signals.message
-        return "cancelled_waiting" if turn.spent & {"retries", "rebuilds"} else "cancelled"
+        return "cancelled_waiting" if facts.waits_at_once(turn) else "cancelled"
     if event := (yield from recover(turn)):
         return event
-    if turn.toolless and turn.block.sends == 0 and (turn.held or turn.fragments):
+    if facts.has_spoken(turn):
         return "spoken"
-    if signals.starved and not turn.toolless:
+    if signals.starved and not facts.toolless(turn):
         return "starved"
-    if turn.stepped == turn.iterations and not turn.block.opened and not turn.toolless:
-        turn.stepped += 1
-        yield Tell("step", (turn.iterations + 1, tuple(turn.last_round)))
-    turn.request = compose(turn)
-    return _size_event(turn, turn.request)
-
-
-def _opens_iteration(turn: TurnState) -> bool:
-    """Will the request be charged as a new iteration? Once charged it stays paid until it is sent."""
-    return not turn.block.opened and not turn.prepaid and not turn.toolless and turn.iterations < turn.limit("iterations")
+    if call.stepped == turn.iterations and not turn.block.opened and not facts.toolless(turn):
+        call.stepped += 1
+        yield Tell("step", (turn.iterations + 1, tuple(turn.tooling.last_round)))
+    call.request = compose(turn)
+    if facts.window_too_small(turn):
+        return "window_too_small"
+    return "oversized" if facts.compactable(turn) and facts.over_threshold(turn, call.request.estimate) else "built"
 
 
 def compose(turn: TurnState) -> ModelRequest:
     """The request as a pure function of history, runtime and scaffolding."""
-    scaffold = (*turn.scaffold, last_word(turn)) if turn.toolless else turn.scaffold
-    prompt = "\n\n".join(text.strip() for text in (turn.system_prompt, turn.ephemeral_prompt) if text.strip())
-    view = View.of(turn.runtime, turn.repairs_done, turn.settings.cache.ttl)
+    setup, recovery, toolless = turn.setup, turn.recovery, facts.toolless(turn)
+    scaffold = (*recovery.scaffold, last_word(turn)) if toolless else recovery.scaffold
+    prompt = "\n\n".join(text.strip() for text in (setup.system_prompt, setup.ephemeral_prompt) if text.strip())
+    view = View.of(setup.runtime, recovery.repairs_done, turn.settings.cache.ttl)
     messages = turn.wire.messages(prompt, turn.history, scaffold, view)
     ask = Ask(
-        turn.runtime,
+        setup.runtime,
         prompt,
-        tools=_tools(turn) if turn.tools and not turn.toolless else None,
+        tools=_tools(turn) if setup.tools and not toolless else None,
         output_cap=output_cap(turn),
-        raised=turn.output_cap is None and turn.settings.max_output_tokens is None,
+        raised=recovery.output_cap is None and turn.settings.max_output_tokens is None,
         temperature=turn.settings.temperature,
-        effort=None if "thinking_signature" in turn.repairs_done else turn.settings.reasoning_effort,
+        effort=None if "thinking_signature" in recovery.repairs_done else turn.settings.reasoning_effort,
         ttl=turn.settings.cache.ttl,
     )
-    body = format_of(turn.runtime.api_mode).body(ask, messages)
+    body = format_of(setup.runtime.api_mode).body(ask, messages)
     chars = len(body) - turn.wire.image_bytes
-    return ModelRequest(body, turn.runtime.streaming, turn.toolless, estimate=turn.meter.estimate(chars), chars=chars)
+    return ModelRequest(body, setup.runtime.streaming, toolless, estimate=turn.accounting.meter.estimate(chars), chars=chars)
+
+
+def recompose(turn: TurnState) -> None:
+    """Make the body of the request again that was about to go out: it follows from the rest, so none is
+    stored."""
+    if turn.call.request is not None and turn.state in ("CallLLM", "ClassifyError"):
+        turn.call.request = replace(turn.call.request, body=compose(turn).body)
 
 
 def _tools(turn: TurnState) -> bytes:
     """The tool list, written once for each shape it had in this turn."""
-    shape = f"{turn.runtime.api_mode} {'grammar' in turn.repairs_done}"
-    if shape not in turn.tools_written:
-        turn.tools_written[shape] = format_of(turn.runtime.api_mode).tools(
-            [tool for tool in turn.tools if not tool.deferred], turn.repairs_done
-        )
-    return turn.tools_written[shape]
+    setup, repairs = turn.setup, turn.recovery.repairs_done
+    shape = f"{setup.runtime.api_mode} {'grammar' in repairs}"
+    if shape in setup.tools_written:
+        return setup.tools_written[shape]
+    listed = [tool for tool in setup.tools if not tool.deferred]
+    return setup.keep_written(shape, format_of(setup.runtime.api_mode).tools(listed, repairs))
 
 
 def output_cap(turn: TurnState) -> int | None:
-    """Tokens that the reply may have: what a refusal named, else twice as many for each truncation, else as configured."""
+    """Tokens that the reply may have: what a refusal named, else twice as many for each truncation, else as
+    configured."""
     configured, length = turn.settings.max_output_tokens, turn.settings.length
-    if turn.output_cap is not None:
-        return turn.output_cap
+    if turn.recovery.output_cap is not None:
+        return turn.recovery.output_cap
     if not turn.continuations:
         return configured
     base = configured or length.cap_base
     doubled: int = base * 2**turn.continuations
     return min(doubled, max(length.cap_max, base))
-
-
-def _size_event(turn: TurnState, request: ModelRequest) -> str:
-    window, compression = turn.runtime.window, turn.settings.compression
-    if window is None:
-        return "built"
-    fixed = len(turn.system_prompt) + len(turn.rows[0].text) + max(map(len, turn.tools_written.values()), default=0)
-    if turn.runtime.local and not fits_at_all(fixed, window):
-        return "window_too_small"
-    if not compression.enabled or turn.compaction_blocked or turn.meter.muted or len(turn.history) < 2:
-        return "built"
-    return "oversized" if request.estimate >= threshold(window, compression) else "built"

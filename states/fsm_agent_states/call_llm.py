@@ -2,65 +2,78 @@
 
 from __future__ import annotations
 
+from typing import Literal, assert_never
+
 from fsm_agent.conversation.effects import CallModel, Cancelled, Compacted, Failure, ModelRequest, NoteCompaction
 from fsm_agent.conversation.messages import ModelReply
-from fsm_agent.conversation.token_meter import threshold
-from fsm_agent_states.logic.triage import triage
-from fsm_agent_states.protocol import Steps, Yields
+from fsm_agent_states.logic import facts
+from fsm_agent_states.logic.triage import ReplyKind, spoken_in, triage
+from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.turn import TurnState
 
+Event = Literal[ReplyKind, "error", "cancelled"]
 
-def call_llm(turn: TurnState) -> Yields:
+
+def call_llm(turn: TurnState) -> Asks[Event]:
     """Reports what kind of reply came, ``error``, or ``cancelled``."""
-    request = turn.request
-    assert request is not None, "BuildMessages is the only door to CallLLM"
-    turn.prepaid = False
+    request, draft = turn.call.going_out(), turn.draft
     reply: ModelReply | Failure | Cancelled = yield CallModel(
         request,
         stale_after=turn.stale_after(request),
         total=turn.settings.timeout.total,
-        paragraph=turn.needs_break,
+        paragraph=draft.needs_break,
     )
-    if isinstance(reply, ModelReply) or reply.sent:
-        turn.sent += 1
-    turn.account(reply.usage)
+    turn.accounting.charge(reply, turn.setup.runtime)
     match reply:
         case Cancelled():
-            turn.partial, turn.thoughts = "".join(turn.fragments) + reply.text, reply.reasoning
-            turn.last_reasoning = reply.reasoning or turn.last_reasoning
+            turn.call.was_cancelled(reply)
+            draft.partial = draft.begun + reply.text
+            draft.last_reasoning = reply.reasoning or draft.last_reasoning
             return "cancelled"
         case Failure():
-            turn.failure = reply
+            turn.recovery.fail(reply)
             return "error"
     yield from _read(turn, reply, request)
-    turn.reply, turn.failure_class, turn.error = reply, "", ""
-    event = triage(turn, reply)
-    _gather(turn, event)
-    return event
+    said = spoken_in(reply)
+    turn.call.came_back(reply, said.visible, said.thoughts)
+    turn.recovery.succeed()
+    draft.last_reasoning = said.thoughts or draft.last_reasoning
+    kind = triage(turn, reply, said)
+    if isinstance(kind, Failure):
+        turn.recovery.fail(kind)
+        return "error"
+    _gather(turn, kind)
+    return kind
 
 
-def _read(turn: TurnState, reply: ModelReply, request: ModelRequest) -> Steps:
-    """A real count of prompt tokens replaces the estimate from here on, and says whether the last compaction helped."""
-    turn.needs_break, turn.meter.muted = False, False
+def _read(turn: TurnState, reply: ModelReply, request: ModelRequest) -> Asks[None]:
+    """A real count of prompt tokens replaces the estimate from here on, and says whether the last compaction
+    helped."""
+    turn.draft.needs_break = False
+    turn.accounting.mute(False)
     if reply.usage is None or not reply.usage.prompt:
         return
-    turn.last_prompt_tokens = reply.usage.prompt
-    turn.meter.read(reply.usage.prompt, request.chars)
-    window = turn.runtime.window
-    if window is not None and turn.compacted_before:
-        over = reply.usage.prompt >= threshold(window, turn.settings.compression)
-        noted: Compacted = yield NoteCompaction("read", over=over)
-        turn.compaction_blocked = noted.blocked
+    turn.accounting.read(reply.usage.prompt, request)
+    if turn.setup.runtime.window is not None and facts.compacted_before(turn):
+        noted: Compacted = yield NoteCompaction("read", over=facts.over_threshold(turn, reply.usage.prompt))
+        turn.compaction.judge(noted)
 
 
-def _gather(turn: TurnState, event: str) -> None:
+def _gather(turn: TurnState, kind: ReplyKind) -> None:
     """Keep the text that later replies continue, and what the turn answers with."""
-    if event == "cut_text":
-        turn.fragments.append(turn.visible)
-    elif event in ("text", "summary"):
-        turn.answer = "".join(turn.fragments) + turn.visible
-    elif event in ("announced", "unverified"):
-        turn.held, turn.fragments = "".join(turn.fragments) + turn.visible, []
-        turn.unchecked = turn.held if event == "unverified" else turn.unchecked
-    elif event == "incomplete" and turn.visible.strip():
-        turn.partial, turn.needs_break = turn.visible, True
+    draft, visible = turn.draft, turn.call.visible
+    match kind:
+        case "cut_text":
+            draft.fragments.append(visible)
+        case "text" | "summary":
+            draft.answer = draft.begun + visible
+        case "announced" | "unverified":
+            draft.held, draft.fragments = draft.begun + visible, []
+            draft.unchecked = draft.held if kind == "unverified" else draft.unchecked
+        case "incomplete":
+            if visible.strip():
+                draft.partial, draft.needs_break = visible, True
+        case "tools" | "blank" | "dropped_call" | "cut_call" | "open_scratchpad" | "all_thinking" | "no_summary":
+            pass  # there is no text, or it belongs to calls
+        case _:
+            assert_never(kind)

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from typing import Literal
 
-from fsm_agent.conversation.effects import CheckSignals, Failure, Signals
+from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.token_meter import LEAST_REPLY
-from fsm_agent.support.texts import one_line
+from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.detect import Size, detect, status_of
 from fsm_agent_states.logic.limits import output_cap_from
-from fsm_agent_states.protocol import Yields
+from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
+
+Family = Literal[
+    "repairable", "bad_key", "key_limited", "limited", "overloaded", "unreachable", "server_error", "overflow", "outgrown",
+    "rejected", "refused", "fatal", "cap_unknown", "compression_off", "crashed",
+]  # fmt: skip
+"""Of failures by their remedies; for a bug of ours it is the event that every state has for one."""
+Event = Literal[Family, "summary_failed", "cancelled"]
 
 REPAIRS = {
     "thinking_signature": "thinking_signature",
@@ -27,7 +35,7 @@ REPAIRS = {
 TIER_WINDOW = 200_000
 """Tokens that an account without the long-context tier may send; believed for the turn, not saved."""
 
-FAMILIES = {
+FAMILIES: Mapping[str, Family] = {
     "content_policy": "refused",
     "upstream_rate_limit": "limited",
     "invalid_response": "limited",
@@ -42,34 +50,30 @@ FAMILIES = {
 """Error classes whose remedies depend on nothing else. What is in no table is ``rejected``."""
 
 
-def classify_error(turn: TurnState) -> Yields:
+def classify_error(turn: TurnState) -> Asks[Event]:
     """Reports the family of the failure, or ``cancelled``."""
-    failure = turn.failure
+    failure = turn.recovery.failure
     assert failure is not None, "ClassifyError is entered with a failure"
-    signals: Signals = yield CheckSignals()
-    if signals.interrupted:
-        turn.interrupt_message = signals.message
+    if (yield from check_signals(turn)).interrupted:
         return "cancelled"
-    found = detect(failure, _size(turn), turn.runtime.error_rows)
-    turn.failure_class = found.name
-    turn.error = one_line(failure.message)
-    turn.trace.append(f"{found.name}: {turn.error}")
-    if turn.toolless and found.name != "local_bug":
+    found = detect(failure, _size(turn), turn.setup.runtime.error_rows)
+    turn.recovery.explain(found.name, failure.message)
+    if facts.toolless(turn) and found.name != "local_bug":
         return "summary_failed"
     return family(turn, failure, found.name)
 
 
 def _size(turn: TurnState) -> Size:
-    tokens = turn.request.estimate if turn.request else 0
-    return Size(tokens, len(turn.history), turn.runtime.window, thinks=turn.runtime.stale_floor > 0)
+    runtime = turn.setup.runtime
+    return Size(turn.call.estimate, len(turn.history), runtime.window, thinks=runtime.stale_floor > 0)
 
 
-def family(turn: TurnState, failure: Failure, name: str) -> str:
+def family(turn: TurnState, failure: Failure, name: str) -> Family:
     """The event of one error class, given what could still be done about it."""
     if name in FAMILIES:
         return FAMILIES[name]
     if name == "unicode":
-        return _repairable(turn, "surrogates" if "surrogates" not in turn.repairs_done else "ascii")
+        return _repairable(turn, "surrogates" if "surrogates" not in turn.recovery.repairs_done else "ascii")
     if name in REPAIRS:
         return _repairable(turn, REPAIRS[name])
     if name == "output_cap":
@@ -81,18 +85,18 @@ def family(turn: TurnState, failure: Failure, name: str) -> str:
     if name in ("auth", "auth_permanent", "billing"):
         return _bad_key(failure, name)
     if name == "timeout":
-        return "unreachable" if turn.runtime.primary and not turn.runtime.aggregator else "overloaded"
+        return "unreachable" if facts.on_primary(turn) else "overloaded"
     return "rejected"
 
 
-def _repairable(turn: TurnState, repair: str) -> str:
-    if repair in turn.repairs_done:
+def _repairable(turn: TurnState, repair: str) -> Family:
+    if repair in turn.recovery.repairs_done:
         return "rejected"
-    turn.pending_repair = repair
+    turn.recovery.order(repair)
     return "repairable"
 
 
-def _bad_key(failure: Failure, name: str) -> str:
+def _bad_key(failure: Failure, name: str) -> Family:
     """A 403 means no entitlement: neither a refresh nor another token of the same account helps."""
     if status_of(failure) == 403 and name == "auth":
         return "rejected"
@@ -100,25 +104,24 @@ def _bad_key(failure: Failure, name: str) -> str:
     return "bad_key" if refreshable or failure.other_keys else "rejected"
 
 
-def _overflow(turn: TurnState, name: str) -> str:
+def _overflow(turn: TurnState, name: str) -> Family:
     if not turn.settings.compression.enabled:
         return "compression_off"
-    turn.forced = True
+    turn.compaction.force()
     if name == "long_context_tier":
-        turn.runtime = replace(turn.runtime, window=min(turn.runtime.window or TIER_WINDOW, TIER_WINDOW))
-    return "outgrown" if turn.runtime.next_is_wider else "overflow"
+        turn.setup.narrow(TIER_WINDOW)
+    return "outgrown" if facts.next_is_wider(turn) else "overflow"
 
 
-def _output_cap(turn: TurnState, failure: Failure) -> str:
-    estimate = turn.request.estimate if turn.request else 0
-    cap = output_cap_from(failure.detail, turn.runtime.window, estimate)
+def _output_cap(turn: TurnState, failure: Failure) -> Family:
+    recovery = turn.recovery
+    cap = output_cap_from(failure.detail, turn.setup.runtime.window, turn.call.estimate)
     if cap is None:
         return "cap_unknown"
     if cap < LEAST_REPLY:  # the prompt fills the window: no cap leaves room for an answer
-        turn.failure_class = "context_overflow"
-        return _overflow(turn, turn.failure_class)
-    if turn.output_cap is not None and cap >= turn.output_cap:
+        recovery.classify("context_overflow")
+        return _overflow(turn, recovery.failure_class)
+    if recovery.output_cap is not None and cap >= recovery.output_cap:
         return "rejected"
-    turn.output_cap = cap
-    turn.pending_repair = "output_cap"
+    recovery.order_cap(cap)
     return "repairable"

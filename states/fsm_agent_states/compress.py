@@ -1,55 +1,46 @@
 """Compress: make the conversation shorter, or say that it cannot be done. Progress is a fact, never assumed.
 
-A compaction that we wish for protects what the settings say. When the provider has refused the request and no wider model is
-next, it protects less and less (``fsm_agent.conversation.compaction.protect``), as far as the refusal asks for, and the last time
-that the call block allows as far as it goes: only system prompt, tools and the newest request that do not fit alone end the turn.
+A compaction that we wish for protects what the settings say. When the provider has refused the request and no
+wider model is next, it protects less and less (``fsm_agent.conversation.compaction.protect``), as far as the
+refusal asks for, and the last time that the call block allows as far as it goes: only system prompt, tools
+and the newest request that do not fit alone end the turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from dataclasses import replace
-from typing import Any
+from typing import Literal
 
 from fsm_agent.conversation.compaction import Plan, Protection, assembled, insisted, planned, pruned
 from fsm_agent.conversation.compaction.carry import carried_todos
 from fsm_agent.conversation.compaction.cut import cut_row, is_longer, whole
 from fsm_agent.conversation.compaction.divide import size_of
 from fsm_agent.conversation.compaction.prune import without_images
-from fsm_agent.conversation.effects import (
-    CheckSignals,
-    Compacted,
-    NoteCompaction,
-    Replaced,
-    ReplaceHistory,
-    Request,
-    Saved,
-    Signals,
-    Spill,
-    Tell,
-)
+from fsm_agent.conversation.effects import Compacted, NoteCompaction, Replaced, ReplaceHistory, Saved, Spill, Tell
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.token_meter import ASSUMED_WINDOW, threshold
-from fsm_agent.conversation.wire import CHARS_PER_TOKEN, WireCopy
+from fsm_agent.conversation.wire import CHARS_PER_TOKEN
 from fsm_agent.support.texts import shorten
+from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.limits import believe_window
 from fsm_agent_states.logic.refusal import hopeless, insists, room_left
 from fsm_agent_states.logic.summarise import Summary, preserved, summarise
-from fsm_agent_states.protocol import Yields
+from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
+
+Event = Literal["compressed", "unchanged", "stuck", "outgrown", "cancelled"]
 
 LEAST_GAIN = 1_000
 """Characters less with which a request that was refused is worth another try, however long it is."""
 
 
-def compress(turn: TurnState) -> Yields:
+def compress(turn: TurnState) -> Asks[Event]:
     """Reports ``compressed``; else ``unchanged`` when it was only our wish, ``stuck`` or ``outgrown`` when
     forced."""
-    signals: Signals = yield CheckSignals()
+    signals = yield from check_signals(turn)
     if signals.interrupted:
-        turn.interrupt_message = signals.message
         return "cancelled"
-    if turn.forced:
+    if facts.forced(turn):
         believe_window(turn)
     before = size_of(turn.history)
     plan, summary = _plan(turn, before), Summary()
@@ -68,7 +59,7 @@ def compress(turn: TurnState) -> Yields:
         shorter = assembled(division, *_fitted(summary.text + kept, carried, plan.summary))
     elif division.middle:
         shorter = pruned(turn.history, turn.settings.compression.tail_floor)
-    if turn.forced and size_of(shorter) > _enough(turn, before):
+    if facts.forced(turn) and size_of(shorter) > _enough(turn, before):
         shorter = without_images(shorter)
     if size_of(shorter) > _enough(turn, before):
         return (yield from _no_progress(turn))
@@ -78,9 +69,9 @@ def compress(turn: TurnState) -> Yields:
 
 def _plan(turn: TurnState, before: int) -> Plan:
     """What to do, by what can be known before it is paid for; pruning at least."""
-    compression, window, goal = turn.settings.compression, turn.runtime.window or ASSUMED_WINDOW, _goal(turn, before)
+    compression, window, goal = turn.settings.compression, turn.setup.runtime.window or ASSUMED_WINDOW, _goal(turn, before)
     usual = Protection(
-        front=0 if turn.compacted_before else compression.protect_first,
+        front=0 if facts.compacted_before(turn) else compression.protect_first,
         tail_rows=min(compression.tail_floor, max(3, len(turn.history) // 2)),
         tail_chars=min(int(threshold(window, compression) * compression.tail_ratio) * CHARS_PER_TOKEN, goal),
         unpruned=compression.tail_floor,
@@ -104,8 +95,8 @@ def _enough(turn: TurnState, before: int) -> float:
 def _goal(turn: TurnState, before: int) -> int:
     """Characters to get below: half of the threshold, so that the next rounds fit too; half of now when
     forced."""
-    wanted = threshold(turn.runtime.window or ASSUMED_WINDOW, turn.settings.compression) * CHARS_PER_TOKEN // 2
-    return min(wanted, before // 2) if turn.forced else wanted
+    wanted = threshold(turn.setup.runtime.window or ASSUMED_WINDOW, turn.settings.compression) * CHARS_PER_TOKEN // 2
+    return min(wanted, before // 2) if facts.forced(turn) else wanted
 
 
 def _fitted(summary: str, carried: str, most: int | None) -> tuple[str, str]:
@@ -116,9 +107,7 @@ def _fitted(summary: str, carried: str, most: int | None) -> tuple[str, str]:
     return shorten(summary, most - len(carried)), carried
 
 
-def _cut_rows(
-    turn: TurnState, rows: tuple[Message, ...], length: int
-) -> Generator[Request | list[Any], Any, tuple[Message, ...]]:
+def _cut_rows(turn: TurnState, rows: tuple[Message, ...], length: int) -> Asks[tuple[Message, ...]]:
     """Rows whose long texts are cut; the whole of each goes to a file that is named where it was cut."""
     shorter = []
     for number, row in enumerate(rows):
@@ -131,23 +120,22 @@ def _cut_rows(
     return tuple(shorter)
 
 
-def _no_progress(turn: TurnState) -> Generator[Request | list[Any], Any, str]:
+def _no_progress(turn: TurnState) -> Asks[Event]:
     noted: Compacted = yield NoteCompaction("nothing_gained")
-    turn.compaction_blocked = noted.blocked
-    if not turn.forced:
-        turn.meter.muted = True
+    turn.compaction.judge(noted)
+    if not facts.forced(turn):
+        turn.accounting.mute(True)
         return "unchanged"
-    return "outgrown" if turn.runtime.next_is_wider else "stuck"
+    return "outgrown" if facts.next_is_wider(turn) else "stuck"
 
 
-def _take(
-    turn: TurnState, shorter: list[Message], before: int, begun: float, summary: Summary
-) -> Generator[Request | list[Any], Any, None]:
-    rows_before, turn.history, turn.wire = len(turn.history), shorter, WireCopy()
-    turn.meter.forget()
-    turn.meter.muted = not turn.forced
+def _take(turn: TurnState, shorter: list[Message], before: int, begun: float, summary: Summary) -> Asks[None]:
+    rows_before, forced = len(turn.history), facts.forced(turn)
+    turn.shorten(shorter)
+    turn.accounting.forget()
+    turn.accounting.mute(not forced)
     replaced: Replaced = yield ReplaceHistory(tuple(shorter), rotate=turn.settings.compression.mode == "rotate")
-    turn.session_id, turn.parent_session_id = replaced.session_id, replaced.parent_session_id
+    turn.move_to(replaced.session_id, replaced.parent_session_id)
     metrics = {
         "messages_before": rows_before,
         "messages_after": len(shorter),
@@ -155,12 +143,12 @@ def _take(
         "tokens_after": size_of(shorter) // CHARS_PER_TOKEN,
         "seconds": max(0.0, replaced.at - begun),
         "model": summary.model,
-        "trigger": "overflow" if turn.forced else "threshold",
+        "trigger": "overflow" if forced else "threshold",
         "fallback_used": bool(summary.text) and not summary.model,
     }
-    turn.compressions.append(metrics)
+    turn.compaction.compressions.append(metrics)
     noted: Compacted = yield NoteCompaction("succeeded", with_model=bool(summary.model) or not summary.text)
-    turn.compacted_before = noted.done > 0
+    turn.compaction.compacted_before = noted.done > 0
     yield Tell("event", ("session:compress", metrics))
     if noted.done >= 2:
         yield Tell("status", (f"compacted {noted.done} times in this session: details may have been lost",))

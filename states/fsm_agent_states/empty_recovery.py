@@ -1,23 +1,26 @@
-"""EmptyRecovery: a reply without visible text and without a call. Says what kind of blank it is; the ladder is the table's."""
+"""EmptyRecovery: a reply without visible text and without a call. Says what kind of blank it is; the ladder
+is the table's."""
 
 from __future__ import annotations
 
-from fsm_agent.conversation.effects import CheckSignals, Signals
-from fsm_agent_states.protocol import Yields
+from typing import Literal
+
+from fsm_agent_states.logic import facts
+from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
 
+Event = Literal["streamed", "prior", "after_tools", "thought_after_tools", "thought", "nothing", "cancelled"]
 
-def empty_recovery(turn: TurnState) -> Yields:
+
+def empty_recovery(turn: TurnState) -> Asks[Event]:
     """Reports ``streamed``, ``prior``, or what the blank came after. Looks at rows of this turn only."""
-    signals: Signals = yield CheckSignals()
-    if signals.interrupted:
-        turn.interrupt_message = signals.message
+    if (yield from check_signals(turn)).interrupted:
         return "cancelled"
-    turn.failure_class = "empty_reply"
-    if turn.fragments and "".join(turn.fragments).strip():
+    turn.recovery.classify("empty_reply")
+    if facts.text_begun(turn):
         return "streamed"
-    if turn.prior_content:
+    if facts.text_prior(turn):
         return "prior"
-    if turn.after_tools:
-        return "thought_after_tools" if turn.thoughts else "after_tools"
-    return "thought" if turn.thoughts else "nothing"
+    if facts.after_tools(turn):
+        return "thought_after_tools" if facts.thought(turn) else "after_tools"
+    return "thought" if facts.thought(turn) else "nothing"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Literal
 
 from fsm_agent.conversation.call_key import signature
 from fsm_agent.conversation.effects import (
@@ -12,18 +12,21 @@ from fsm_agent.conversation.effects import (
     AskApproval,
     CheckSignals,
     Persist,
-    Request,
     RunTool,
     Signals,
     Tell,
     ToolOutcome,
 )
 from fsm_agent.conversation.messages import Message
+from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.calls import Checked, check_calls, limit_delegation, segments
+from fsm_agent_states.logic.parts import ToolRound
 from fsm_agent_states.logic.results import STEER, result_rows
 from fsm_agent_states.logic.unchanged import changes_files, note_files
-from fsm_agent_states.protocol import Steps, Yields
-from fsm_agent_states.turn import ToolRound, TurnState
+from fsm_agent_states.logic.visit import Asks, check_signals
+from fsm_agent_states.turn import TurnState
+
+Event = Literal["done", "done_free", "answered", "unknown_tools", "bad_json", "halted", "cancelled"]
 
 HOUSEKEEPING = frozenset({"memory", "todo", "skill_manage", "session_search"})
 """Tools that put things in order: text beside them can be the answer."""
@@ -33,12 +36,13 @@ SKIPPED = "not run: another call of the same reply could not be used"
 NOT_STARTED = "cancelled by the user before it started; it had no effect"
 
 
-def execute_tools(turn: TurnState) -> Yields:
+def execute_tools(turn: TurnState) -> Asks[Event]:
     """Reports ``done`` when every call has its result, or what was wrong with the calls."""
-    assert turn.reply is not None, "ExecuteTools is entered with a reply"
-    calls = check_calls(turn.reply.tool_calls, turn.tools, turn.settings.fuzzy_name_cutoff)
+    reply = turn.call.reply
+    assert reply is not None, "ExecuteTools is entered with a reply"
+    calls = check_calls(reply.tool_calls, turn.setup.tools, turn.settings.fuzzy_name_cutoff)
     if any(item.verdict == "bad_json" for item in calls):
-        if turn.came is None or turn.came.source != "ExecuteTools":
+        if not facts.answers_errors(turn):
             return "bad_json"
         yield from _answer_all(turn, calls)
         return "answered"
@@ -48,17 +52,16 @@ def execute_tools(turn: TurnState) -> Yields:
     limit_delegation(calls, turn.settings.delegation.max_children)
     yield from _announce(turn, calls)
     interrupted = yield from _run_all(turn, calls)
-    signals: Signals = yield CheckSignals(take_steer=not interrupted)
+    signals = yield from check_signals(turn, CheckSignals(take_steer=not interrupted))
     yield from _finish(turn, calls, signals.steer, signals.news)
     if interrupted or signals.interrupted:
-        turn.interrupt_message = signals.message
         return "cancelled"
-    if turn.guardrails.halted:
+    if turn.tooling.guardrails.halted:
         return "halted"
     return "done_free" if all(item.call.name in PROGRAMMATIC for item in calls) else "done"
 
 
-def _answer_all(turn: TurnState, calls: Sequence[Checked]) -> Steps:
+def _answer_all(turn: TurnState, calls: Sequence[Checked]) -> Asks[None]:
     """Tell the model what was wrong with its calls; nothing runs."""
     for item in calls:
         if item.outcome is None:
@@ -67,33 +70,33 @@ def _answer_all(turn: TurnState, calls: Sequence[Checked]) -> Steps:
     yield from _finish(turn, calls, (), ())
 
 
-def _announce(turn: TurnState, calls: Sequence[Checked]) -> Steps:
+def _announce(turn: TurnState, calls: Sequence[Checked]) -> Asks[None]:
     """The assistant row with ALL its calls is stored before anything runs."""
-    assert turn.reply is not None
-    text = "".join(turn.fragments) + turn.visible
+    assert turn.call.reply is not None
+    text = turn.draft.begun + turn.call.visible
     row = Message(
         "assistant",
         text or None,
         tool_calls=tuple(item.call for item in calls),
-        reasoning=turn.thoughts or None,
+        reasoning=turn.call.thoughts or None,
         finish_reason="tool_calls",
-        blocks=turn.reply.blocks,
+        blocks=turn.call.reply.blocks,
     )
     turn.append(row)
-    turn.fragments, turn.scaffold, turn.partial = [], (), ""
-    turn.held = turn.unchecked  # an answer that waits for its check outlives the tools that check it
-    turn.needs_break = True
-    turn.prior_content = text if text.strip() and all(item.call.name in HOUSEKEEPING for item in calls) else ""
+    beside_housekeeping = text.strip() and all(item.call.name in HOUSEKEEPING for item in calls)
+    turn.draft.call_tools(prior_content=text if beside_housekeeping else "")
+    turn.recovery.drop_scaffold()
     yield Persist((row,))
     yield Tell("stream_delta", (None,))
     if text.strip():
         yield Tell("interim_assistant", (text,))
 
 
-def _run_all(turn: TurnState, calls: Sequence[Checked]) -> Generator[Request | list[Any], Any, bool]:
-    """Run every call that has no outcome yet. True when the user interrupted; then the rest is not started."""
+def _run_all(turn: TurnState, calls: Sequence[Checked]) -> Asks[bool]:
+    """Run every call that has no outcome yet. True when the user interrupted; then the rest is not
+    started."""
     interrupted = False
-    for segment in segments(calls, turn.settings.tool.max_workers, turn.workdir):
+    for segment in segments(calls, turn.settings.tool.max_workers, turn.setup.workdir):
         if not interrupted:
             signals: Signals = yield CheckSignals()
             interrupted = signals.interrupted
@@ -113,11 +116,11 @@ def _run_all(turn: TurnState, calls: Sequence[Checked]) -> Generator[Request | l
     return interrupted
 
 
-def _admit(turn: TurnState, item: Checked) -> Generator[Request | list[Any], Any, bool]:
+def _admit(turn: TurnState, item: Checked) -> Asks[bool]:
     """May this call run? Sets its outcome when not. True when the user interrupted instead of answering."""
     if item.outcome is not None or item.spec is None or item.arguments is None:
         return False
-    if reason := turn.guardrails.refuses(item.spec.name, item.arguments, turn.settings.guardrail, hard_stops(turn)):
+    if reason := turn.tooling.guardrails.refuses(item.spec.name, item.arguments, turn.settings.guardrail, hard_stops(turn)):
         item.answer(f"not run: {reason}. Stop repeating this call.")
         return False
     if item.spec.approval == "never":
@@ -135,7 +138,7 @@ def _admit(turn: TurnState, item: Checked) -> Generator[Request | list[Any], Any
 def hard_stops(turn: TurnState) -> bool:
     """Loops are stopped by force when nobody is present to stop them."""
     chosen = turn.settings.guardrail.hard_stop
-    return not turn.attended if chosen is None else chosen
+    return not turn.setup.attended if chosen is None else chosen
 
 
 def _request(turn: TurnState, item: Checked) -> RunTool:
@@ -151,16 +154,16 @@ def _with_warning(turn: TurnState, item: Checked, outcome: ToolOutcome) -> ToolO
     assert item.arguments is not None
     ok = outcome.status == "ok"
     if ok:
-        turn.unverified = changes_files(item.spec)
-    warning = turn.guardrails.note(
+        turn.tooling.unverified = changes_files(item.spec)
+    warning = turn.tooling.guardrails.note(
         item.spec.name, item.arguments, ok, outcome.text, item.spec.effect, turn.settings.guardrail, hard_stops(turn)
     )
     return replace(outcome, text=f"{outcome.text}\n\n{warning}") if warning else outcome
 
 
-def _finish(turn: TurnState, calls: Sequence[Checked], steer: Sequence[str], news: Sequence[str]) -> Steps:
-    """Store one row for each call, in call order; a message from the user, and reports on tasks in the background, are added to
-    the last of them."""
+def _finish(turn: TurnState, calls: Sequence[Checked], steer: Sequence[str], news: Sequence[str]) -> Asks[None]:
+    """Store one row for each call, in call order; a message from the user, and reports on tasks in the
+    background, are added to the last of them."""
     added = [STEER.format(text="\n".join(steer))] if steer else []
     if added := [*added, *(f"\n\n{report}" for report in news)]:
         last = calls[-1]
@@ -169,7 +172,7 @@ def _finish(turn: TurnState, calls: Sequence[Checked], steer: Sequence[str], new
     note_files(turn, calls)
     rows = yield from result_rows(turn, calls)
     turn.append(*rows)
-    turn.last_round = [
+    turn.tooling.last_round = [
         ToolRound(item.call.name, item.call.arguments, row.text, item.outcome is not None and item.outcome.status == "ok")
         for item, row in zip(calls, rows, strict=True)
     ]

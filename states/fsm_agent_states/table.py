@@ -1,20 +1,27 @@
-"""The transition table of a turn. This file is the design; everything that moves a turn is a row made from it.
+"""The transition table of a turn. This file is the design; everything that moves a turn is a row made from
+it.
 
-How to read a line: ``on(event, rung, rung, ...)`` takes the first rung whose budget is left. Rungs are defined once,
-above the table, in four groups: the door to the model, recovery, continuation, blank replies. ``end(...)`` ends the turn
-with an exit reason, ``go(...)`` is unconditional. Three rules:
+How to read a line: ``on(event, rung, rung, ...)`` takes the first rung whose budget is left. Rungs are
+defined once, above the table, in four groups: the door to the model, recovery, continuation, blank replies.
+``end(...)`` ends the turn with an exit reason, ``go(...)`` is unconditional. Three rules:
 
 1. BuildMessages is the only door to the model; caps, open block, iteration and grace are tested there and nowhere else.
 2. Every rung that can be part of a loop spends a counter. Counters grow or are reset, they never go down.
 3. A row has no action. The state that is entered sees what the row spent, and does it first.
 
-A call block is all requests that serve one iteration. It opens (and the iteration is charged) by ``send``; what goes out
-again inside it (``send again``) is not charged; a reply closes it.
+A call block is all requests that serve one iteration. It opens (and the iteration is charged) by ``send``;
+what goes out again inside it (``send again``) is not charged; a reply closes it.
 """
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 from fsm_agent.fsm.table import Counter, Rung, Table, any_of, end, go, left, lines_of, on
+
+StateName = Literal[
+    "Prepare", "BuildMessages", "CallLLM", "ClassifyError", "Compress", "ExecuteTools", "EmptyRecovery", "Finalize"
+]
 
 # Counters and resets
 
@@ -146,7 +153,7 @@ LINES = lines_of({
 })
 # fmt: on
 
-EVERYWHERE = ("Prepare", "BuildMessages", "CallLLM", "ClassifyError", "Compress", "ExecuteTools", "EmptyRecovery")
+EVERYWHERE: tuple[str, ...] = get_args(StateName)[:-1]
 CANCELLED_IN = {
     **dict.fromkeys(EVERYWHERE, "interrupted_before_call"),
     **dict.fromkeys(("CallLLM", "ClassifyError"), "interrupted_in_call"),
@@ -155,7 +162,7 @@ CANCELLED_IN = {
 
 TURN = Table(
     name="turn",
-    states=(*EVERYWHERE, "Finalize"),
+    states=get_args(StateName),
     final="Finalize",
     counters=COUNTERS,
     lines=LINES,

@@ -1,28 +1,36 @@
-"""``TurnState``: everything a turn knows, fresh for each turn. ``CallBlock``: what one iteration's requests share.
+"""``TurnState``: everything a turn knows, fresh for each turn. ``CallBlock``: what one iteration's requests
+share.
 
-Counters are plain fields and move only through ``spend`` and ``reset``, which the machine calls for the row it took. Facts
-are what states learned from replies. Neither holds a clock, a connection or a callback, so a turn can be copied, stored,
-compared and shown.
+Counters are plain fields and move only through ``spend`` and ``reset``, which the machine calls for the row
+it took. What states learned from replies is in the parts (``fsm_agent_states.logic.parts``). Neither holds a
+clock, a connection or a callback, so a turn can be copied, stored, compared and shown. What is stored is
+flat: the parts order the code alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
-from fsm_agent.conversation.effects import Failure, ModelRequest, Runtime, ToolSpec
+from fsm_agent.conversation.effects import ModelRequest, Runtime
 from fsm_agent.conversation.exit_reason import ExitReason
-from fsm_agent.conversation.messages import NO_USAGE, Message, ModelReply, Usage
-from fsm_agent.conversation.token_meter import ContextMeter
+from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire import WireCopy
-from fsm_agent.fsm.codec import STORED
+from fsm_agent.fsm.codec import PART, assembled
 from fsm_agent.fsm.table import Row
 from fsm_agent.settings.model import Settings
-from fsm_agent_states.logic.guardrails import Guardrails
-
-ELSEWHERE = {STORED: False}
-"""Not part of a stored snapshot: rows and settings are stored once, bytes are made of them again."""
+from fsm_agent_states.logic.parts import (
+    ELSEWHERE,
+    Accounting,
+    Call,
+    Compaction,
+    Draft,
+    Ending,
+    Recovery,
+    Setup,
+    Tooling,
+)
 
 
 @dataclass(slots=True)
@@ -57,101 +65,50 @@ class Counters:
 
 
 BLOCK_COUNTERS = frozenset(CallBlock.__slots__)
-
-
-@dataclass(slots=True)
-class ToolRound:
-    """What one reply's calls led to, for the step callback and the exit texts."""
-
-    name: str
-    arguments: str
-    result: str
-    ok: bool
+A_PART = {PART: True}
 
 
 @dataclass(slots=True, kw_only=True)
 class TurnState(Counters):
-    """One turn. ``history`` is the transcript, oldest first, this turn's rows included; ``rows`` are this turn's rows."""
+    """One turn: what it was asked, where it is, its transcript, and its parts.
+
+    ``history`` is the transcript, oldest first, this turn's rows included; ``rows`` are this turn's rows;
+    ``wire`` is the transcript as it is sent. ``supplied_history`` replaces what the session has.
+    ``last_transition`` led to ``state``. Only this module writes these fields, and the machine ``state`` and
+    ``seq``.
+    """
 
     turn_id: str
     session_id: str
+    parent_session_id: str | None = None
     task_id: str = ""
     settings: Settings = field(metadata=ELSEWHERE)
     user_content: Any
+    supplied_history: tuple[Message, ...] | None = None
     state: str = "Prepare"
     seq: int = 0
     block: CallBlock = field(default_factory=CallBlock)
     limits: dict[str, int] = field(default_factory=dict)
-    came: Row | None = field(default=None, metadata=ELSEWHERE)
-
-    # what the turn runs on
-    runtime: Runtime
-    tools: tuple[ToolSpec, ...] = ()
-    attended: bool = False
-    system_prompt: str = ""
-    workdir: str = "/"
-    ephemeral_prompt: str = ""
-    has_memory: bool = False
-    review_due: bool = False
-    parent_session_id: str | None = None
-    supplied_history: tuple[Message, ...] | None = None
+    last_transition: Row | None = field(default=None, metadata=ELSEWHERE)
     history: list[Message] = field(default_factory=list, metadata=ELSEWHERE)
     rows: list[Message] = field(default_factory=list, metadata=ELSEWHERE)
     wire: WireCopy = field(default_factory=WireCopy, metadata=ELSEWHERE)
-    tools_written: dict[str, bytes] = field(default_factory=dict, metadata=ELSEWHERE)
 
-    # the call in hand
-    request: ModelRequest | None = None
-    reply: ModelReply | None = None
-    visible: str = ""
-    thoughts: str = ""
-    failure: Failure | None = None
-    failure_class: str = ""
-    sent: int = 0
-    usages: dict[tuple[str, str], Usage] = field(default_factory=dict)
-    last_prompt_tokens: int = 0
-    meter: ContextMeter = field(default_factory=ContextMeter)
-    prepaid: bool = False
-    stepped: int = 0
+    setup: Setup = field(metadata=A_PART)
+    call: Call = field(default_factory=Call, metadata=A_PART)
+    accounting: Accounting = field(default_factory=Accounting, metadata=A_PART)
+    recovery: Recovery = field(default_factory=Recovery, metadata=A_PART)
+    compaction: Compaction = field(default_factory=Compaction, metadata=A_PART)
+    draft: Draft = field(default_factory=Draft, metadata=A_PART)
+    tooling: Tooling = field(default_factory=Tooling, metadata=A_PART)
+    ending: Ending = field(default_factory=Ending, metadata=A_PART)
 
-    # recovery
-    repairs_done: frozenset[str] = frozenset()
-    pending_repair: str = ""
-    output_cap: int | None = None
-    scaffold: tuple[Message, ...] = ()
-    forced: bool = False
-    focus: str = ""
-    auxiliary: tuple[Runtime, ...] = ()
-    compacted_before: bool = False
-    compaction_blocked: str = ""
-    fallback_activated: bool = False
-    trace: list[str] = field(default_factory=list)
-
-    # text gathered on the way
-    fragments: list[str] = field(default_factory=list)
-    held: str = ""
-    unchecked: str = ""
-    prior_content: str = ""
-    partial: str = ""
-    last_reasoning: str | None = None
-    answer: str | None = None
-    last_round: list[ToolRound] = field(default_factory=list, metadata=ELSEWHERE)
-    needs_break: bool = False
-    unverified: bool = False
-
-    # tools
-    unchanged_files: dict[str, str] = field(default_factory=dict)
-    guardrails: Guardrails = field(default_factory=Guardrails)
-    compressions: list[dict[str, Any]] = field(default_factory=list)
-
-    # the end
-    exit: ExitReason | None = None
-    final_response: str | None = None
-    response_transformed: bool = False
-    error: str = ""
-    interrupt_message: str | None = None
-    pending_steer: list[str] = field(default_factory=list)
-    cleanup_errors: list[str] = field(default_factory=list)
+    @classmethod
+    def of(cls, **values: Any) -> Self:
+        """Make a turn from values by their flat names, of whichever part each of them is; for tests and
+        tools. Raises ``TypeError`` for a name that no part has."""
+        made: Self = assembled(cls, values)
+        return made
 
     # What the engine knows
 
@@ -172,17 +129,18 @@ class TurnState(Counters):
 
     def arrive(self, row: Row) -> None:
         """Note how the turn came to the state it is in; the exit reason is the row's."""
-        self.came = row
+        self.last_transition = row
         if row.exit is not None:
-            self.exit = ExitReason(row.exit)
+            self.ending.decide(ExitReason(row.exit))
 
     def crash(self, error: BaseException) -> None:
-        """Note a bug of our own; the table's ``crashed`` rows end the turn. At the very end it costs only a step of it."""
-        if self.exit is not None:
-            self.cleanup_errors.append(f"{type(error).__name__}: {error}")
-            return
-        self.failure = Failure("local", str(error), exception=type(error).__name__)
-        self.failure_class, self.error = "local_bug", f"{type(error).__name__}: {error}"
+        """Note a bug of our own; the table's ``crashed`` rows end the turn. At the very end it costs only a
+        step of it."""
+        problem = f"{type(error).__name__}: {error}"
+        if self.ending.exit is not None:
+            self.ending.cost_a_step(problem)
+        else:
+            self.recovery.crash(problem, error)
 
     def counters(self) -> dict[str, int]:
         """Every counter by name, the call block's included."""
@@ -198,63 +156,75 @@ class TurnState(Counters):
             "seq": self.seq,
             "counters": self.counters(),
             "limits": dict(self.limits),
-            "came": self.came.id if self.came else None,
+            "came": self.last_transition.id if self.last_transition else None,
             "rows": len(self.rows),
             "history": len(self.history),
-            "provider": self.runtime.provider,
-            "model": self.runtime.model,
-            "attempts": self.sent,
-            "failure_class": self.failure_class,
-            "repairs": sorted(self.repairs_done),
-            "fragments": list(self.fragments),
-            "scaffold": [message.to_dict() for message in self.scaffold],
-            "visible": self.visible,
-            "answer": self.answer,
-            "exit": self.exit.value if self.exit else None,
+            "provider": self.setup.runtime.provider,
+            "model": self.setup.runtime.model,
+            "attempts": self.accounting.request_count,
+            "failure_class": self.recovery.failure_class,
+            "repairs": sorted(self.recovery.repairs_done),
+            "fragments": list(self.draft.fragments),
+            "scaffold": [message.to_dict() for message in self.recovery.scaffold],
+            "visible": self.call.visible,
+            "answer": self.draft.answer,
+            "exit": self.ending.exit.value if self.ending.exit else None,
         }
 
-    # What the states ask
+    # Limits
 
-    @property
-    def spent(self) -> frozenset[str]:
-        """What the row that led here spent: the recovery to perform."""
-        return frozenset(self.came.spends) if self.came else frozenset()
+    def set_limits(self, limits: Mapping[str, int]) -> None:
+        """They are set when the turn is opened, and may be lowered when it goes on elsewhere."""
+        self.limits = dict(limits)
 
-    @property
-    def usage(self) -> Usage:
-        """Of all requests together."""
-        return sum(self.usages.values(), NO_USAGE)
+    def exhaust(self, counter: str) -> None:
+        """None of the rest can be used: a lower limit only ends earlier."""
+        self.limits[counter] = self.count(counter)
 
-    @property
-    def toolless(self) -> bool:
-        """The budget is used up and the model is asked for a last word."""
-        return self.graces > 0
+    # The transcript
 
-    @property
-    def after_tools(self) -> bool:
-        """Is a tool result of this turn the last thing in the transcript?"""
-        return bool(self.rows) and self.rows[-1].role == "tool"
-
-    def stale_after(self, request: ModelRequest) -> float:
-        """Seconds of silence after which this request counts as dead."""
-        return self.settings.stale.after(
-            request.estimate, streaming=request.stream, local=self.runtime.local, floor=self.runtime.stale_floor
-        )
+    def load(self, rows: Iterable[Message]) -> None:
+        """Begin with these rows, none of which is this turn's."""
+        self.history = list(rows)
 
     def append(self, *messages: Message) -> None:
         self.history.extend(messages)
         self.rows.extend(messages)
 
-    def account(self, usage: Usage | None, runtime: Runtime | None = None) -> None:
-        """Note what a request cost, by provider and model: of the runtime in use unless another is named."""
-        if usage is not None:
-            used = runtime or self.runtime
-            key = used.provider, used.model
-            self.usages[key] = self.usages.get(key, NO_USAGE) + usage
+    def shorten(self, history: list[Message]) -> None:
+        """A compaction made this of the transcript: it is sent in full again."""
+        self.history, self.wire = history, WireCopy()
+
+    def withdraw(self) -> None:
+        """The user's message stays for people to see, and is not sent again."""
+        asked = self.rows[0]
+        self.rows[0] = kept = replace(asked, wire=False)
+        self.history = [kept if row is asked else row for row in self.history]
+
+    def move_to(self, session_id: str, parent_session_id: str | None) -> None:
+        """The turn goes on in another session."""
+        self.session_id, self.parent_session_id = session_id, parent_session_id
+
+    def share(self, wire: WireCopy) -> None:
+        """Use the session's copy of what was sent."""
+        self.wire = wire
+
+    # What the states ask
+
+    @property
+    def pending_recovery(self) -> frozenset[str]:
+        """The counters that the row that led here spent: the recovery to perform."""
+        return frozenset(self.last_transition.spends) if self.last_transition else frozenset()
+
+    def stale_after(self, request: ModelRequest) -> float:
+        """Seconds of silence after which this request counts as dead."""
+        local, floor = self.setup.runtime.local, self.setup.runtime.stale_floor
+        return self.settings.stale.after(request.estimate, streaming=request.stream, local=local, floor=floor)
 
 
 def limits_of(settings: Settings, runtime: Runtime) -> Mapping[str, int]:
-    """The maximum of every counter for this turn, from the settings and from what the runtime could switch to."""
+    """The maximum of every counter for this turn, from the settings and from what the runtime could switch
+    to."""
     retries = settings.api_max_retries - 1
     free_rounds = settings.budget.max_free_rounds
     return {

@@ -73,7 +73,7 @@ class Replay:
         turn = agent.start(self._message, conversation_history=self._history or None)
         meter = METER.decode(self._opened.get("meter", {}))
         for field in fields(ContextMeter):
-            setattr(turn.gate.turn.meter, field.name, getattr(meter, field.name))  # type: ignore[attr-defined]  # a TurnState
+            setattr(turn.gate.turn.accounting.meter, field.name, getattr(meter, field.name))  # type: ignore[attr-defined]  # a TurnState
         turn.gate.watcher = _Answering(self)
         return turn
 

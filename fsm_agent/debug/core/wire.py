@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fsm_agent.composition.turn_wiring import DIGEST, continued, recomposed
+from fsm_agent.composition.turn_wiring import DIGEST, continued, recompose
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.rewind.positions import position_of
 
@@ -17,15 +17,16 @@ def composed(store: Store, turn_id: str, at: int) -> dict[str, Any]:
     if position.snapshot["state"] != "CallLLM":
         return {"body": None, "why": f"{position.snapshot['state']} does not send the conversation to the model"}
     turn = continued(position)
-    recomposed(turn)
-    if turn.request is None:
+    recompose(turn)
+    request = turn.call.request
+    if request is None:
         return {"body": None, "why": "no request was made here"}
-    body = json.loads(turn.request.body)
+    body = json.loads(request.body)
     note = "" if position.turn.digest == DIGEST else "composed again by another version of the table than ran then"
     return {
         "body": body,
-        "mode": turn.runtime.api_mode,
-        "bytes": len(turn.request.body),
-        "estimate": turn.request.estimate,
+        "mode": turn.setup.runtime.api_mode,
+        "bytes": len(request.body),
+        "estimate": request.estimate,
         "note": note,
     }

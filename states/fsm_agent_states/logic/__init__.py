@@ -1,1 +1,2 @@
-"""What the eight states share: pure helpers, and the tables of errors and of places in the picture."""
+"""What the eight states share: the parts of a turn, the facts that decide events, pure helpers, and tables of
+errors and places."""

@@ -45,28 +45,28 @@ ADVICE = {
 
 def explain(turn: TurnState) -> str:
     """One or two sentences for the exit at hand; empty when there is nothing to explain."""
-    text = TEXTS.get(turn.exit) if turn.exit else None
+    text = TEXTS.get(turn.ending.exit) if turn.ending.exit else None
     if text is None:
         return ""
     return text.format(
         iterations=turn.settings.max_iterations,
-        because=f": {turn.error.rstrip('.')}" if turn.error else "",
-        attempts=turn.sent,
+        because=f": {turn.recovery.error.rstrip('.')}" if turn.recovery.error else "",
+        attempts=turn.accounting.request_count,
         continuations=turn.continuations,
         cut=turn.continuations + 1,
-        failure=turn.failure_class.replace("_", " ") or "error",
+        failure=turn.recovery.failure_class.replace("_", " ") or "error",
         advice=_advice(turn),
-        guardrail=(turn.guardrails.halted or {}).get("reason", ""),
-        window=turn.runtime.window,
+        guardrail=(turn.tooling.guardrails.halted or {}).get("reason", ""),
+        window=turn.setup.runtime.window,
     )
 
 
 def _advice(turn: TurnState) -> str:
     """What to do about it; an answer in HTML means that something else than an API is at that address."""
-    name = "invalid_response" if "HTML page" in turn.error else turn.failure_class
+    name = "invalid_response" if "HTML page" in turn.recovery.error else turn.recovery.failure_class
     return ADVICE.get(name, "").format(
-        provider=turn.runtime.provider,
-        model=turn.runtime.model,
-        address=turn.runtime.base_url or "the address",
-        mode=turn.runtime.api_mode.replace("_", " "),
+        provider=turn.setup.runtime.provider,
+        model=turn.setup.runtime.model,
+        address=turn.setup.runtime.base_url or "the address",
+        mode=turn.setup.runtime.api_mode.replace("_", " "),
     )

@@ -1,7 +1,8 @@
-"""Loop detection among tool calls of one turn: the same failure again, the same tool failing, the same result again.
+"""Loop detection among tool calls of one turn: the same failure again, the same tool failing, the same result
+again.
 
-Figures (behaviour catalogue 7.4): warnings after 2 identical failures, 3 failures of one tool, 2 identical results of a
-read-only tool; hard stops, when nobody is present to stop the turn, after 5, 8 and 5.
+Figures (behaviour catalogue 7.4): warnings after 2 identical failures, 3 failures of one tool, 2 identical
+results of a read-only tool; hard stops, when nobody is present to stop the turn, after 5, 8 and 5.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from fsm_agent.conversation.effects import Effect
 from fsm_agent.settings.model import Guardrail
 
 REMEMBERED = 128
-"""Calls whose counts are kept, the newest: they are stored with every move. A loop among more calls than that is slow enough."""
+"""Calls whose counts are kept, the newest: they are stored with every move. A loop among more calls than that
+is slow enough."""
 
 
 @dataclass(slots=True)
 class Guardrails:
-    """Counts of this turn. ``halted`` is the reason of a hard stop, for the exit text and the result's ``guardrail``."""
+    """Counts of this turn. ``halted`` is the reason of a hard stop, for the exit text and the result's
+    ``guardrail``."""
 
     failed_calls: dict[str, int] = field(default_factory=dict)
     failed_tools: dict[str, int] = field(default_factory=dict)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from fsm_agent_states.turn import TurnState
 
@@ -75,9 +74,9 @@ def prompt_tokens_from(detail: str) -> int | None:
 
 def believe_window(turn: TurnState) -> None:
     """An overflow that names a smaller window than we knew of is believed for the rest of the turn."""
-    named = window_from(turn.failure.detail) if turn.failure else None
-    if named is not None and (turn.runtime.window is None or named < turn.runtime.window):
-        turn.runtime = replace(turn.runtime, window=named)
+    failure = turn.recovery.failure
+    if failure is not None and (named := window_from(failure.detail)) is not None:
+        turn.setup.narrow(named)
 
 
 def _number(text: str) -> int:

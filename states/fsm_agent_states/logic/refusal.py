@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fsm_agent.conversation.compaction.divide import newest_request, size_of
 from fsm_agent.conversation.token_meter import plausible, threshold
+from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.limits import prompt_tokens_from
 from fsm_agent_states.turn import TurnState
 
@@ -16,7 +17,7 @@ not as dense."""
 
 def insists(turn: TurnState) -> bool:
     """Did the provider refuse the request, with nobody next in the chain who could take it as it is?"""
-    return turn.forced and turn.block.overflows > 0 and not turn.runtime.next_is_wider
+    return facts.forced(turn) and turn.block.overflows > 0 and not facts.next_is_wider(turn)
 
 
 def room_left(turn: TurnState, before: int) -> int:
@@ -25,7 +26,7 @@ def room_left(turn: TurnState, before: int) -> int:
     least = LEAST_ROOM + _request_chars(turn)
     if turn.block.overflows >= turn.limit("overflows"):
         return least
-    window, request = turn.runtime.window, turn.request
+    window, request = turn.setup.runtime.window, turn.call.request
     if window is None or request is None:
         return max(least, before // 2)
     allowed = request.chars * threshold(window, turn.settings.compression) // _tokens(turn, window)
@@ -36,7 +37,7 @@ def room_left(turn: TurnState, before: int) -> int:
 def hopeless(turn: TurnState, before: int) -> bool:
     """Does the refusal itself say, by its count of tokens, that not even prompt, tools and the newest request
     fit alone?"""
-    window, request = turn.runtime.window, turn.request
+    window, request = turn.setup.runtime.window, turn.call.request
     if window is None or request is None or _counted(turn) is None:
         return False
     alone = request.chars - before + _request_chars(turn)
@@ -51,11 +52,11 @@ def _request_chars(turn: TurnState) -> int:
 def _tokens(turn: TurnState, window: int) -> int:
     """Of the request that was refused: as the provider counted them, else at least as many as its window
     has."""
-    estimate = turn.request.estimate if turn.request else 0
-    return _counted(turn) or max(estimate, window)
+    return _counted(turn) or max(turn.call.estimate, window)
 
 
 def _counted(turn: TurnState) -> int | None:
     """A count that cannot be true is not believed."""
-    counted = prompt_tokens_from(turn.failure.detail) if turn.failure else None
-    return counted if counted and turn.request and plausible(counted, turn.request.chars) else None
+    failure, request = turn.recovery.failure, turn.call.request
+    counted = prompt_tokens_from(failure.detail) if failure else None
+    return counted if counted and request and plausible(counted, request.chars) else None

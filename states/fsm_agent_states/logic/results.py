@@ -1,23 +1,24 @@
-"""From outcomes to rows: what the store keeps (all of it) and what the model sees (a preview when it is long)."""
+"""From outcomes to rows: what the store keeps (all of it) and what the model sees (a preview when it is
+long)."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from fsm_agent.conversation.effects import Request, Saved, Spill, ToolOutcome
+from fsm_agent.conversation.effects import Saved, Spill, ToolOutcome
 from fsm_agent.conversation.messages import Content, Message
 from fsm_agent.conversation.wire import CHARS_PER_TOKEN
 from fsm_agent.support.texts import clean, shorten
 from fsm_agent_states.logic.calls import Checked
+from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.turn import TurnState
 
 STEER = "\n\n[a message from the user, sent while you were working: {text}]"
 
 
-def result_rows(turn: TurnState, calls: Sequence[Checked]) -> Generator[Request | list[Any], Any, list[Message]]:
-    """One tool row for each call, in call order. Results over their limit, and then the largest of a reply that is over
-    its limit as a whole, go to a file; their preview and the path are what is sent."""
+def result_rows(turn: TurnState, calls: Sequence[Checked]) -> Asks[list[Message]]:
+    """One tool row for each call, in call order. Results over their limit, and then the largest of a reply
+    that is over its limit as a whole, go to a file; their preview and the path are what is sent."""
     texts = [clean(_outcome(item).text) for item in calls]
     previews: list[str | None] = [None] * len(calls)
     for index in _too_long(turn, calls, texts):
@@ -40,7 +41,7 @@ def _outcome(item: Checked) -> ToolOutcome:
 
 
 def _too_long(turn: TurnState, calls: Sequence[Checked], texts: Sequence[str]) -> list[int]:
-    limits, window = turn.settings.tool, turn.runtime.window
+    limits, window = turn.settings.tool, turn.setup.runtime.window
     one, all_of_them = limits.max_result_chars, limits.turn_result_chars
     if window:
         one = min(one, max(8_000, int(0.15 * window * CHARS_PER_TOKEN)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from fsm_agent.conversation.messages import Message
 from fsm_agent.support.texts import shorten
 from fsm_agent_states.turn import TurnState
@@ -25,13 +27,13 @@ PLACEHOLDER = "(no answer yet)"
 
 def scaffold_for(turn: TurnState) -> tuple[Message, ...]:
     """The rows that the recovery just ordered puts behind the history."""
-    spent, event = turn.spent, turn.came.event if turn.came else ""
+    spent, row = turn.pending_recovery, turn.last_transition
     if "nudges" in spent:
         return Message("assistant", PLACEHOLDER), Message("user", PROCESS_RESULTS)
     if "prefills" in spent:
-        return _said(shorten(turn.thoughts, 20_000)), Message("user", FROM_THOUGHTS)
-    if "continuations" in spent:
-        return _continuation(turn, event)
+        return _said(shorten(turn.call.thoughts, 20_000)), Message("user", FROM_THOUGHTS)
+    if "continuations" in spent and row is not None:
+        return _continuation(turn, row.event)
     return ()
 
 
@@ -40,20 +42,25 @@ def last_word(turn: TurnState) -> Message:
     return Message("user", LAST_WORD.format(limit=turn.settings.max_iterations))
 
 
+CONTINUATIONS: Mapping[str, tuple[Callable[[TurnState], str], str]] = {
+    "cut_text": (lambda turn: turn.draft.begun, GO_ON),
+    "dropped_call": (lambda turn: turn.draft.begun or turn.call.visible, SMALLER),
+    "incomplete": (lambda turn: turn.draft.begun + turn.draft.partial, ANSWER_NOW),
+    "announced": (lambda turn: turn.draft.held, ACT_NOW),
+    "unverified": (lambda turn: turn.draft.held, VERIFY),
+}
+"""By the event that is continued: what the model has said, and what it is told to do."""
+NOTHING_SAID = "open_scratchpad"
+SAME_AGAIN = "cut_call"
+"""The same request again, with a larger output cap."""
+
+
 def _continuation(turn: TurnState, event: str) -> tuple[Message, ...]:
-    if event == "cut_call":
-        return turn.scaffold  # the same request again, with a larger output cap
-    texts = {
-        "cut_text": ("".join(turn.fragments), GO_ON),
-        "dropped_call": ("".join(turn.fragments) or turn.visible, SMALLER),
-        "incomplete": ("".join(turn.fragments) + turn.partial, ANSWER_NOW),
-        "open_scratchpad": ("", ""),
-        "announced": (turn.held, ACT_NOW),
-        "unverified": (turn.held, VERIFY),
-    }
-    said, prompt = texts[event]
-    rows = (_said(said), Message("user", prompt)) if said.strip() else (Message("user", prompt),)
-    return rows if prompt else ()
+    if event in (NOTHING_SAID, SAME_AGAIN):
+        return () if event == NOTHING_SAID else turn.recovery.scaffold
+    said_in, prompt = CONTINUATIONS[event]
+    said = said_in(turn)
+    return (_said(said), Message("user", prompt)) if said.strip() else (Message("user", prompt),)
 
 
 def _said(text: str) -> Message:

@@ -1,15 +1,24 @@
-"""What kind of reply is this? From a reply to one event, without looking at any budget."""
+"""What kind of reply is this? Says so without looking at any budget, and changes nothing."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from fsm_agent.conversation.arguments import parse
 from fsm_agent.conversation.effects import Failure, ToolSpec
 from fsm_agent.conversation.messages import ModelReply, ToolCall
 from fsm_agent.support.texts import split_reasoning
+from fsm_agent_states.logic import facts
 from fsm_agent_states.turn import TurnState
+
+ReplyKind = Literal[
+    "tools", "text", "blank", "cut_text", "dropped_call", "cut_call", "incomplete", "open_scratchpad", "announced",
+    "unverified", "all_thinking", "summary", "no_summary",
+]  # fmt: skip
+"""CallLLM's events for a reply that is none of its failures."""
 
 _ANNOUNCES = re.compile(
     r"(?i)\b(i'?ll|i will|let me|i am going to|i'm going to|next,? i)\b.{0,80}"
@@ -18,28 +27,36 @@ _ANNOUNCES = re.compile(
 SCRATCHPADS = ("scratchpad", "reasoning_scratchpad")
 
 
-def triage(turn: TurnState, reply: ModelReply) -> str:
-    """One of CallLLM's events. Sets what the next states read: ``visible``, ``thoughts`` and, for an error, ``failure``."""
+@dataclass(frozen=True, slots=True)
+class Said:
+    """The text of a reply: what is shown, what was thought, and a tag in it that was not closed."""
+
+    visible: str
+    thoughts: str
+    open_tag: str | None
+
+
+def spoken_in(reply: ModelReply) -> Said:
     visible, inline, open_tag = split_reasoning(reply.text)
-    turn.visible, turn.thoughts = visible, reply.reasoning or inline
-    turn.last_reasoning = turn.thoughts or turn.last_reasoning
-    if turn.toolless:
-        return "summary" if visible.strip() else "no_summary"
-    if reply.tool_calls and not _refused(reply, visible):
-        return _tool_event(reply, turn.tools)
-    if _refused(reply, visible):
-        words = reply.refusal or turn.thoughts or "no reason given"
-        turn.failure = Failure("http", f"the model declined: {words}", code="content_filter", usage=reply.usage)
-        return "error"
+    return Said(visible, reply.reasoning or inline, open_tag)
+
+
+def triage(turn: TurnState, reply: ModelReply, said: Said) -> ReplyKind | Failure:
+    """The kind of this reply, or the failure that it is in truth. ``said``: what is spoken in it."""
+    if facts.toolless(turn):
+        return "summary" if said.visible.strip() else "no_summary"
+    if _refused(reply, said.visible):
+        words = reply.refusal or said.thoughts or "no reason given"
+        return Failure("http", f"the model declined: {words}", code="content_filter", usage=reply.usage)
+    if reply.tool_calls:
+        return _tool_kind(reply, turn.setup.tools)
     if reply.finish == "incomplete":
         return "incomplete"
     if reply.finish == "length" or reply.cut or reply.finish is None:
-        return _cut_event(turn, reply, visible)
-    if open_tag in SCRATCHPADS and not visible.strip():
-        return "open_scratchpad"
-    if not visible.strip():
-        return "blank"
-    return _text_event(turn, visible)
+        return _cut_kind(reply, said)
+    if said.visible.strip():
+        return _text_kind(turn, said.visible)
+    return "open_scratchpad" if said.open_tag in SCRATCHPADS else "blank"
 
 
 def _refused(reply: ModelReply, visible: str) -> bool:
@@ -47,7 +64,7 @@ def _refused(reply: ModelReply, visible: str) -> bool:
     return (reply.finish == "content_filter" or bool(reply.refusal)) and not visible.strip() and not reply.tool_calls
 
 
-def _tool_event(reply: ModelReply, tools: Sequence[ToolSpec]) -> str:
+def _tool_kind(reply: ModelReply, tools: Sequence[ToolSpec]) -> ReplyKind:
     if reply.finish == "length":
         return "cut_call"
     if reply.cut or reply.finish is None:
@@ -56,7 +73,8 @@ def _tool_event(reply: ModelReply, tools: Sequence[ToolSpec]) -> str:
 
 
 def _whole(call: ToolCall, tools: Sequence[ToolSpec]) -> bool:
-    """May a call be trusted although the stream ended without saying so? Only with arguments, or where none are needed."""
+    """May a call be trusted although the stream ended without saying so? Only with arguments, or where none
+    are needed."""
     parsed = parse(call.arguments)
     if parsed.kind != "ok" or parsed.repaired:
         return False
@@ -64,21 +82,16 @@ def _whole(call: ToolCall, tools: Sequence[ToolSpec]) -> bool:
     return bool(parsed.value) or (bool(call.arguments.strip()) and not required)
 
 
-def _cut_event(turn: TurnState, reply: ModelReply, visible: str) -> str:
-    if visible.strip():
+def _cut_kind(reply: ModelReply, said: Said) -> ReplyKind | Failure:
+    if said.visible.strip():
         return "cut_text"
-    if (turn.thoughts or reply.blocks) and reply.finish == "length":
-        return "all_thinking"
     if reply.finish == "length":
-        return "blank"
-    turn.failure = Failure("transport", "the stream ended before the reply did", exception="StreamEnded", usage=reply.usage)
-    return "error"
+        return "all_thinking" if said.thoughts or reply.blocks else "blank"
+    return Failure("transport", "the stream ended before the reply did", exception="StreamEnded", usage=reply.usage)
 
 
-def _text_event(turn: TurnState, visible: str) -> str:
+def _text_kind(turn: TurnState, visible: str) -> ReplyKind:
     policy = turn.settings.continuation
-    if policy.acks_enabled and len(turn.rows) == 1 and len(visible) <= 1200 and _ANNOUNCES.search(visible):
+    if policy.acks_enabled and facts.only_asked(turn) and len(visible) <= 1200 and _ANNOUNCES.search(visible):
         return "announced"
-    if policy.verify_enabled and turn.unverified:
-        return "unverified"
-    return "text"
+    return "unverified" if policy.verify_enabled and facts.unverified(turn) else "text"

@@ -21,10 +21,10 @@ def note_files(turn: TurnState, calls: Sequence[Checked]) -> None:
         if item.spec is None or item.arguments is None or item.outcome is None or not changes_files(item.spec):
             continue
         for path in _paths(item.spec, item.arguments):
-            where = posixpath.normpath(posixpath.join(turn.workdir, path))
-            turn.unchanged_files.pop(where, None)
-            if item.outcome.status != "ok":
-                turn.unchanged_files[where] = f"{one_line(path, 200)} ({item.spec.name}: {item.outcome.status})"
+            where = posixpath.normpath(posixpath.join(turn.setup.workdir, path))
+            status = item.outcome.status
+            problem = "" if status == "ok" else f"{one_line(path, 200)} ({item.spec.name}: {status})"
+            turn.tooling.note_file(where, problem)
 
 
 def changes_files(tool: ToolSpec) -> bool:
@@ -33,9 +33,9 @@ def changes_files(tool: ToolSpec) -> bool:
 
 def footer(turn: TurnState) -> str:
     """What to add to the final answer, or nothing."""
-    if not turn.unchanged_files or not turn.settings.tool.failed_files_footer:
+    if not turn.tooling.unchanged_files or not turn.settings.tool.failed_files_footer:
         return ""
-    lines = [f"- {line}" for line in turn.unchanged_files.values()]
+    lines = [f"- {line}" for line in turn.tooling.unchanged_files.values()]
     more = [f"- and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
     return "\n\n[Files that were not changed, or perhaps not, because a tool failed:\n" + "\n".join(lines[:SHOWN] + more) + "]"
 

@@ -30,7 +30,7 @@ NOT_RUN = "not run: what is done cannot be written down at the moment ({problem}
 
 
 class ConversationLog(TurnLog):
-    """``turn`` has a transcript besides: ``history``, ``rows``, ``runtime``."""
+    """``turn`` has a transcript besides: ``history``, ``rows``, ``setup``."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -104,7 +104,8 @@ class ConversationLog(TurnLog):
         if usage is None or not isinstance(request, CallModel):
             return []
         turn = self._turn
-        runtime = turn.runtime if request.auxiliary is None else turn.auxiliary[request.auxiliary]
+        setup = turn.setup
+        runtime = setup.runtime if request.auxiliary is None else setup.auxiliary[request.auxiliary]
         cost = total_cost({(runtime.provider, runtime.model): usage}, turn.settings.cache.ttl)
         tokens = (usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning)
         purpose = request.request.purpose

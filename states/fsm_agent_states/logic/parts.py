@@ -1,0 +1,346 @@
+"""The parts of a turn, each with one owner: who may write its fields is in ``OWNERS``, all others call its
+methods.
+
+What is stored of a turn does not show the parts, so a field's name is used once over all of them. None holds
+a clock, a connection or a callback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fsm_agent.conversation.effects import (
+    Cancelled,
+    Compacted,
+    Failure,
+    ModelRequest,
+    Opened,
+    Runtime,
+    Signals,
+    ToolSpec,
+)
+from fsm_agent.conversation.exit_reason import ExitReason
+from fsm_agent.conversation.messages import NO_USAGE, Message, ModelReply, Usage
+from fsm_agent.conversation.token_meter import ContextMeter
+from fsm_agent.fsm.codec import STORED, STORED_AS
+from fsm_agent.support.texts import one_line
+from fsm_agent_states.logic.guardrails import Guardrails
+
+ELSEWHERE = {STORED: False}
+"""Not part of a stored snapshot: it is stored once, or made of the rest again."""
+
+OWNERS: Mapping[str, str | None] = {
+    "setup": None,
+    "call": "build_messages",
+    "accounting": None,
+    "recovery": "logic.recover",
+    "compaction": "compress",
+    "draft": "call_llm",
+    "tooling": "execute_tools",
+    "ending": "finalize",
+}
+"""The one module beside this one that may write the fields of a part; ``None`` where all is done by
+methods."""
+
+
+@dataclass(slots=True)
+class Setup:
+    """What the turn runs on: the model and those beside it, the tools, the prompt, and what its agent has."""
+
+    runtime: Runtime
+    tools: tuple[ToolSpec, ...] = ()
+    attended: bool = False
+    system_prompt: str = ""
+    workdir: str = "/"
+    ephemeral_prompt: str = ""
+    has_memory: bool = False
+    review_due: bool = False
+    auxiliary: tuple[Runtime, ...] = ()
+    tools_written: dict[str, bytes] = field(default_factory=dict, metadata=ELSEWHERE)
+
+    def open(self, opened: Opened) -> None:
+        """Take over what the turn is opened with."""
+        self.system_prompt, self.review_due = opened.system_prompt, opened.review_due
+        self.reopen(opened)
+
+    def reopen(self, opened: Opened, gone: Sequence[ToolSpec] = ()) -> None:
+        """Go on with what the agent has now. ``gone``: tools that it has no more, and that calls still
+        name."""
+        self.runtime, self.auxiliary, self.workdir = opened.runtime, opened.auxiliary, opened.workdir
+        self.tools = (*opened.tools, *gone)
+
+    def belong(self, *, attended: bool, has_memory: bool) -> None:
+        """The turn goes on in an agent with these: somebody who is asked, an external memory."""
+        self.attended, self.has_memory = attended, has_memory
+
+    def switch(self, runtime: Runtime) -> None:
+        """Go on with another model of the chain."""
+        self.runtime = runtime
+
+    def adopt(self, runtime: Runtime) -> None:
+        """The same provider and model in another way: what an overflow taught of its window stays known."""
+        self.runtime = replace(runtime, window=self.runtime.window)
+
+    def narrow(self, window: int) -> None:
+        """A window that is smaller than the one we knew of is believed for the rest of the turn."""
+        if self.runtime.window is None or window < self.runtime.window:
+            self.runtime = replace(self.runtime, window=window)
+
+    def keep_written(self, shape: str, tools: bytes) -> bytes:
+        """The tool list as it is written for requests of this shape; made once."""
+        self.tools_written[shape] = tools
+        return tools
+
+
+@dataclass(slots=True)
+class Call:
+    """The call in hand: its request, and what came back. ``visible`` and ``thoughts``: the reply's text in
+    its two parts.
+
+    ``prepaid``: the budget that several turns share has been asked for the next call block already.
+    ``stepped``: iterations whose beginning was told.
+    """
+
+    request: ModelRequest | None = None
+    reply: ModelReply | None = None
+    visible: str = ""
+    thoughts: str = ""
+    prepaid: bool = False
+    stepped: int = 0
+
+    @property
+    def estimate(self) -> int:
+        """Tokens of the request; 0 when there is none."""
+        return self.request.estimate if self.request else 0
+
+    def going_out(self) -> ModelRequest:
+        """The request, which is about to be sent: what was paid for it is used up."""
+        assert self.request is not None, "BuildMessages is the only door to CallLLM"
+        self.prepaid = False
+        return self.request
+
+    def came_back(self, reply: ModelReply, visible: str, thoughts: str) -> None:
+        self.reply, self.visible, self.thoughts = reply, visible, thoughts
+
+    def was_cancelled(self, cancelled: Cancelled) -> None:
+        """A person broke it off; what the model thought until then is kept."""
+        self.thoughts = cancelled.reasoning
+
+
+@dataclass(slots=True)
+class Accounting:
+    """What the turn has used. ``request_count``: requests that went out, summaries included. ``usages``:
+    tokens by provider and model. ``meter``: how full the window is; the session shares it."""
+
+    request_count: int = field(default=0, metadata={STORED_AS: "sent"})
+    usages: dict[tuple[str, str], Usage] = field(default_factory=dict)
+    last_prompt_tokens: int = 0
+    meter: ContextMeter = field(default_factory=ContextMeter)
+
+    @property
+    def usage(self) -> Usage:
+        """Of all requests together."""
+        return sum(self.usages.values(), NO_USAGE)
+
+    def charge(self, reply: ModelReply | Failure | Cancelled, runtime: Runtime) -> None:
+        """Note what a request to ``runtime`` cost, if it went out."""
+        if isinstance(reply, ModelReply) or reply.sent:
+            self.request_count += 1
+        if reply.usage is not None:
+            key = runtime.provider, runtime.model
+            self.usages[key] = self.usages.get(key, NO_USAGE) + reply.usage
+
+    def in_flight(self, requests: int) -> None:
+        """Count requests whose end nobody saw."""
+        self.request_count += requests
+
+    def read(self, tokens: int, request: ModelRequest) -> None:
+        """The provider counted ``tokens`` of prompt for this request."""
+        self.last_prompt_tokens = tokens
+        self.meter.read(tokens, request.chars)
+
+    def mute(self, muted: bool) -> None:
+        """Should the estimate call for no compaction until a reply says how long the prompt really is?"""
+        self.meter.muted = muted
+
+    def forget(self) -> None:
+        """The history was replaced, or another model counts from here on: estimate afresh."""
+        self.meter.forget()
+
+    def share(self, meter: ContextMeter) -> None:
+        """Measure with the meter of the session that the turn is in."""
+        self.meter = meter
+
+
+@dataclass(slots=True)
+class Recovery:
+    """What went wrong, and what is done about it. ``failure_class`` and ``error`` stay known until a reply is
+    read.
+
+    ``repairs_done``: changes of the request that this provider needs; ``pending_repair``: the next one.
+    ``output_cap``: tokens that a refusal allowed the reply. ``scaffold``: rows behind the history that are
+    sent and never stored. ``trace``: lines for people, shown when the turn fails.
+    """
+
+    failure: Failure | None = None
+    failure_class: str = ""
+    error: str = ""
+    repairs_done: frozenset[str] = frozenset()
+    pending_repair: str = ""
+    output_cap: int | None = None
+    scaffold: tuple[Message, ...] = ()
+    fallback_activated: bool = False
+    trace: list[str] = field(default_factory=list)
+
+    def fail(self, failure: Failure) -> None:
+        """A call brought no usable reply."""
+        self.failure = failure
+
+    def crash(self, problem: str, error: BaseException) -> None:
+        """A bug of our own."""
+        self.failure = Failure("local", str(error), exception=type(error).__name__)
+        self.failure_class, self.error = "local_bug", problem
+
+    def classify(self, name: str) -> None:
+        """Name the class of what went wrong."""
+        self.failure_class = name
+
+    def explain(self, name: str, message: str) -> None:
+        """Name the class of what went wrong, and keep what was said of it."""
+        self.failure_class, self.error = name, one_line(message)
+        self.note(f"{name}: {self.error}")
+
+    def settle(self, explanation: str) -> None:
+        """The turn ends without an answer: say why, unless that is known."""
+        self.error = self.error or explanation
+
+    def succeed(self) -> None:
+        """A reply came: nothing is wrong any more."""
+        self.failure_class, self.error = "", ""
+
+    def order(self, repair: str) -> None:
+        """The next BuildMessages is to make this repair, if the table agrees."""
+        self.pending_repair = repair
+
+    def order_cap(self, tokens: int) -> None:
+        """The next request is to ask for no more than so many tokens."""
+        self.output_cap = tokens
+        self.order("output_cap")
+
+    def drop_scaffold(self) -> None:
+        self.scaffold = ()
+
+    def note(self, line: str) -> None:
+        """Keep a line for people, for the case that the turn fails."""
+        self.trace.append(line)
+
+
+@dataclass(slots=True)
+class Compaction:
+    """Making the history shorter. ``forced``: not our wish, a refusal (or a person) asks for it. ``focus``:
+    what a summary should be about. ``compacted_before``: in this session. ``compaction_blocked``: why none is
+    tried. ``compressions``: figures of those of this turn."""
+
+    forced: bool = False
+    focus: str = ""
+    compacted_before: bool = False
+    compaction_blocked: str = ""
+    compressions: list[dict[str, Any]] = field(default_factory=list)
+
+    def begin(self, known: Compacted) -> None:
+        """Take over what the session knows of its compactions."""
+        self.compacted_before, self.compaction_blocked = known.done > 0, known.blocked
+
+    def judge(self, known: Compacted) -> None:
+        """What the session makes of the last compaction: are more of them of use?"""
+        self.compaction_blocked = known.blocked
+
+    def force(self, focus: str = "") -> None:
+        self.forced, self.focus = True, focus or self.focus
+
+    def relax(self) -> None:
+        """Nothing forces a compaction any more."""
+        self.forced = False
+
+
+@dataclass(slots=True)
+class Draft:
+    """The text that becomes the answer, as far as there is any.
+
+    ``fragments``: pieces of a reply that was cut, to be continued. ``held``: a text that was said before the
+    work was done; ``unchecked``: one that waits for a check by tools. ``prior_content``: what was said beside
+    calls that only put things in order. ``partial``: a piece of an incomplete or interrupted reply.
+    ``needs_break``: what comes next is a paragraph of its own.
+    """
+
+    fragments: list[str] = field(default_factory=list)
+    held: str = ""
+    unchecked: str = ""
+    prior_content: str = ""
+    partial: str = ""
+    last_reasoning: str | None = None
+    answer: str | None = None
+    needs_break: bool = False
+
+    @property
+    def begun(self) -> str:
+        """The pieces that are to be continued, as one text."""
+        return "".join(self.fragments)
+
+    def call_tools(self, prior_content: str) -> None:
+        """What was gathered went out beside calls. An answer that waits for its check outlives the tools that
+        check it."""
+        self.fragments, self.partial, self.held = [], "", self.unchecked
+        self.prior_content, self.needs_break = prior_content, True
+
+
+@dataclass(slots=True)
+class ToolRound:
+    """What one reply's calls led to, for the step callback and the exit texts."""
+
+    name: str
+    arguments: str
+    result: str
+    ok: bool
+
+
+@dataclass(slots=True)
+class Tooling:
+    """What tools did. ``unchanged_files``: those that a tool was to change and did not, with why.
+    ``unverified``: was the last thing that a tool did a change of files?"""
+
+    unchanged_files: dict[str, str] = field(default_factory=dict)
+    guardrails: Guardrails = field(default_factory=Guardrails)
+    unverified: bool = False
+    last_round: list[ToolRound] = field(default_factory=list, metadata=ELSEWHERE)
+
+    def note_file(self, path: str, problem: str) -> None:
+        """A tool was to change this file; ``problem`` is empty when it did. The newest is last."""
+        self.unchanged_files.pop(path, None)
+        if problem:
+            self.unchanged_files[path] = problem
+
+
+@dataclass(slots=True)
+class Ending:
+    """How the turn ends, and what its user is told besides the answer."""
+
+    exit: ExitReason | None = None
+    final_response: str | None = None
+    response_transformed: bool = False
+    interrupt_message: str | None = None
+    pending_steer: list[str] = field(default_factory=list)
+    cleanup_errors: list[str] = field(default_factory=list)
+
+    def decide(self, reason: ExitReason) -> None:
+        self.exit = reason
+
+    def hear(self, signals: Signals) -> None:
+        """Keep what a person said who interrupted the turn, the first of it."""
+        self.interrupt_message = self.interrupt_message or signals.message
+
+    def cost_a_step(self, problem: str) -> None:
+        """A bug at the very end: what it spoilt is told beside the answer."""
+        self.cleanup_errors.append(problem)

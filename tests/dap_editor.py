@@ -13,7 +13,7 @@ from typing import Any
 from fsm_agent import Agent, tool
 from fsm_agent.debug import Workshop
 from fsm_agent.debug.dap import Options, talk
-from fsm_agent.debug.dap.framing import Reading, Writing, read_message, write_message
+from fsm_agent.debug.dap.protocol import Reading, Writing, read_message, write_message
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedModel
 from fsm_agent_states import table as table_module

@@ -10,9 +10,9 @@ import pytest
 from jsonschema import Draft7Validator
 
 from fsm_agent.debug.dap import Options
+from fsm_agent.debug.dap.breakpoints import EXCEPTIONS
 from fsm_agent.debug.dap.console import COMMANDS
 from fsm_agent.debug.dap.options import NAMES
-from fsm_agent.debug.dap.points import EXCEPTIONS
 
 EDITORS = Path(__file__).parents[1] / "editors"
 NOT_OFFERED = {"noDebug"}

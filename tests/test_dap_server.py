@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from fsm_agent.debug.core.workshop import Workshop
+from fsm_agent.debug.core.debug_session import Workshop
 from fsm_agent.debug.dap import Options, serve_port, serve_stdio
 from fsm_agent.debug.dap.client import Client
-from fsm_agent.debug.dap.framing import LARGEST, NotTheProtocol, read_message, write_message
+from fsm_agent.debug.dap.protocol import LARGEST, NotTheProtocol, read_message, write_message
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import text
 from tests.dap_editor import Editor, workshop_of

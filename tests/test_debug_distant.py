@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fsm_agent.debug import Debugger, Status
-from fsm_agent.debug.core.distant import Distant
+from fsm_agent.debug.core.remote_client import Distant
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.remote_commands import controls_of
 from fsm_agent.sessions.store import Store

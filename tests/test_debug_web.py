@@ -15,7 +15,7 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.debug import Workshop
-from fsm_agent.debug.core.hiding import masked
+from fsm_agent.debug.core.masking import masked
 from fsm_agent.debug.web.assets import assets
 from fsm_agent.debug.web.map import bare, map_of
 from fsm_agent.debug.web.serve import Server

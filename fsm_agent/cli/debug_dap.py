@@ -12,7 +12,7 @@ from typing import Any
 from fsm_agent.cli.debug import workshop_of, workshop_of_table
 from fsm_agent.cli.given import Given
 from fsm_agent.debug import Workshop
-from fsm_agent.debug.core.hiding import environment_keys
+from fsm_agent.debug.core.masking import environment_keys
 from fsm_agent.debug.dap import Options, serve_port, serve_stdio
 from fsm_agent.errors import ConfigError
 

@@ -24,7 +24,7 @@ POLL, ATTACHED_POLL = 0.25, 0.02
 """Seconds between two looks, without and with a debugger in another process."""
 IDLE = 2.0
 """Seconds without a running turn after which the thread ends."""
-DEPUTY = "fsm_agent.debug.core.deputy"
+DEPUTY = "fsm_agent.debug.core.remote_server"
 """Who obeys. By its name: the debugger is built on turns, not turns on the debugger."""
 _OPEN = "SELECT id, turn, command, body FROM controls WHERE taken IS NULL ORDER BY id"
 

@@ -19,7 +19,7 @@ from fsm_agent.conversation.call_key import signature
 from fsm_agent.conversation.effects import Approval, AskApproval
 from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints
 from fsm_agent.debug.core.events import Event, EventKind, Listeners, Phase, Status, entries, step_dict
-from fsm_agent.debug.core.held import PERFORM, Held, held_kind
+from fsm_agent.debug.core.pending_request import PERFORM, Held, held_kind
 from fsm_agent.debug.core.subject import OURS, Subject
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Exchange, Step

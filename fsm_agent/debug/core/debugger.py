@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints
-from fsm_agent.debug.core.distant import Distant
+from fsm_agent.debug.core.cursor import Look
 from fsm_agent.debug.core.engines import Engine, Here, Nowhere, settled
 from fsm_agent.debug.core.events import Listener, Status
-from fsm_agent.debug.core.look import Look
-from fsm_agent.debug.core.makers import Runs
 from fsm_agent.debug.core.record import Record
+from fsm_agent.debug.core.remote_client import Distant
 from fsm_agent.debug.core.subject import OURS, Subject, subject_of
+from fsm_agent.debug.core.turn_factory import Runs
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.pause_point import GATES
 from fsm_agent.sessions.store import Store
@@ -26,7 +26,7 @@ from fsm_agent.sessions.store import Store
 
 class Debugger:
     """``record`` is what the turn did, ``look`` where a person looks, ``status`` where the engine is. Orders and listeners may be
-    used from any thread; see ``fsm_agent.debug.core.orders`` and ``events`` for their names."""
+    used from any thread; see ``fsm_agent.debug.core.commands`` and ``events`` for their names."""
 
     def __init__(self, record: Record, engine: Engine, breakpoints: Breakpoints, subject: Subject = OURS) -> None:
         self.record, self.engine, self.breakpoints, self.subject = record, engine, breakpoints, subject

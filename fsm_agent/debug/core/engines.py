@@ -8,12 +8,12 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from fsm_agent.debug.core.commands import RUNS, carry_out
 from fsm_agent.debug.core.control import Controller
 from fsm_agent.debug.core.events import Event, Listener, Listeners, Status
-from fsm_agent.debug.core.makers import Runs
-from fsm_agent.debug.core.orders import RUNS, carry_out
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.subject import subject_of
+from fsm_agent.debug.core.turn_factory import Runs
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.pause_point import Gate
 from fsm_agent.support.threads import LOOP

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fsm_agent.debug.dap.points import EXCEPTIONS
+from fsm_agent.debug.dap.breakpoints import EXCEPTIONS
 
 CAPABILITIES: Mapping[str, Any] = {
     "supportsConfigurationDoneRequest": True,

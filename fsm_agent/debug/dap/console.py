@@ -23,8 +23,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from fsm_agent.debug.core.workshop import Workshop
-from fsm_agent.debug.dap.lanes import Lane
+from fsm_agent.debug.core.debug_session import Workshop
+from fsm_agent.debug.dap.threads import Lane
 from fsm_agent.errors import ConfigError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.dap.scopes import label
-from fsm_agent.debug.dap.values import Key, Place, Rows
+from fsm_agent.debug.dap.variables import Key, Place, Rows
 from fsm_agent.errors import ConfigError
 
 FIXED = frozenset({"turn_id", "session_id", "seq", "state"})

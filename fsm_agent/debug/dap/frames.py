@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from fsm_agent.debug.dap.breakpoints import place
 from fsm_agent.debug.dap.client import Client
-from fsm_agent.debug.dap.lanes import Lane
-from fsm_agent.debug.dap.points import place
-from fsm_agent.debug.dap.tablemap import StateSource, TableMap
+from fsm_agent.debug.dap.table_map import StateSource, TableMap
+from fsm_agent.debug.dap.threads import Lane
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import Table

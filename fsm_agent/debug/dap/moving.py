@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from fsm_agent.debug.dap.arguments import Arguments, text
-from fsm_agent.debug.dap.desk import Desk, looked
+from fsm_agent.debug.dap.context import Desk, looked
 from fsm_agent.debug.dap.edits import edit_of
 from fsm_agent.debug.dap.frames import frame_of
-from fsm_agent.debug.dap.lanes import Lane, stop_of
+from fsm_agent.debug.dap.threads import Lane, stop_of
 from fsm_agent.errors import ConfigError
 
 LIVE = ("running", "paused", "waiting")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fsm_agent.debug.core.workshop import Workshop
+from fsm_agent.debug.core.debug_session import Workshop
 from fsm_agent.errors import ConfigError
 
 

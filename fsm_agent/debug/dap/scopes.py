@@ -7,8 +7,8 @@ from typing import Any
 
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.wire import composed
-from fsm_agent.debug.dap.lanes import Lane
-from fsm_agent.debug.dap.values import Later, Place, References, Rows, ScopeName, Typed
+from fsm_agent.debug.dap.threads import Lane
+from fsm_agent.debug.dap.variables import Later, Place, References, Rows, ScopeName, Typed
 from fsm_agent.fsm.table import Table
 from fsm_agent.sessions.store import Store
 

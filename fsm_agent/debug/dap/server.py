@@ -16,10 +16,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fsm_agent.debug.core.workshop import Workshop
-from fsm_agent.debug.dap.framing import NotTheProtocol, Reading, Writing, read_message, write_message
+from fsm_agent.debug.core.debug_session import Workshop
 from fsm_agent.debug.dap.options import Opener
-from fsm_agent.debug.dap.post import Write
+from fsm_agent.debug.dap.outbox import Write
+from fsm_agent.debug.dap.protocol import NotTheProtocol, Reading, Writing, read_message, write_message
 from fsm_agent.debug.dap.session import Session
 from fsm_agent.errors import ConfigError
 

@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fsm_agent.debug.core.debug_session import Workshop
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.events import Event
-from fsm_agent.debug.core.workshop import Workshop
-from fsm_agent.debug.dap import looking, moving
+from fsm_agent.debug.dap import moving, requests
 from fsm_agent.debug.dap.arguments import Arguments
 from fsm_agent.debug.dap.capabilities import CAPABILITIES
 from fsm_agent.debug.dap.client import Client
-from fsm_agent.debug.dap.desk import Desk
-from fsm_agent.debug.dap.happenings import Happenings
-from fsm_agent.debug.dap.lanes import Lane, in_doubt, stop_of
+from fsm_agent.debug.dap.context import Desk
+from fsm_agent.debug.dap.events import Happenings
 from fsm_agent.debug.dap.options import Opener, Options
-from fsm_agent.debug.dap.post import Post, Write
+from fsm_agent.debug.dap.outbox import Post, Write
+from fsm_agent.debug.dap.threads import Lane, in_doubt, stop_of
 from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy
 
 log = logging.getLogger(__name__)
@@ -31,11 +31,11 @@ LAST_WORDS = 5.0
 
 Answer = Callable[[Desk, Arguments], dict[str, Any] | None]
 REQUESTS: Mapping[str, Answer] = {
-    "setBreakpoints": looking.set_breakpoints, "setFunctionBreakpoints": looking.set_functions,
-    "setExceptionBreakpoints": looking.set_filters, "breakpointLocations": looking.breakpoint_locations,
-    "threads": looking.threads, "stackTrace": looking.stack_trace, "scopes": looking.scopes, "variables": looking.variables,
-    "exceptionInfo": looking.exception_info, "loadedSources": looking.loaded_sources, "evaluate": looking.evaluate,
-    "completions": looking.completions, "continue": moving.continue_, "next": moving.next_, "stepIn": moving.step_in,
+    "setBreakpoints": requests.set_breakpoints, "setFunctionBreakpoints": requests.set_functions,
+    "setExceptionBreakpoints": requests.set_filters, "breakpointLocations": requests.breakpoint_locations,
+    "threads": requests.threads, "stackTrace": requests.stack_trace, "scopes": requests.scopes, "variables": requests.variables,
+    "exceptionInfo": requests.exception_info, "loadedSources": requests.loaded_sources, "evaluate": requests.evaluate,
+    "completions": requests.completions, "continue": moving.continue_, "next": moving.next_, "stepIn": moving.step_in,
     "stepOut": moving.step_out, "stepBack": moving.step_back, "reverseContinue": moving.reverse_continue, "pause": moving.pause,
     "restartFrame": moving.restart_frame, "setVariable": moving.set_variable, "terminate": moving.terminate,
     "terminateThreads": moving.terminate_threads,

@@ -17,10 +17,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from fsm_agent.debug.core.breakpoints import Kind, outcome_of, targets_of
-from fsm_agent.debug.core.hiding import environment_keys
+from fsm_agent.debug.core.debug_session import Workshop
+from fsm_agent.debug.core.masking import environment_keys
 from fsm_agent.debug.core.subject import OURS
 from fsm_agent.debug.core.wire import composed
-from fsm_agent.debug.core.workshop import Workshop
 from fsm_agent.debug.web.assets import assets
 from fsm_agent.debug.web.guard import Guard
 from fsm_agent.debug.web.map import bare, map_of

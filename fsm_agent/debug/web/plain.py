@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from fsm_agent.debug.core.hiding import masked
+from fsm_agent.debug.core.masking import masked
 from fsm_agent.fsm.codec import dumps
 
 

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import uvicorn
 
-from fsm_agent.debug.core.workshop import Workshop
+from fsm_agent.debug.core.debug_session import Workshop
 from fsm_agent.debug.web.app import app_of
 from fsm_agent.errors import ConfigError
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.events import Event
-from fsm_agent.debug.core.hiding import masked
+from fsm_agent.debug.core.masking import masked
 from fsm_agent.fsm.codec import dumps
 
 ALIVE = 1.0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
-from fsm_agent.debug.core.hiding import masked
+from fsm_agent.debug.core.masking import masked
 from fsm_agent.debug.core.record import Record
 from fsm_agent.errors import ConfigError
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fsm_agent.debug.core.hiding import masked
+from fsm_agent.debug.core.masking import masked
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.replay import ANSWERED, Replay
 from fsm_agent.errors import ConfigError

@@ -9,9 +9,9 @@ from typing import Any
 from fsm_agent.debug.core.compare import Comparison, compare
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.engines import Nowhere
-from fsm_agent.debug.core.makers import AgentMaker, Agents, Maker, Runs
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.subject import Subject
+from fsm_agent.debug.core.turn_factory import AgentMaker, Agents, Maker, Runs
 from fsm_agent.debug.own.maker import Make, TableMaker
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.pause_point import GATES
@@ -106,7 +106,7 @@ class Workshop:
         """A pytest file that plays the turn again. Raises ``ConfigError`` for turns of a table of the user's own."""
         if not self.subject.talks:
             raise ConfigError("tests are made of this agent's turns only", turn_id, "fsm_agent.testing.row_scripts for yours")
-        from fsm_agent.debug.core.maketest import make_test
+        from fsm_agent.debug.core.pytest_export import make_test
 
         return make_test(self.store, turn_id)
 

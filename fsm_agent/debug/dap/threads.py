@@ -10,7 +10,7 @@ from typing import Any, Literal
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.engines import Here
 from fsm_agent.debug.core.events import Event
-from fsm_agent.debug.dap.points import Points
+from fsm_agent.debug.dap.breakpoints import Points
 from fsm_agent.errors import ConfigError
 
 Reason = Literal["step", "breakpoint", "exception", "pause", "entry", "function breakpoint", "restart"]

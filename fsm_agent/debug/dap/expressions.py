@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fsm_agent.debug.dap.lanes import Lane
 from fsm_agent.debug.dap.scopes import Scopes, asked, facts
-from fsm_agent.debug.dap.values import NAMES, Key, Later, Place, Rows, ScopeName, Typed, is_list
+from fsm_agent.debug.dap.threads import Lane
+from fsm_agent.debug.dap.variables import NAMES, Key, Later, Place, Rows, ScopeName, Typed, is_list
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.condition_parser import condition
 from fsm_agent.sessions.store import Store

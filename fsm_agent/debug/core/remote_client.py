@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints
-from fsm_agent.debug.core.deputy import SAID, TOLD
+from fsm_agent.debug.core.commands import ORDERS, RUNS
 from fsm_agent.debug.core.events import Event, EventKind, Listener, Listeners, Status
-from fsm_agent.debug.core.orders import ORDERS, RUNS
 from fsm_agent.debug.core.record import Record
+from fsm_agent.debug.core.remote_server import SAID, TOLD
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.fsm.table import Table

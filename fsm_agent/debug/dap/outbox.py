@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fsm_agent.debug.core.hiding import masked
+from fsm_agent.debug.core.masking import masked
 
 Write = Callable[[Mapping[str, Any]], None]
 REFUSED = 1

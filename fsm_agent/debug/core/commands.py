@@ -10,7 +10,7 @@
 ``interrupt``  as the turn's user would, with ``message``
 ``steer``      tell the turn ``text`` without stopping it
 ``hold``       hold back requests of these ``kinds``: model, tool
-``answer``     ``id`` of what waits, and ``said``: the answer by hand (see ``fsm_agent.debug.core.held``)
+``answer``     ``id`` of what waits, and ``said``: the answer by hand (see ``fsm_agent.debug.core.pending_request``)
 ``let``        let ``id``, which is held back, be performed
 ``breakpoints``  ``all`` breakpoints, in place of those before
 =============  ==================================================================================================

@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fsm_agent.debug.core.debug_session import Workshop
 from fsm_agent.debug.core.debugger import Debugger
-from fsm_agent.debug.core.workshop import Workshop
+from fsm_agent.debug.dap.breakpoints import Points, shown
 from fsm_agent.debug.dap.client import Client
 from fsm_agent.debug.dap.edits import settable
+from fsm_agent.debug.dap.expressions import Words
 from fsm_agent.debug.dap.frames import Frames
-from fsm_agent.debug.dap.lanes import Hear, Lane, Lanes, Stop, stop_of
 from fsm_agent.debug.dap.options import Options
-from fsm_agent.debug.dap.points import Points, shown
-from fsm_agent.debug.dap.post import Post
+from fsm_agent.debug.dap.outbox import Post
 from fsm_agent.debug.dap.scopes import Scopes
-from fsm_agent.debug.dap.tablemap import state_sources, table_map_of
-from fsm_agent.debug.dap.values import References
-from fsm_agent.debug.dap.words import Words
+from fsm_agent.debug.dap.table_map import state_sources, table_map_of
+from fsm_agent.debug.dap.threads import Hear, Lane, Lanes, Stop, stop_of
+from fsm_agent.debug.dap.variables import References
 from fsm_agent.errors import ConfigError
 
 ENDS = {"completed": 0, "failed": 1, "partial": 3, "interrupted": 130}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fsm_agent.debug.core.distant import Distant
 from fsm_agent.debug.core.events import Event
-from fsm_agent.debug.dap.desk import Desk
-from fsm_agent.debug.dap.lanes import Lane, stop_of, unknown
+from fsm_agent.debug.core.remote_client import Distant
+from fsm_agent.debug.dap.context import Desk
+from fsm_agent.debug.dap.threads import Lane, stop_of, unknown
 from fsm_agent.errors import ConfigError
 
 CHILDREN = (

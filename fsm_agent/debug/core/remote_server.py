@@ -6,9 +6,9 @@ import logging
 import time
 from typing import Any
 
+from fsm_agent.debug.core.commands import carry_out
 from fsm_agent.debug.core.control import Controller
 from fsm_agent.debug.core.events import Event
-from fsm_agent.debug.core.orders import carry_out
 from fsm_agent.debug.core.subject import subject_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.codec import dumps

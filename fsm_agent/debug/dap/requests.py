@@ -6,12 +6,12 @@ import re
 from typing import Any
 
 from fsm_agent.debug.dap.arguments import Arguments, number, objects, text
+from fsm_agent.debug.dap.breakpoints import EXCEPTIONS, Point, place, shown
 from fsm_agent.debug.dap.console import COMMANDS, command
-from fsm_agent.debug.dap.desk import Desk
+from fsm_agent.debug.dap.context import Desk
 from fsm_agent.debug.dap.frames import frame_of
-from fsm_agent.debug.dap.lanes import Lane
-from fsm_agent.debug.dap.points import EXCEPTIONS, Point, place, shown
-from fsm_agent.debug.dap.tablemap import same_file
+from fsm_agent.debug.dap.table_map import same_file
+from fsm_agent.debug.dap.threads import Lane
 from fsm_agent.errors import ConfigError
 
 _WORD = re.compile(r":?[\w.\[\]-]*$")

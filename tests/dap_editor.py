@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent import Agent, tool
-from fsm_agent.debug import Workshop
+from fsm_agent.debug import DebugSession
 from fsm_agent.debug.dap import Options, talk
 from fsm_agent.debug.dap.protocol import Reading, Writing, read_message, write_message
 from fsm_agent.sessions.store import store_for
@@ -159,18 +159,20 @@ def agent_of(home: Path, script: Any, **options: Any) -> Agent:
     return Agent(ScriptedModel(script), home=home, store=store_for(home, "normal"), **made)
 
 
-def workshop_of(home: Path, script: Any, **options: Any) -> Workshop:
+def workshop_of(home: Path, script: Any, **options: Any) -> DebugSession:
     """``script`` is begun anew for each agent."""
-    return Workshop(store_for(home, "normal"), lambda hint: agent_of(home, script, **options))
+    return DebugSession(store_for(home, "normal"), lambda hint: agent_of(home, script, **options))
 
 
 @contextmanager
-def editing(workshop: Workshop, first: str | None = None, secrets: tuple[str, ...] = (), opener: Any = None) -> Iterator[Editor]:
+def editing(
+    workshop: DebugSession, first: str | None = None, secrets: tuple[str, ...] = (), opener: Any = None
+) -> Iterator[Editor]:
     """A server on the other end of a pipe in memory; it must have ended well afterwards."""
     ours, theirs = socket.socketpair()
     problems: list[BaseException] = []
 
-    def refuse(options: Options) -> Workshop:
+    def refuse(options: Options) -> DebugSession:
         raise AssertionError("no workshop of its own was to be asked for")
 
     def serve() -> None:

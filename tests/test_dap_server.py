@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from fsm_agent.debug.core.debug_session import Workshop
+from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.dap import Options, serve_port, serve_stdio
 from fsm_agent.debug.dap.client import Client
 from fsm_agent.debug.dap.protocol import LARGEST, NotTheProtocol, read_message, write_message
@@ -29,7 +29,7 @@ from tests.waiting import PATIENCE
 ROOT = Path(__file__).parents[1]
 
 
-def never(options: Options) -> Workshop:
+def never(options: Options) -> DebugSession:
     raise AssertionError("no workshop of its own was to be asked for")
 
 
@@ -94,7 +94,7 @@ def test_anything_else_is_not_the_protocol(data: bytes) -> None:
 
 
 @contextmanager
-def listening(workshop: Workshop) -> Iterator[int]:
+def listening(workshop: DebugSession) -> Iterator[int]:
     ready: list[int] = []
     there, codes = threading.Event(), list[int]()
 

@@ -18,8 +18,8 @@ import pytest
 from examples.review_loop.debugged import review
 from examples.review_loop.table import TABLE as REVIEW
 from fsm_agent.cli.entry import main
-from fsm_agent.debug import Debugger, Status, TableTurn, Workshop
-from fsm_agent.debug.core.engines import Here
+from fsm_agent.debug import Debugger, DebugSession, Status, TableTurn
+from fsm_agent.debug.core.engines import LocalEngine
 from fsm_agent.debug.own.played import played
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import MemoryJournal
@@ -153,7 +153,7 @@ class Post:
 class Desk:
     def __init__(self, home: Path) -> None:
         self.post, self.store = Post(), store_for(home, "normal")
-        self.workshop = Workshop.of_table(self.store, self.post.make)
+        self.workshop = DebugSession.of_table(self.store, self.post.make)
 
     def start(self, text: str = "a vase") -> Debugger:
         return self.workshop.start(text)
@@ -194,7 +194,7 @@ def test_it_is_stepped_stopped_and_looked_at(desk: Desk) -> None:
     assert "secret" not in facts
     assert [one["field"] for one in debugger.record.changed(2)] == ["tries", "sky", "came"]
 
-    assert debugger.look.back() == 1
+    assert debugger.cursor.back() == 1
     assert len(desk.post.asked) == 2, "looking back asks nothing"
     assert order(debugger, "continue").phase == "ended"
     assert debugger.record.info.exit == "delivered"
@@ -315,7 +315,7 @@ def test_a_program_runs_its_own_turn_and_a_debugger_finds_it(desk: Desk) -> None
 
     second = Parcel("parcel-x", "a stool")
     debugger = Debugger.of(desk.store, TableTurn(desk.post.make(second), desk.store))
-    assert isinstance(debugger.engine, Here)
+    assert isinstance(debugger.engine, LocalEngine)
     assert order(debugger, "over").state == "Drive"
     assert second.state == "Drive", "it is the caller's own turn that moves"
     debugger.close()
@@ -326,14 +326,14 @@ def test_a_program_runs_its_own_turn_and_a_debugger_finds_it(desk: Desk) -> None
 def test_what_makes_no_runner_is_said_in_one_line(tmp_path: Path) -> None:
     store = store_for(tmp_path, "normal")
     with pytest.raises(ConfigError, match="what was named makes no runner"):
-        Workshop.of_table(store, lambda begin: 3)  # type: ignore[arg-type, return-value]  # that is the point
+        DebugSession.of_table(store, lambda begin: 3)  # type: ignore[arg-type, return-value]  # that is the point
 
     def broken(begin: Any) -> Runner:
         raise KeyError("no parcels today")
 
     with pytest.raises(ConfigError, match=r"no runner could be made for a new turn \(KeyError: 'no parcels today'\)"):
-        Workshop.of_table(store, broken)
-    stubborn = Workshop.of_table(store, lambda begin: Post().make(""))
+        DebugSession.of_table(store, broken)
+    stubborn = DebugSession.of_table(store, lambda begin: Post().make(""))
     debugger = stubborn.start("")
     with pytest.raises(ConfigError, match="of another turn than it was asked to go on with"):
         stubborn.fork(debugger.id, 0)
@@ -354,7 +354,7 @@ def test_a_turn_that_is_no_dataclass_is_looked_at_only(tmp_path: Path) -> None:
     async def perform(request: Any) -> None:
         """Nothing to do."""
 
-    workshop = Workshop.of_table(store_for(tmp_path, "normal"), make)
+    workshop = DebugSession.of_table(store_for(tmp_path, "normal"), make)
     debugger = workshop.start("")
     assert order(debugger, "continue").phase == "ended"
     assert debugger.record.snapshot(2)["exit"] == "delivered"
@@ -364,7 +364,7 @@ def test_a_turn_that_is_no_dataclass_is_looked_at_only(tmp_path: Path) -> None:
 
 
 def test_a_table_alone_is_played_by_hand(tmp_path: Path) -> None:
-    workshop = Workshop.of_table(store_for(tmp_path, "normal"), played(REVIEW, {"rounds": 1}))
+    workshop = DebugSession.of_table(store_for(tmp_path, "normal"), played(REVIEW, {"rounds": 1}))
     debugger = workshop.start("")
     held = order(debugger, "continue").held[0]
     assert (held["kind"], held["events"]) == ("event", ["written", "failed", "cancelled", "crashed"])
@@ -411,7 +411,7 @@ def test_a_turn_of_another_process_is_watched_stopped_and_let_go(tmp_path: Path)
     ) as other:
         assert other.stdout is not None
         turn = other.stdout.readline().strip()
-        workshop = Workshop.of_table(store_for(tmp_path, "normal"), Post().make)
+        workshop = DebugSession.of_table(store_for(tmp_path, "normal"), Post().make)
         until(lambda: workshop.newest() == turn and workshop.open(turn).record.count > 1)
         debugger = workshop.open(turn)
         assert debugger.status.where == "elsewhere"
@@ -489,7 +489,7 @@ def test_wrong_use_is_one_line(tmp_path: Path, options: list[str], says: str, ca
 def test_an_editor_stops_at_lines_of_ones_own_table(tmp_path: Path) -> None:
     table = ROOT / "examples" / "review_loop" / "table.py"
     line = next(n for n, text in enumerate(table.read_text("utf-8").splitlines(), 1) if 'on("objections"' in text)
-    workshop = Workshop.of_table(store_for(tmp_path, "normal"), review)
+    workshop = DebugSession.of_table(store_for(tmp_path, "normal"), review)
     from tests.dap_editor import workshop_of
 
     with editing(workshop_of(tmp_path / "ours", []), opener=lambda options: workshop) as editor:

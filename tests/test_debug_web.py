@@ -14,7 +14,7 @@ import httpx2 as httpx
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.debug import Workshop
+from fsm_agent.debug import DebugSession
 from fsm_agent.debug.core.masking import masked
 from fsm_agent.debug.web.assets import assets
 from fsm_agent.debug.web.map import bare, map_of
@@ -51,7 +51,7 @@ class Served:
         made = agent(None)
         made.run_conversation("tell me")
         self.turn = made.journal.recent(1)[0].id
-        self.workshop = Workshop(store, agent)
+        self.workshop = DebugSession(store, agent)
         self.server = Server(self.workshop, first=self.turn, hide=[OWN])
         self.server.start()
         self.base = self.server.address

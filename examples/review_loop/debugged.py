@@ -1,5 +1,5 @@
 """The review under the debugger: ``fsm-agent debug examples.review_loop.debugged:review`` opens it in the browser, ``--stdio``
-and ``--dap`` in an editor; in Python it is ``Workshop.of_table(store_for(folder), review)``.
+and ``--dap`` in an editor; in Python it is ``DebugSession.of_table(store_for(folder), review)``.
 
 The models follow simple rules here, so that a review that is forked goes on sensibly; put your own ``Agent`` in their place.
 """

@@ -13,7 +13,7 @@ from fsm_agent.agent import Agent
 from fsm_agent.cli.given import Given, agent_of
 from fsm_agent.cli.table import attribute_of
 from fsm_agent.cli.verify import limits
-from fsm_agent.debug import Workshop
+from fsm_agent.debug import DebugSession
 from fsm_agent.debug.own.played import played
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
@@ -23,7 +23,7 @@ from fsm_agent.support.home import home_of
 TABLES = "tables"
 """Folder of a home in which turns of other tables are kept, each table's in its own."""
 EDITOR_FACE = "fsm_agent.cli.debug_dap"
-"""The module that serves editors: ``serve(workshop, first, port, given) -> int``; ``port`` is ``None`` for standard input and
+"""The module that serves editors: ``serve(session, first, port, given) -> int``; ``port`` is ``None`` for standard input and
 output."""
 
 
@@ -51,17 +51,17 @@ def debug(wanted: Wanted, given: Given) -> int:
         raise ConfigError("only one turn can be opened first", None, "one of TURN, --attach and --task")
     if sum((wanted.web, wanted.dap is not None, wanted.stdio)) > 1:
         raise ConfigError("only one face can be served", None, "one of --web, --dap and --stdio")
-    workshop = workshop_of_table(str(wanted.turn), given) if own else workshop_of(given)
+    session = debug_session_of_table(str(wanted.turn), given) if own else debug_session_of(given)
     try:
-        first = _first_of_table(workshop, wanted) if own else _first(workshop, wanted)
+        first = _first_of_table(session, wanted) if own else _first(session, wanted)
         if wanted.dap is not None or wanted.stdio:
-            return _editor(workshop, first, wanted.dap, given)
-        return _page(workshop, first, wanted, given)
+            return _editor(session, first, wanted.dap, given)
+        return _page(session, first, wanted, given)
     finally:
-        workshop.close()
+        session.close()
 
 
-def workshop_of(given: Given) -> Workshop:
+def debug_session_of(given: Given) -> DebugSession:
     """All turns of a home, with the agents that these options describe."""
     given, store = replace(given, source="debugger"), store_for(home_of(given.home, os.environ), "full")
 
@@ -78,10 +78,10 @@ def workshop_of(given: Given) -> Workshop:
                 "another one: fsm-agent debug -m <provider>:<model>",
             ) from None
 
-    return Workshop(store, make)
+    return DebugSession(store, make)
 
 
-def workshop_of_table(name: str, given: Given) -> Workshop:
+def debug_session_of_table(name: str, given: Given) -> DebugSession:
     """Turns of a table of the user's own: ``name`` is ``module:name`` of a function that makes their runners, or of a ``Table``,
     which is played by hand. They are kept in a folder of their own in the home."""
     found = attribute_of(name)
@@ -94,30 +94,30 @@ def workshop_of_table(name: str, given: Given) -> Workshop:
     else:
         raise ConfigError("this cannot be debugged", name, "module:name of a Table, or of a function that makes a Runner")
     folder = home_of(given.home, os.environ) / TABLES / re.sub(r"\W", "-", name)
-    return Workshop.of_table(store_for(folder, "normal"), make)
+    return DebugSession.of_table(store_for(folder, "normal"), make)
 
 
-def _first_of_table(workshop: Workshop, wanted: Wanted) -> str:
+def _first_of_table(session: DebugSession, wanted: Wanted) -> str:
     if wanted.attach is not None:
-        return workshop.find(wanted.attach)
-    return workshop.start(wanted.task or "").id
+        return session.find(wanted.attach)
+    return session.start(wanted.task or "").id
 
 
-def _first(workshop: Workshop, wanted: Wanted) -> str | None:
+def _first(session: DebugSession, wanted: Wanted) -> str | None:
     if wanted.task is not None:
-        return workshop.start(wanted.task).id
+        return session.start(wanted.task).id
     named = wanted.turn if wanted.turn is not None else wanted.attach
-    return workshop.newest() if named is None else workshop.find(named)
+    return session.newest() if named is None else session.find(named)
 
 
-def _page(workshop: Workshop, first: str | None, wanted: Wanted, given: Given) -> int:
+def _page(session: DebugSession, first: str | None, wanted: Wanted, given: Given) -> int:
     try:
         from fsm_agent.debug.web.serve import Server
     except ImportError as error:
         raise ConfigError(
             f"the debugger's page needs {error.name}, which is not installed", None, "pip install 'fsm-agent[debug]'"
         ) from None
-    server = Server(workshop, wanted.port, first, [given.api_key] if given.api_key else [])
+    server = Server(session, wanted.port, first, [given.api_key] if given.api_key else [])
 
     def ready() -> None:
         print(server.url, flush=True)
@@ -128,12 +128,12 @@ def _page(workshop: Workshop, first: str | None, wanted: Wanted, given: Given) -
     return 130  # served until interrupted
 
 
-def _editor(workshop: Workshop, first: str | None, port: int | None, given: Given) -> int:
+def _editor(session: DebugSession, first: str | None, port: int | None, given: Given) -> int:
     try:
         serve = import_module(EDITOR_FACE).serve
     except ModuleNotFoundError as error:
         if error.name != EDITOR_FACE:
             raise
         raise ConfigError("editors are not served by this installation", None, "--web") from None
-    code: int = serve(workshop, first, port, given)
+    code: int = serve(session, first, port, given)
     return code

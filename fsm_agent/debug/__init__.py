@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints
 from fsm_agent.debug.core.compare import Comparison, compare
-from fsm_agent.debug.core.cursor import Look
-from fsm_agent.debug.core.debug_session import Workshop
+from fsm_agent.debug.core.cursor import Cursor
+from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.events import Event, Status
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.own.turn import TableTurn
 
 __all__ = [
-    "Breakpoint", "Breakpoints", "Comparison", "Debugger", "Event", "Look", "Record", "Status", "TableTurn", "Workshop",
+    "Breakpoint",
+    "Breakpoints",
+    "Comparison",
+    "Cursor",
+    "DebugSession",
+    "Debugger",
+    "Event",
+    "Record",
+    "Status",
+    "TableTurn",
     "compare",
 ]  # fmt: skip

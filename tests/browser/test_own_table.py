@@ -10,7 +10,7 @@ import pytest
 
 from examples.review_loop.debugged import review
 from examples.review_loop.table import TABLE
-from fsm_agent.debug import Workshop
+from fsm_agent.debug import DebugSession
 from fsm_agent.debug.own.played import played
 from fsm_agent.sessions.store import store_for
 from tests.browser.conftest import Browser
@@ -19,8 +19,8 @@ from tests.browser.test_page import NAMELESS, OVERLAPS, engine, looks_at
 pytestmark = pytest.mark.slow
 
 
-def own(home: Path) -> Workshop:
-    return Workshop.of_table(store_for(home, "normal"), review)
+def own(home: Path) -> DebugSession:
+    return DebugSession.of_table(store_for(home, "normal"), review)
 
 
 def test_a_review_is_stepped_looked_at_and_forked(browser: Browser, home: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_new_turn_an_export_and_its_import(browser: Browser, home: Path, tmp_p
 
 
 def test_a_table_is_played_by_hand(browser: Browser, home: Path) -> None:
-    workshop = Workshop.of_table(store_for(home, "normal"), played(TABLE, {"rounds": 1}))
+    workshop = DebugSession.of_table(store_for(home, "normal"), played(TABLE, {"rounds": 1}))
     page = browser.open(browser.serve(workshop, workshop.start("").id).url)
     page.keyboard.press("c")
     for state, event in (("Draft", "written"), ("Criticise", "objections"), ("Revise", "written"), ("Criticise", "objections")):

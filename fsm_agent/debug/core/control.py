@@ -19,7 +19,7 @@ from fsm_agent.conversation.call_key import signature
 from fsm_agent.conversation.effects import Approval, AskApproval
 from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints
 from fsm_agent.debug.core.events import Event, EventKind, Listeners, Phase, Status, entries, step_dict
-from fsm_agent.debug.core.pending_request import PERFORM, Held, held_kind
+from fsm_agent.debug.core.pending_request import PERFORM, PendingRequest, held_kind
 from fsm_agent.debug.core.subject import OURS, Subject
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Exchange, Step
@@ -43,7 +43,7 @@ class Controller:
         self._told = False
         self._ended = self._left = self._interrupted = False
         self._hold: set[str] = set()
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, PendingRequest] = {}
         self._numbers = itertools.count(1)
         self._granted: set[str] = set()
         self._visit: list[Exchange] = []
@@ -192,7 +192,7 @@ class Controller:
         loop = asyncio.get_running_loop()
         with self._lock:
             self._loop = loop
-            held = Held(next(self._numbers), kind, request, loop.create_future(), elsewhere=other is not None)
+            held = PendingRequest(next(self._numbers), kind, request, loop.create_future(), elsewhere=other is not None)
             held.allowable = other is None or person is None or person.done()
             self._held[held.id] = held
         self._tell_waiting()
@@ -292,18 +292,18 @@ class Controller:
     def _stop(self, reason: str, text: str, met: tuple[int, ...] = ()) -> None:
         self._mode, self._reason, self._text, self._met, self._told = "paused", reason, text, met, False
 
-    def _waiting(self, number: int) -> Held:
+    def _waiting(self, number: int) -> PendingRequest:
         with self._lock:
             waiting = {one.id: one for one in self._open()}
         if number not in waiting:
             raise ConfigError("nothing waits for an answer under this number", number, ", ".join(map(str, waiting)) or "none")
         return waiting[number]
 
-    def _open(self) -> list[Held]:
+    def _open(self) -> list[PendingRequest]:
         """What still waits for a person."""
         return [one for one in self._held.values() if not one.answered]
 
-    def _resolve(self, held: Held, answer: Any) -> None:
+    def _resolve(self, held: PendingRequest, answer: Any) -> None:
         held.answered = True
 
         def settle() -> None:

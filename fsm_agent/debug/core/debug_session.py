@@ -8,10 +8,10 @@ from typing import Any
 
 from fsm_agent.debug.core.compare import Comparison, compare
 from fsm_agent.debug.core.debugger import Debugger
-from fsm_agent.debug.core.engines import Nowhere
+from fsm_agent.debug.core.engines import RecordedEngine
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.subject import Subject
-from fsm_agent.debug.core.turn_factory import AgentMaker, Agents, Maker, Runs
+from fsm_agent.debug.core.turn_factory import Agents, AgentTurnFactory, Runs, TurnFactory
 from fsm_agent.debug.own.maker import Make, TableMaker
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.pause_point import GATES
@@ -21,20 +21,20 @@ from fsm_agent.sessions.store.importing import import_lines
 from fsm_agent.sessions.store.read import TurnInfo, Turns
 
 
-class Workshop:
+class DebugSession:
     """Open debuggers by turn. ``agents`` is asked for an agent when a turn is started, resumed or forked; without it one can only
     look."""
 
-    def __init__(self, store: Store, agents: Agents | None = None, maker: Maker | None = None) -> None:
+    def __init__(self, store: Store, agents: Agents | None = None, maker: TurnFactory | None = None) -> None:
         self.store = store
-        self._maker: Maker = maker or AgentMaker(store, agents)
+        self._maker: TurnFactory = maker or AgentTurnFactory(store, agents)
         self._open: dict[str, Debugger] = {}
         self._lock = threading.RLock()
         self._turns = Turns(store.database)
 
     @classmethod
-    def of_table(cls, store: Store, make: Make) -> Workshop:
-        """The workshop of a table of the user's own. ``make`` makes the runner of a turn: of a new one, when it is given the
+    def of_table(cls, store: Store, make: Make) -> DebugSession:
+        """The debug session of a table of the user's own. ``make`` makes the runner of a turn: of a new one, when it is given the
         words that a person begins it with, or of the turn that it is given, to go on from where that is. ``store`` keeps
         these turns alone: ``store_for(folder)``."""
         return cls(store, maker=TableMaker(store, make))
@@ -77,7 +77,7 @@ class Workshop:
         """The debugger of a turn; opened again when the turn has come to life, or has stopped, since."""
         with self._lock:
             known = self._open.get(turn_id)
-            if known is not None and isinstance(known.engine, Nowhere) and self._alive(known.record.info):
+            if known is not None and isinstance(known.engine, RecordedEngine) and self._alive(known.record.info):
                 known = None
             if known is None:
                 before = self._open.get(turn_id)

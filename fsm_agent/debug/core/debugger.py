@@ -3,7 +3,7 @@
 >>> debugger = Debugger.start(agent, "what is the time?")      # doctest: +SKIP
 >>> debugger.breakpoint("state", "ClassifyError", condition="retries >= 1")
 >>> debugger.order("continue"); await debugger.settled()
->>> debugger.look.back(); debugger.record.snapshot(debugger.look.at)
+>>> debugger.cursor.back(); debugger.record.snapshot(debugger.cursor.at)
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints
-from fsm_agent.debug.core.cursor import Look
-from fsm_agent.debug.core.engines import Engine, Here, Nowhere, settled
+from fsm_agent.debug.core.cursor import Cursor
+from fsm_agent.debug.core.engines import Engine, LocalEngine, RecordedEngine, settled
 from fsm_agent.debug.core.events import Listener, Status
 from fsm_agent.debug.core.record import Record
-from fsm_agent.debug.core.remote_client import Distant
+from fsm_agent.debug.core.remote_client import RemoteDebugClient
 from fsm_agent.debug.core.subject import OURS, Subject, subject_of
 from fsm_agent.debug.core.turn_factory import Runs
 from fsm_agent.errors import ConfigError
@@ -31,13 +31,13 @@ class Debugger:
     def __init__(self, record: Record, engine: Engine, breakpoints: Breakpoints, subject: Subject = OURS) -> None:
         self.record, self.engine, self.breakpoints, self.subject = record, engine, breakpoints, subject
         self.table = subject.table
-        self.look = Look(record, subject.counters)
+        self.cursor = Cursor(record, subject.counters)
 
     @classmethod
     def of(cls, store: Store, turn: Runs, *, paused: bool = True) -> Debugger:
         """Debug a turn of this process that nobody runs yet: one just started, resumed or forked, of an ``Agent`` or a
         ``TableTurn``. It is taken to the gate and waits there, before its first request."""
-        engine = Here(turn.gate, turn, paused)
+        engine = LocalEngine(turn.gate, turn, paused)
         engine.start()
         _wait_for(turn, engine, paused)
         return cls(Record(store, turn.id), engine, engine.controller.breakpoints, subject_of(turn.gate))
@@ -51,12 +51,12 @@ class Debugger:
         info = record.info
         gate = GATES.get(turn_id)
         if info.ended is None and gate is not None and gate.running:
-            here = Here(gate, paused=False)
+            here = LocalEngine(gate, paused=False)
             return cls(record, here, here.controller.breakpoints, subject_of(gate))
         if info.ended is None and info.owner not in (None, store.owners.me) and store.owners.alive(info.owner) is not None:
-            distant = Distant(store, record, subject.table)
+            distant = RemoteDebugClient(store, record, subject.table)
             return cls(record, distant, distant.breakpoints, subject)
-        return cls(record, Nowhere(record), Breakpoints(subject.table), subject)
+        return cls(record, RecordedEngine(record), Breakpoints(subject.table), subject)
 
     @property
     def id(self) -> str:
@@ -81,7 +81,7 @@ class Debugger:
     def visit(self, at: int) -> list[dict[str, Any]]:
         """What the state at a position asked for so far; of the visit that goes on here, also what is not in the journal yet."""
         known = self.record.visit(at)
-        if not isinstance(self.engine, Here) or at != self.status.seq:
+        if not isinstance(self.engine, LocalEngine) or at != self.status.seq:
             return known
         places = {(one["ordinal"], one["place"]) for one in known if one["status"] != "in_flight"}
         fresh = [one for one in self.engine.controller.visit() if (one["ordinal"], one["place"]) not in places]
@@ -98,7 +98,7 @@ class Debugger:
 
     def set_breakpoints(self, wanted: list[dict[str, Any]]) -> list[Breakpoint]:
         """These and no others."""
-        if isinstance(self.engine, Nowhere):
+        if isinstance(self.engine, RecordedEngine):
             self.breakpoints.replace([Breakpoint.of(one) for one in wanted])
         else:
             self.order("breakpoints", {"all": wanted})
@@ -109,7 +109,7 @@ class Debugger:
         self.engine.close()
 
 
-def _wait_for(turn: Runs, engine: Here, paused: bool) -> None:
+def _wait_for(turn: Runs, engine: LocalEngine, paused: bool) -> None:
     """Until the turn is in the store and at its gate. Raises what kept it from getting there."""
     import threading
 

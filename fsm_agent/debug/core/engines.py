@@ -35,7 +35,7 @@ class Engine(Protocol):
         ...
 
 
-class Here:
+class LocalEngine:
     """A turn of this process. ``turn`` is given when nobody else runs it: then the engine does, from the first order on."""
 
     def __init__(self, gate: Gate, turn: Runs | None = None, paused: bool = True) -> None:
@@ -78,7 +78,7 @@ class Here:
         self.controller.go_away()
 
 
-class Nowhere:
+class RecordedEngine:
     """A turn that ended, or that no process runs: one can only look at it."""
 
     def __init__(self, record: Record) -> None:

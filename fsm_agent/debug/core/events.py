@@ -5,7 +5,7 @@
 ``exchanged``   a request has its reply: seq, state, ordinal, kinds
 ``paused``      the engine stands still: seq, state, reason (entry, step, pause, breakpoint), text, breakpoints (ids)
 ``running``     it goes on: seq, state
-``waiting``     a person must answer: held, a list of what is waited for (see ``Held.shown``)
+``waiting``     a person must answer: held, a list of what is waited for (see ``PendingRequest.shown``)
 ``log``         a logpoint was met: seq, breakpoint, text
 ``ended``       the turn is over
 ``left``        whoever ran the turn has stopped; it can be resumed

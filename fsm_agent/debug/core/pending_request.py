@@ -27,7 +27,7 @@ PERFORM = Perform()
 
 
 @dataclass(slots=True, eq=False)
-class Held:
+class PendingRequest:
     """One request that waits. ``answer`` is set in the loop of the turn. ``elsewhere``: somebody else is asked as well,
     and who answers first decides. ``allowable``: the rules have left it to a person; until then one can only deny."""
 

@@ -29,7 +29,7 @@ ANSWERED_IN = 5.0
 """Seconds in which the other process takes notice of a debugger, or it is too old, or hangs."""
 
 
-class Distant:
+class RemoteDebugClient:
     """Watches from the start; ``attach`` asks the other process to obey. Its thread ends with ``close`` or with the turn."""
 
     def __init__(self, store: Store, record: Record, table: Table) -> None:

@@ -27,7 +27,7 @@ KEPT = 3600.0
 """Seconds after which what was ordered and said is forgotten."""
 
 
-class Deputy:
+class RemoteDebugServer:
     """``attach`` stands at the gate with what it brings, ``detach`` leaves; everything else are orders."""
 
     def __init__(self, gate: Gate, database: Database) -> None:

@@ -23,7 +23,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from fsm_agent.debug.core.debug_session import Workshop
+from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.dap.threads import Lane
 from fsm_agent.errors import ConfigError
 
@@ -32,7 +32,7 @@ class Room(Protocol):
     """What the commands need of the session."""
 
     @property
-    def workshop(self) -> Workshop: ...
+    def session(self) -> DebugSession: ...
 
     def branch(self, lane: Lane, at: int, edit: Mapping[str, Any], why: str) -> None:
         """Fork, and show the new turn as a thread."""
@@ -135,7 +135,7 @@ def _find(room: Room, lane: Lane, at: int, words: str) -> str:
 
 
 def _test(room: Room, lane: Lane, at: int, words: str) -> str:
-    return room.workshop.test(lane.debugger.id)
+    return room.session.test(lane.debugger.id)
 
 
 def _help(room: Room, lane: Lane, at: int, words: str) -> str:

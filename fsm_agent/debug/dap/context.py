@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fsm_agent.debug.core.debug_session import Workshop
+from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.dap.breakpoints import Points, shown
 from fsm_agent.debug.dap.client import Client
@@ -30,7 +30,7 @@ class Desk:
     """Used by one thread only. ``later`` runs when the answer to the request in hand has gone out. ``ending``: the editor
     has asked for the end, ``ended``: it was told of it."""
 
-    workshop: Workshop
+    session: DebugSession
     post: Post
     hear: Hear
     client: Client = field(default_factory=Client)
@@ -49,14 +49,14 @@ class Desk:
     def __post_init__(self) -> None:
         self.lanes = Lanes(self.hear)
         self.references = References(settable, self.post.secrets)
-        self.of(self.workshop)
+        self.of(self.session)
 
-    def of(self, workshop: Workshop) -> None:
-        """Work on the turns of ``workshop`` from now on; before any is open. Breakpoints that are set are looked up again when
+    def of(self, session: DebugSession) -> None:
+        """Work on the turns of ``session`` from now on; before any is open. Breakpoints that are set are looked up again when
         its table is another."""
         before = getattr(self, "points", None)
-        self.workshop = workshop
-        table, states = workshop.subject.table, state_sources(workshop.subject.states)
+        self.session = session
+        table, states = session.subject.table, state_sources(session.subject.states)
         if before is not None and before.table is table:
             return
         map = table_map_of(table)
@@ -135,7 +135,7 @@ class Desk:
     def branch(self, lane: Lane, at: int, edit: Mapping[str, Any], why: str, *, again: bool = False) -> None:
         """Go on from a position as another turn, in a thread of its own, which stands still. ``again``: the editor takes the old
         one to be running, and must be told that it is not. Raises ``ConfigError``."""
-        debugger = self.workshop.fork(lane.debugger.id, at, edit)
+        debugger = self.session.fork(lane.debugger.id, at, edit)
 
         def tell() -> None:
             if again and lane.stop is not None:
@@ -150,7 +150,7 @@ class Desk:
 
     def revive(self, lane: Lane) -> None:
         """Resume an unfinished turn in its thread. Raises ``ConfigError``, ``SessionBusy``."""
-        debugger = self.workshop.resume(lane.debugger.id)
+        debugger = self.session.resume(lane.debugger.id)
         lane.unlisten()
         lane.debugger = debugger
         lane.unlisten = debugger.listen(lambda event: self.hear(lane, event))
@@ -160,7 +160,7 @@ class Desk:
     def look(self, lane: Lane, at: int) -> None:
         """Look at a position."""
         lane.stand()
-        lane.debugger.look.to(at)
+        lane.debugger.cursor.to(at)
         self.later(lambda: self.stopped(lane, looked(lane, self.points)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fsm_agent.debug.core.events import Event
-from fsm_agent.debug.core.remote_client import Distant
+from fsm_agent.debug.core.remote_client import RemoteDebugClient
 from fsm_agent.debug.dap.context import Desk
 from fsm_agent.debug.dap.threads import Lane, stop_of, unknown
 from fsm_agent.errors import ConfigError
@@ -56,7 +56,7 @@ class Happenings:
         for lane in list(self._desk.lanes):
             if lane.stop is not None:
                 continue
-            with self._desk.workshop.store.database.reading() as c:
+            with self._desk.session.store.database.reading() as c:
                 ids = [row[0] for row in c.execute(CHILDREN, (lane.debugger.id,)).fetchall()]
             for turn in ids:
                 if turn not in self._known and self._desk.lanes.of_turn(turn) is None:
@@ -66,7 +66,7 @@ class Happenings:
     def _child(self, turn: str) -> None:
         focus = self._desk.focus
         try:
-            debugger = self._desk.workshop.open(turn)
+            debugger = self._desk.session.open(turn)
         except ConfigError as error:
             self._desk.post.output(f"a turn was started that cannot be debugged: {error}", "important")
             return
@@ -80,7 +80,7 @@ class Happenings:
             spent = ", ".join(f"{name} {before}→{after}" for name, before, after in data["changes"])
             text = f"{data['seq']}: {data['source']} –{data['event']}→ {data['dest']}" + (f"  ({spent})" if spent else "")
             self._desk.post.output(text, where=self._desk.frames.where(data["row"], self._desk.client))
-        elsewhere = isinstance(lane.debugger.engine, Distant)
+        elsewhere = isinstance(lane.debugger.engine, RemoteDebugClient)
         if elsewhere and data["source"] == "ExecuteTools" and self._desk.points.stops_at("unknown"):
             self._doubt(lane, data["seq"] - 1)
 

@@ -44,7 +44,7 @@ def step_back(desk: Desk, arguments: Arguments) -> None:
     lane = _behind(desk, arguments)
 
     def back() -> None:
-        lane.debugger.look.back()
+        lane.debugger.cursor.back()
         desk.stopped(lane, looked(lane, desk.points))
 
     desk.later(back)
@@ -55,7 +55,7 @@ def reverse_continue(desk: Desk, arguments: Arguments) -> None:
     lane = _behind(desk, arguments)
 
     def back() -> None:
-        _, hits = lane.debugger.look.back_to(lane.debugger.breakpoints)
+        _, hits = lane.debugger.cursor.back_to(lane.debugger.breakpoints)
         points = desk.points.of(hit.breakpoint.id for hit in hits)
         desk.stopped(lane, looked(lane, desk.points, tuple(point.id for point in points)))
 
@@ -111,7 +111,7 @@ def terminate_threads(desk: Desk, arguments: Arguments) -> None:
 
 def _interrupt(desk: Desk, lane: Lane) -> None:
     desk.running(lane)
-    lane.debugger.look.to(lane.debugger.record.count)
+    lane.debugger.cursor.to(lane.debugger.record.count)
     lane.debugger.order("interrupt")
 
 
@@ -139,7 +139,7 @@ def _go(desk: Desk, lane: Lane, order: str) -> None:
 
 def _forward(desk: Desk, lane: Lane, order: str) -> None:
     """Through what is recorded."""
-    look, hits = lane.debugger.look, tuple[int, ...]()
+    look, hits = lane.debugger.cursor, tuple[int, ...]()
     match order:
         case "continue":
             found = look.forward_to(lane.debugger.breakpoints)

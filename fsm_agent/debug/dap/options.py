@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fsm_agent.debug.core.debug_session import Workshop
+from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.errors import ConfigError
 
 
@@ -51,14 +51,14 @@ class Options:
         return options
 
     @property
-    def own_workshop(self) -> bool:
+    def own_debug_session(self) -> bool:
         """Do they ask for another agent or home than the server was started with?"""
         named = (self.table, self.model, self.base_url, self.home, self.session, self.cwd, self.max_iterations)
         return any(one is not None for one in named) or bool(self.settings or self.env)
 
 
-Opener = Callable[[Options], Workshop]
-"""Makes the workshop that a configuration asks for. Raises ``ConfigError``."""
+Opener = Callable[[Options], DebugSession]
+"""Makes the debug session that a configuration asks for. Raises ``ConfigError``."""
 
 NAMES: Mapping[str, tuple[str, type]] = {
     "table": ("table", str), "task": ("task", str), "turn": ("turn", str), "model": ("model", str), "baseUrl": ("base_url", str),

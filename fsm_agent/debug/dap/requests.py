@@ -77,7 +77,7 @@ def stack_trace(desk: Desk, arguments: Arguments) -> dict[str, Any]:
 def scopes(desk: Desk, arguments: Arguments) -> dict[str, Any]:
     lane, at = _frame(desk, arguments)
     lane.stand()
-    return {"scopes": desk.scopes.of(lane, desk.workshop.store, at)}
+    return {"scopes": desk.scopes.of(lane, desk.session.store, at)}
 
 
 def variables(desk: Desk, arguments: Arguments) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def evaluate(desk: Desk, arguments: Arguments) -> dict[str, Any]:
     lane, at = _frame(desk, arguments)
     if context == "repl" and said.lstrip().startswith(":"):
         return {"result": command(desk, lane, at, said), "variablesReference": 0}
-    where, value = desk.words.evaluate(lane, desk.workshop.store, at, said)
+    where, value = desk.words.evaluate(lane, desk.session.store, at, said)
     made = desk.references.said(value, where, name=str(where.path[-1]) if where.path else "", whole=context == "clipboard")
     return {"result": made.pop("value"), **made}
 
@@ -134,7 +134,7 @@ def completions(desk: Desk, arguments: Arguments) -> dict[str, Any]:
         lane, at = _frame(desk, arguments)
         start, names, kind = (
             len(before) - len(word.rpartition(".")[2]),
-            desk.words.names(lane, desk.workshop.store, at, word),
+            desk.words.names(lane, desk.session.store, at, word),
             "value",
         )
     typed = before[start:]

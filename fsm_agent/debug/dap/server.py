@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fsm_agent.debug.core.debug_session import Workshop
+from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.dap.options import Opener
 from fsm_agent.debug.dap.outbox import Write
 from fsm_agent.debug.dap.protocol import NotTheProtocol, Reading, Writing, read_message, write_message
@@ -30,27 +30,32 @@ FIRST_WORDS = 5.0
 
 
 def talk(
-    reading: Reading, writing: Writing, workshop: Workshop, first: str | None, opener: Opener, secrets: Sequence[str] = ()
+    reading: Reading,
+    writing: Writing,
+    session: DebugSession,
+    first: str | None,
+    opener: Opener,
+    secrets: Sequence[str] = (),
 ) -> None:
     """One session over two streams, until the editor leaves."""
     message = read_message(reading)
     if message is not None:
-        _serve(message, reading, writing, Session(_writer(writing), workshop, first, opener, secrets))
+        _serve(message, reading, writing, Session(_writer(writing), session, first, opener, secrets))
 
 
-def serve_stdio(workshop: Workshop, first: str | None, opener: Opener, secrets: Sequence[str] = ()) -> int:
+def serve_stdio(session: DebugSession, first: str | None, opener: Opener, secrets: Sequence[str] = ()) -> int:
     """One session over standard input and output. Whatever else writes to standard output comes out on standard error, and
     nothing else reads the input: a tool, or a process that it starts, cannot break the protocol."""
     reading, writing = _own_streams()
     try:
-        talk(reading, writing, workshop, first, opener, secrets)
+        talk(reading, writing, session, first, opener, secrets)
     except NotTheProtocol as error:
         raise ConfigError("what came on standard input is not the Debug Adapter Protocol", str(error), "an editor") from None
     return 0
 
 
 def serve_port(
-    workshop: Workshop,
+    session: DebugSession,
     first: str | None,
     opener: Opener,
     port: int,
@@ -69,14 +74,14 @@ def serve_port(
         ready(listening.getsockname()[1])
         while True:
             connection, _ = listening.accept()
-            if _serve_one(connection, listening, workshop, first, opener, secrets):
+            if _serve_one(connection, listening, session, first, opener, secrets):
                 return 0
 
 
 def _serve_one(
     connection: socket.socket,
     listening: socket.socket,
-    workshop: Workshop,
+    session: DebugSession,
     first: str | None,
     opener: Opener,
     secrets: Sequence[str],
@@ -94,27 +99,27 @@ def _serve_one(
         listening.close()  # nobody else, from now on
         connection.settimeout(None)
         try:
-            _serve(message, reading, writing, Session(_writer(writing), workshop, first, opener, secrets))
+            _serve(message, reading, writing, Session(_writer(writing), session, first, opener, secrets))
         finally:
             with contextlib.suppress(OSError):  # it is closed at the other end
                 connection.shutdown(socket.SHUT_RDWR)
     return True
 
 
-def _serve(message: dict[str, object], reading: Reading, writing: Writing, session: Session) -> None:
-    session.take(message)
-    threading.Thread(target=_read, args=(reading, session), daemon=True, name="fsm-agent-editor").start()
-    session.run()
+def _serve(message: dict[str, object], reading: Reading, writing: Writing, editor: Session) -> None:
+    editor.take(message)
+    threading.Thread(target=_read, args=(reading, editor), daemon=True, name="fsm-agent-editor").start()
+    editor.run()
 
 
-def _read(reading: Reading, session: Session) -> None:
+def _read(reading: Reading, editor: Session) -> None:
     try:
         while (message := read_message(reading)) is not None:
-            session.take(message)
+            editor.take(message)
     except (NotTheProtocol, OSError, ValueError) as error:
         log.warning("the editor's connection broke: %s", error)
     finally:
-        session.close()
+        editor.close()
 
 
 def _writer(writing: Writing) -> Write:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fsm_agent.debug.core.debug_session import Workshop
+from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.events import Event
 from fsm_agent.debug.dap import moving, requests
@@ -59,14 +59,16 @@ class Heard:
 
 class Session:
     """``write`` sends a message, ``take`` and ``close`` are called by whoever reads them. ``first`` is the turn to begin with
-    when the editor names none; ``opener`` makes the workshop of a configuration that wants one of its own."""
+    when the editor names none; ``opener`` makes the debug session of a configuration that wants one of its own."""
 
-    def __init__(self, write: Write, workshop: Workshop, first: str | None, opener: Opener, secrets: Sequence[str] = ()) -> None:
+    def __init__(
+        self, write: Write, session: DebugSession, first: str | None, opener: Opener, secrets: Sequence[str] = ()
+    ) -> None:
         self._inbox: queue.SimpleQueue[Asked | Heard | None] = queue.SimpleQueue()
-        self._desk = Desk(workshop, Post(write, secrets), self._hear)
+        self._desk = Desk(session, Post(write, secrets), self._hear)
         self._happenings = Happenings(self._desk)
         self._first, self._opener = first, opener
-        self._own: Workshop | None = None
+        self._own: DebugSession | None = None
         self._begin: tuple[Mapping[str, Any], Options] | None = None
         self._initialized = self._configured = self._left = False
         self._looked = 0.0
@@ -196,23 +198,23 @@ class Session:
 
     def _debugger(self, options: Options) -> Debugger:
         first = self._first if (options.task, options.turn, options.home) == (None, None, None) else None
-        if options.own_workshop and first is None:
+        if options.own_debug_session and first is None:
             if self._own is None:
                 self._own = self._opener(options)
             self._desk.of(self._own)
-        elif options.own_workshop:
+        elif options.own_debug_session:
             self._desk.post.output(f"turn {first} runs with what the server was started with, not with the configuration's")
-        workshop = self._desk.workshop
+        session = self._desk.session
         fresh = options.table is not None and not options.attach and options.turn is None
         if options.task is not None or fresh:
-            return workshop.start(options.task or "")
-        named = workshop.find(options.turn) if options.turn is not None else None
-        turn = named or first or (workshop.newest() if options.attach else None)
+            return session.start(options.task or "")
+        named = session.find(options.turn) if options.turn is not None else None
+        turn = named or first or (session.newest() if options.attach else None)
         if turn is None:
             raise ConfigError(
                 "there is no turn to debug", None, "task, the message of a new one, or turn, the id of one there is"
             )
-        return workshop.resume(turn) if options.resume else workshop.open(turn)
+        return session.resume(turn) if options.resume else session.open(turn)
 
     def _go(self, lane: Lane, options: Options, on: bool) -> None:
         """``on``: a turn that stands at its start, or is just about to, only because it was started for us, goes on."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fsm_agent.debug.core.debugger import Debugger
-from fsm_agent.debug.core.engines import Here
+from fsm_agent.debug.core.engines import LocalEngine
 from fsm_agent.debug.core.events import Event
 from fsm_agent.debug.dap.breakpoints import Points
 from fsm_agent.errors import ConfigError
@@ -47,12 +47,12 @@ class Lane:
 
     @property
     def at(self) -> int:
-        return self.debugger.look.at
+        return self.debugger.cursor.at
 
     @property
     def looking_back(self) -> bool:
         """Does the person look at something else than where the engine is?"""
-        return not self.debugger.look.following
+        return not self.debugger.cursor.following
 
     @property
     def inside(self) -> bool:
@@ -139,7 +139,7 @@ def _waiting(held: tuple[Mapping[str, Any], ...]) -> Stop:
 
 def in_doubt(debugger: Debugger, event: Event) -> str:
     """The tool whose effect nobody knows, when this event is its reply; empty otherwise."""
-    if event.kind != "exchanged" or "RunTool" not in event.data.get("kinds", ()) or not isinstance(debugger.engine, Here):
+    if event.kind != "exchanged" or "RunTool" not in event.data.get("kinds", ()) or not isinstance(debugger.engine, LocalEngine):
         return ""
     return unknown([one for one in debugger.engine.controller.visit() if one["ordinal"] == event.data["ordinal"]])
 

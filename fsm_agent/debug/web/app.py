@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from fsm_agent.debug.core.breakpoints import Kind, outcome_of, targets_of
-from fsm_agent.debug.core.debug_session import Workshop
+from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.masking import environment_keys
 from fsm_agent.debug.core.subject import OURS
 from fsm_agent.debug.core.wire import composed
@@ -34,17 +34,17 @@ WINDOW = 400
 """Moves that one answer holds at most."""
 
 
-def app_of(workshop: Workshop, port: int, token: str, first: str | None = None, secrets: Sequence[str] = ()) -> Starlette:
+def app_of(session: DebugSession, port: int, token: str, first: str | None = None, secrets: Sequence[str] = ()) -> Starlette:
     """``first`` is the turn that the page opens with; ``secrets`` never leave for the page, nor do keys of the environment."""
-    page = Page(workshop, first, (*secrets, *environment_keys(os.environ)))
+    page = Page(session, first, (*secrets, *environment_keys(os.environ)))
     return Starlette(routes=page.routes(), middleware=[Middleware(Guard, port=port, token=token)])
 
 
 class Page:
     """One handler a request. Handlers that read the store run in threads."""
 
-    def __init__(self, workshop: Workshop, first: str | None, secrets: Sequence[str]) -> None:
-        self._workshop, self._first, self._secrets = workshop, first, secrets
+    def __init__(self, session: DebugSession, first: str | None, secrets: Sequence[str]) -> None:
+        self._session, self._first, self._secrets = session, first, secrets
 
     def routes(self) -> list[Route]:
         turn = "/api/turns/{turn}"
@@ -83,10 +83,10 @@ class Page:
     # What there is
 
     def hello(self, request: Request) -> Any:
-        subject, table = self._workshop.subject, self._workshop.subject.table
+        subject, table = self._session.subject, self._session.subject.table
         return {
-            "first": self._first or self._workshop.newest(),
-            "canRun": self._workshop.can_run,
+            "first": self._first or self._session.newest(),
+            "canRun": self._session.can_run,
             "states": list(table.states),
             "final": table.final,
             "counters": subject.counters,
@@ -105,14 +105,14 @@ class Page:
     @cached_property
     def _pictures(self) -> dict[str, str]:
         """Drawn once."""
-        return _pictures(self._workshop.subject.table)
+        return _pictures(self._session.subject.table)
 
     def turns(self, request: Request) -> Any:
         limit = min(_number(request, "limit", 50), 500)
-        return {"turns": [asdict(info) for info in self._workshop.recent(limit)]}
+        return {"turns": [asdict(info) for info in self._session.recent(limit)]}
 
     def turn(self, request: Request) -> Any:
-        debugger = self._workshop.open(request.path_params["turn"])
+        debugger = self._session.open(request.path_params["turn"])
         return {
             **debugger.record.overview(),
             "count": debugger.record.count,
@@ -131,12 +131,12 @@ class Page:
         count = len(record.path()) - 1
         first, last = _number(request, "first", 0), min(_number(request, "last", count), count)
         buckets = max(1, min(_number(request, "buckets", 1000), 4000))
-        masks = record.lanes(first, last, buckets, self._workshop.subject.table.states)
+        masks = record.lanes(first, last, buckets, self._session.subject.table.states)
         return {"first": first, "last": last, "count": count, "masks": masks}
 
     def at(self, request: Request) -> Any:
         """Everything about one position but messages and wire."""
-        debugger = self._workshop.open(request.path_params["turn"])
+        debugger = self._session.open(request.path_params["turn"])
         at, record = request.path_params["at"], debugger.record
         snapshot = record.snapshot(at)
         return {
@@ -162,9 +162,9 @@ class Page:
 
     def wire(self, request: Request) -> Any:
         record = self._record(request)
-        if not self._workshop.subject.talks:
+        if not self._session.subject.talks:
             return {"body": None, "why": "the turns of this table ask no model"}
-        return composed(self._workshop.store, record.turn_id, request.path_params["at"])
+        return composed(self._session.store, record.turn_id, request.path_params["at"])
 
     def find(self, request: Request) -> Any:
         text = request.query_params.get("text", "").strip()
@@ -174,27 +174,27 @@ class Page:
 
     def seek(self, request: Request) -> Any:
         """The nearest position before (``back=1``) or after ``at`` at which a breakpoint stops."""
-        debugger = self._workshop.open(request.path_params["turn"])
-        debugger.look.to(_number(request, "at", 0))
+        debugger = self._session.open(request.path_params["turn"])
+        debugger.cursor.to(_number(request, "at", 0))
         if request.query_params.get("back"):
-            return {"at": debugger.look.back_to(debugger.breakpoints)[0]}
-        found = debugger.look.forward_to(debugger.breakpoints)
+            return {"at": debugger.cursor.back_to(debugger.breakpoints)[0]}
+        found = debugger.cursor.forward_to(debugger.breakpoints)
         return {"at": found[0] if found else None}
 
     def test(self, request: Request) -> Any:
-        return {"text": self._workshop.test(request.path_params["turn"])}
+        return {"text": self._session.test(request.path_params["turn"])}
 
     def export(self, request: Request) -> Any:
-        return {"text": self._workshop.export(request.path_params["turn"])}
+        return {"text": self._session.export(request.path_params["turn"])}
 
     def compare(self, request: Request) -> Any:
         left, right = (request.query_params.get(name, "") for name in ("left", "right"))
-        return self._workshop.compare(self._workshop.find(left), self._workshop.find(right)).to_dict()
+        return self._session.compare(self._session.find(left), self._session.find(right)).to_dict()
 
     async def events(self, request: Request) -> Response:
         turn = request.path_params["turn"]
-        await run_in_threadpool(self._workshop.open, turn)
-        stream = events(lambda: self._workshop.open(turn), self._secrets)
+        await run_in_threadpool(self._session.open, turn)
+        stream = events(lambda: self._session.open(turn), self._secrets)
         return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
     # What is done
@@ -203,33 +203,33 @@ class Page:
         text = body.get("text")
         if not isinstance(text, str):
             raise ConfigError("the message has the wrong type", type(text).__name__, "text")
-        return {"turn": self._workshop.start(text).id}
+        return {"turn": self._session.start(text).id}
 
     def order(self, request: Request, body: Body) -> Any:
-        debugger = self._workshop.open(request.path_params["turn"])
+        debugger = self._session.open(request.path_params["turn"])
         debugger.order(request.path_params["order"], body)
         return {"status": debugger.status.to_dict()}
 
     def breakpoints(self, request: Request, body: Body) -> Any:
-        debugger = self._workshop.open(request.path_params["turn"])
+        debugger = self._session.open(request.path_params["turn"])
         return {"breakpoints": [one.to_dict() for one in debugger.set_breakpoints(list(body.get("all", [])))]}
 
     def fork(self, request: Request, body: Body) -> Any:
         at, edit = body.get("at"), body.get("edit") or {}
         if not isinstance(at, int) or not isinstance(edit, Mapping):
             raise ConfigError("a fork needs the position it begins at, and what is changed", body.get("at"), "at, edit")
-        return {"turn": self._workshop.fork(request.path_params["turn"], at, edit).id}
+        return {"turn": self._session.fork(request.path_params["turn"], at, edit).id}
 
     def resume(self, request: Request, body: Body) -> Any:
-        return {"turn": self._workshop.resume(request.path_params["turn"]).id}
+        return {"turn": self._session.resume(request.path_params["turn"]).id}
 
     def import_(self, request: Request, body: Body) -> Any:
-        return {"turn": self._workshop.import_(str(body.get("text", "")))}
+        return {"turn": self._session.import_(str(body.get("text", "")))}
 
     # Inside
 
     def _record(self, request: Request) -> Any:
-        return self._workshop.open(request.path_params["turn"]).record
+        return self._session.open(request.path_params["turn"]).record
 
     def _reading(self, work: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:

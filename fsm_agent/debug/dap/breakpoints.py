@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints, targets_of
-from fsm_agent.debug.dap.arguments import Arguments, number
+from fsm_agent.debug.core.arguments import Arguments, number
 from fsm_agent.debug.dap.client import Client
 from fsm_agent.debug.dap.table_map import Spot, StateSource, TableMap, Target, same_file
 from fsm_agent.errors import ConfigError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fsm_agent.debug.dap.arguments import Arguments, text
+from fsm_agent.debug.core.arguments import Arguments, text
 from fsm_agent.debug.dap.context import Desk, looked
 from fsm_agent.debug.dap.edits import edit_of
 from fsm_agent.debug.dap.frames import frame_of

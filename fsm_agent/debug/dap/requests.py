@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from fsm_agent.debug.dap.arguments import Arguments, number, objects, text
+from fsm_agent.debug.core.arguments import Arguments, number, objects, text
 from fsm_agent.debug.dap.breakpoints import EXCEPTIONS, Point, place, shown
 from fsm_agent.debug.dap.console import COMMANDS, command
 from fsm_agent.debug.dap.context import Desk

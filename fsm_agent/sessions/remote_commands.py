@@ -1,7 +1,7 @@
 """What people ask of turns that run here, from other processes: rows of the table ``controls``, read a few times a second.
 
 One thread a database, only while turns run, looks for rows that nobody took yet; the turns themselves never look. A row that
-attaches a debugger lets a ``RemoteDebugServer`` stand at the turn's gate, which carries out what the following rows say.
+attaches a debugger lets a ``RemoteDebugServer`` stand at the turn's gate, which carries out the commands of the following rows.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _OPEN = "SELECT id, turn, command, body FROM controls WHERE taken IS NULL ORDER 
 
 
 class Obeys(Protocol):
-    """Who carries out orders at a gate for a debugger elsewhere."""
+    """Who carries out commands at a gate for a debugger elsewhere."""
 
     @property
     def attached(self) -> bool: ...
 
-    def obey(self, command: str, body: dict[str, Any]) -> None: ...
+    def obey(self, name: str, body: dict[str, Any]) -> None: ...
 
 
 class Controls:

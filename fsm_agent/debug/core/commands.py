@@ -1,92 +1,169 @@
-"""Orders to an engine by name, as they come from a page, an editor, or a row of the table ``controls``.
+"""What an engine can be told to do: one class a command.
 
-=============  ==================================================================================================
-``pause``      stand still before the next request or move
-``step``       to the next move
-``into``       one request and its reply
-``over``       to the next request to the model
-``continue``   on, until a breakpoint or the end
-``to``         on until ``breakpoint`` (a breakpoint's values) is met, or the move of number ``seq``
-``interrupt``  as the turn's user would, with ``message``
-``steer``      tell the turn ``text`` without stopping it
-``hold``       hold back requests of these ``kinds``: model, tool
-``answer``     ``id`` of what waits, and ``said``: the answer by hand (see ``fsm_agent.debug.core.pending_request``)
-``let``        let ``id``, which is held back, be performed
-``breakpoints``  ``all`` breakpoints, in place of those before
-=============  ==================================================================================================
+A page, an editor and a row of the table ``controls`` say a command by its ``name``, with its fields as JSON. ``read_command``
+decodes it once, at that border; ``Controller.order`` carries it out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, get_args
 
+from fsm_agent.debug.core.arguments import Arguments, number, objects, text, texts
 from fsm_agent.debug.core.breakpoints import Breakpoint
-from fsm_agent.debug.core.control import Controller
 from fsm_agent.errors import ConfigError
 
-Order = Callable[[Controller, Mapping[str, Any]], None]
+
+@dataclass(frozen=True, slots=True)
+class PauseTurn:
+    """Stand still before the next request or move."""
+
+    name: ClassVar[str] = "pause"
 
 
-RUNS = ("step", "into", "over", "continue", "to", "interrupt")
-"""Orders after which the turn runs."""
+@dataclass(frozen=True, slots=True)
+class StepMove:
+    """Run to the next move."""
+
+    name: ClassVar[str] = "step"
 
 
-def carry_out(controller: Controller, name: str, body: Mapping[str, Any]) -> None:
-    """One order. Raises ``ConfigError`` for one that there is not, or that cannot be carried out now."""
-    order = ORDERS.get(name)
-    if order is None:
-        raise ConfigError("no such order", name, ", ".join(ORDERS))
-    order(controller, body)
+@dataclass(frozen=True, slots=True)
+class StepInto:
+    """Run one request and its reply, or the move that ends the state."""
+
+    name: ClassVar[str] = "into"
 
 
-def _to(controller: Controller, body: Mapping[str, Any]) -> None:
-    if "breakpoint" in body:
-        checked = controller.breakpoints.fresh().put(Breakpoint.of(body["breakpoint"]))
-        controller.to(checked)
-    else:
-        controller.to(_number(body, "seq"))
+@dataclass(frozen=True, slots=True)
+class StepOver:
+    """Run to the next request to the model; without a model, out of this state, however often it is repeated."""
+
+    name: ClassVar[str] = "over"
 
 
-def _number(body: Mapping[str, Any], name: str) -> int:
-    value = body.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ConfigError(f"{name} is no number", value, "a whole number from 0")
-    return value
+@dataclass(frozen=True, slots=True)
+class ContinueTurn:
+    """Run until a breakpoint is met or the turn ends."""
+
+    name: ClassVar[str] = "continue"
 
 
-def _text(body: Mapping[str, Any], name: str) -> str:
-    value = body.get(name)
-    if not isinstance(value, str) or not value.strip():
-        raise ConfigError(f"{name} is missing", value, "some text")
-    return value
+@dataclass(frozen=True, slots=True)
+class RunTo:
+    """Run until a move meets the breakpoint ``until``, or has that number; other breakpoints stop the turn too. As JSON it is
+    ``breakpoint`` (an object) or ``seq``."""
+
+    name: ClassVar[str] = "to"
+    until: Breakpoint | int
 
 
-def _kinds(body: Mapping[str, Any]) -> list[str]:
-    value = body.get("kinds", [])
-    if not isinstance(value, list):
-        raise ConfigError("kinds is no list", value, "a list of model, tool")
-    return [str(one) for one in value]
+@dataclass(frozen=True, slots=True)
+class InterruptTurn:
+    """Interrupt the turn as its user would, with ``message``; it runs to its end, past all breakpoints."""
+
+    name: ClassVar[str] = "interrupt"
+    message: str | None = None
 
 
-def _breakpoints(body: Mapping[str, Any]) -> list[Breakpoint]:
-    value = body.get("all", [])
-    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
-        raise ConfigError("breakpoints cannot be read", value, "a list of objects")
-    return [Breakpoint.of(one) for one in value]
+@dataclass(frozen=True, slots=True)
+class SteerTurn:
+    """Tell the turn ``text`` without stopping it."""
+
+    name: ClassVar[str] = "steer"
+    text: str
 
 
-ORDERS: Mapping[str, Order] = {
-    "pause": lambda controller, body: controller.pause(),
-    "step": lambda controller, body: controller.step(),
-    "into": lambda controller, body: controller.into(),
-    "over": lambda controller, body: controller.over(),
-    "continue": lambda controller, body: controller.free(),
-    "to": _to,
-    "interrupt": lambda controller, body: controller.interrupt(body.get("message") or None),
-    "steer": lambda controller, body: controller.steer(_text(body, "text")),
-    "hold": lambda controller, body: controller.hold(_kinds(body)),
-    "answer": lambda controller, body: controller.answer(_number(body, "id"), body.get("said")),
-    "let": lambda controller, body: controller.let(_number(body, "id")),
-    "breakpoints": lambda controller, body: controller.breakpoints.replace(_breakpoints(body)),
-}
+@dataclass(frozen=True, slots=True)
+class HoldRequests:
+    """Hold requests to the model (``model``) or calls of tools (``tool``) back until a person answers them or lets them go; of a
+    turn of another table every request (``request``). In place of the ``kinds`` before."""
+
+    name: ClassVar[str] = "hold"
+    kinds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerRequest:
+    """Answer the request of number ``id``, which waits for a person, by hand; ``PendingRequest.reply`` says what may be
+    ``said``."""
+
+    name: ClassVar[str] = "answer"
+    id: int
+    said: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRequest:
+    """Let the request of number ``id``, which is held back, be performed."""
+
+    name: ClassVar[str] = "let"
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceBreakpoints:
+    """Have ``all`` these breakpoints, and no others."""
+
+    name: ClassVar[str] = "breakpoints"
+    all: tuple[Breakpoint, ...] = ()
+
+
+Running = StepMove | StepInto | StepOver | ContinueTurn | RunTo | InterruptTurn
+"""Commands after which the turn runs."""
+Command = PauseTurn | Running | SteerTurn | HoldRequests | AnswerRequest | ReleaseRequest | ReplaceBreakpoints
+NAMES: tuple[str, ...] = tuple(kind.name for kind in get_args(Command))
+
+
+def read_command(name: str, body: Mapping[str, Any]) -> Command:
+    """Return the command of this name with the fields that ``body`` has, JSON values; other parts of it are not looked at. Raises
+    ``ConfigError`` for a name that there is not, and for a field that is missing or of another type."""
+    match name:
+        case "pause":
+            return PauseTurn()
+        case "step":
+            return StepMove()
+        case "into":
+            return StepInto()
+        case "over":
+            return StepOver()
+        case "continue":
+            return ContinueTurn()
+        case "to":
+            return RunTo(Breakpoint.of(body["breakpoint"]) if "breakpoint" in body else number(body, "seq"))
+        case "interrupt":
+            return InterruptTurn(text(body, "message") if body.get("message") else None)
+        case "steer":
+            return SteerTurn(_said(body))
+        case "hold":
+            return HoldRequests(texts(body, "kinds"))
+        case "answer":
+            return AnswerRequest(number(body, "id", least=None), body.get("said"))
+        case "let":
+            return ReleaseRequest(number(body, "id", least=None))
+        case "breakpoints":
+            return ReplaceBreakpoints(breakpoints_in(body))
+    raise ConfigError("no such order", name, ", ".join(NAMES))
+
+
+def body_of(command: Command) -> dict[str, Any]:
+    """Return the fields of a command as JSON values, such that ``read_command`` makes the same of them."""
+    match command:
+        case RunTo(until=Breakpoint() as until):
+            return {"breakpoint": until.to_dict()}
+        case RunTo(until=seq):
+            return {"seq": seq}
+    return asdict(command)
+
+
+def breakpoints_in(body: Arguments) -> tuple[Breakpoint, ...]:
+    """Return the breakpoints that ``body`` has as ``all``. Raises ``ConfigError`` for what is none."""
+    return tuple(Breakpoint.of(one) for one in objects(body, "all"))
+
+
+def _said(body: Arguments) -> str:
+    said = text(body, "text")
+    if not said.strip():
+        raise ConfigError("text is missing", said, "some text")
+    return said

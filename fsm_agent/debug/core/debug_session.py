@@ -83,21 +83,21 @@ class DebugSession:
                 before = self._open.get(turn_id)
                 known = self._open[turn_id] = Debugger.attach(self.store, turn_id, self.subject)
                 if before is not None:
-                    known.set_breakpoints([one.to_dict() for one in before.breakpoints])
+                    known.set_breakpoints(before.breakpoints)
             return known
 
-    def start(self, text: str, breakpoints: list[dict[str, Any]] | None = None) -> Debugger:
+    def start(self, text: str) -> Debugger:
         """A new turn, at its gate before the first request."""
-        return self._run(self._maker.start(text), breakpoints)
+        return self._run(self._maker.start(text))
 
     def resume(self, turn_id: str) -> Debugger:
         """An unfinished turn that no process runs, at its gate."""
-        return self._run(self._maker.resume(turn_id), self._breakpoints(turn_id))
+        return self._run(self._maker.resume(turn_id), like=turn_id)
 
     def fork(self, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> Debugger:
         """A new turn from a position of another one, at its gate; ``fsm_agent.sessions.store.edits`` says what ``edit`` may
         change."""
-        return self._run(self._maker.fork(turn_id, at, edit), self._breakpoints(turn_id))
+        return self._run(self._maker.fork(turn_id, at, edit), like=turn_id)
 
     def compare(self, left: str, right: str) -> Comparison:
         return compare(Record(self.store, left), Record(self.store, right))
@@ -139,14 +139,12 @@ class DebugSession:
             return info.ended is None
         return info.owner != self.store.owners.me and self.store.owners.alive(info.owner) is not None
 
-    def _breakpoints(self, turn_id: str) -> list[dict[str, Any]]:
-        known = self._open.get(turn_id)
-        return [one.to_dict() for one in known.breakpoints] if known else []
-
-    def _run(self, turn: Runs, breakpoints: list[dict[str, Any]] | None) -> Debugger:
+    def _run(self, turn: Runs, like: str | None = None) -> Debugger:
+        """``like``: a turn whose breakpoints it gets."""
         with self._lock:
             debugger = Debugger.of(self.store, turn)
+            before = self._open.get(like) if like is not None else None
             self._open[debugger.id] = debugger
-            if breakpoints:
-                debugger.set_breakpoints(breakpoints)
+            if before is not None and len(before.breakpoints):
+                debugger.set_breakpoints(before.breakpoints)
             return debugger

@@ -8,10 +8,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints
+from fsm_agent.debug.core.commands import Command, ReplaceBreakpoints, read_command
 from fsm_agent.debug.core.cursor import Cursor
 from fsm_agent.debug.core.engines import Engine, LocalEngine, RecordedEngine, settled
 from fsm_agent.debug.core.events import Listener, Status
@@ -25,11 +27,11 @@ from fsm_agent.sessions.store import Store
 
 
 class Debugger:
-    """``record`` is what the turn did, ``look`` where a person looks, ``status`` where the engine is. Orders and listeners may be
-    used from any thread; see ``fsm_agent.debug.core.commands`` and ``events`` for their names."""
+    """``record`` is what the turn did, ``cursor`` where a person looks, ``status`` where the engine is. Commands and listeners
+    may be used from any thread; see ``fsm_agent.debug.core.commands`` and ``events`` for what there is."""
 
-    def __init__(self, record: Record, engine: Engine, breakpoints: Breakpoints, subject: Subject = OURS) -> None:
-        self.record, self.engine, self.breakpoints, self.subject = record, engine, breakpoints, subject
+    def __init__(self, record: Record, engine: Engine, subject: Subject = OURS) -> None:
+        self.record, self.engine, self.subject = record, engine, subject
         self.table = subject.table
         self.cursor = Cursor(record, subject.counters)
 
@@ -40,7 +42,7 @@ class Debugger:
         engine = LocalEngine(turn.gate, turn, paused)
         engine.start()
         _wait_for(turn, engine, paused)
-        return cls(Record(store, turn.id), engine, engine.controller.breakpoints, subject_of(turn.gate))
+        return cls(Record(store, turn.id), engine, subject_of(turn.gate))
 
     @classmethod
     def attach(cls, store: Store, turn_id: str, subject: Subject = OURS) -> Debugger:
@@ -51,16 +53,18 @@ class Debugger:
         info = record.info
         gate = GATES.get(turn_id)
         if info.ended is None and gate is not None and gate.running:
-            here = LocalEngine(gate, paused=False)
-            return cls(record, here, here.controller.breakpoints, subject_of(gate))
+            return cls(record, LocalEngine(gate, paused=False), subject_of(gate))
         if info.ended is None and info.owner not in (None, store.owners.me) and store.owners.alive(info.owner) is not None:
-            distant = RemoteDebugClient(store, record, subject.table)
-            return cls(record, distant, distant.breakpoints, subject)
-        return cls(record, RecordedEngine(record), Breakpoints(subject.table), subject)
+            return cls(record, RemoteDebugClient(store, record, subject.table), subject)
+        return cls(record, RecordedEngine(record, subject.table), subject)
 
     @property
     def id(self) -> str:
         return self.record.turn_id
+
+    @property
+    def breakpoints(self) -> Breakpoints:
+        return self.engine.breakpoints
 
     @property
     def status(self) -> Status:
@@ -70,9 +74,10 @@ class Debugger:
         """Tell ``listener`` of every event, until what this returns is called."""
         return self.engine.listen(listener)
 
-    def order(self, name: str, body: Mapping[str, Any] | None = None) -> None:
-        """An order to the engine; returns at once. Raises ``ConfigError`` for one that cannot be carried out."""
-        self.engine.order(name, body or {})
+    def order(self, command: Command | str, body: Mapping[str, Any] | None = None) -> None:
+        """Tell the engine to do something; returns at once. A command's name, with its fields as JSON values, will do in place of
+        it: ``order("steer", {"text": "left"})``. Raises ``ConfigError`` for what cannot be carried out."""
+        self.engine.order(read_command(command, body or {}) if isinstance(command, str) else command)
 
     async def settled(self, timeout: float | None = None) -> Status:
         """Wait until the engine stands still. Raises ``TimeoutError`` after so many seconds."""
@@ -93,15 +98,12 @@ class Debugger:
         """Set one; see ``Breakpoint``. Raises ``ConfigError`` for one that cannot be."""
         made = self.breakpoints.fresh().put(Breakpoint.of({"kind": kind, "target": target, **options}))
         same = [one for one in self.breakpoints if (one.kind, one.target) != (made.kind, made.target)]
-        self.set_breakpoints([one.to_dict() for one in same] + [made.to_dict() | {"id": 0}])
+        self.set_breakpoints([*same, replace(made, id=0)])
         return next(one for one in self.breakpoints if (one.kind, one.target) == (made.kind, made.target))
 
-    def set_breakpoints(self, wanted: list[dict[str, Any]]) -> list[Breakpoint]:
-        """These and no others."""
-        if isinstance(self.engine, RecordedEngine):
-            self.breakpoints.replace([Breakpoint.of(one) for one in wanted])
-        else:
-            self.order("breakpoints", {"all": wanted})
+    def set_breakpoints(self, wanted: Iterable[Breakpoint]) -> list[Breakpoint]:
+        """Have these breakpoints and no others; as they are then, with their numbers."""
+        self.order(ReplaceBreakpoints(tuple(wanted)))
         return list(self.breakpoints)
 
     def close(self) -> None:

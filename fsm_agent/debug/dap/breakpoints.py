@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints, targets_of
 from fsm_agent.debug.core.arguments import Arguments, number
+from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints, targets_of
 from fsm_agent.debug.dap.client import Client
 from fsm_agent.debug.dap.table_map import Spot, StateSource, TableMap, Target, same_file
 from fsm_agent.errors import ConfigError
@@ -127,10 +127,9 @@ class Points:
         """Is this filter on?"""
         return any(point.name == name for point in self._all.get(FILTERS, ()))
 
-    def core(self) -> list[dict[str, Any]]:
+    def core(self) -> list[Breakpoint]:
         """What a debugger is to have."""
-        made = {one.id: one for points in self._all.values() for point in points for one in point.made}
-        return [one.to_dict() for one in made.values()]
+        return list({one.id: one for points in self._all.values() for point in points for one in point.made}.values())
 
     def of(self, ids: Iterable[int]) -> list[Point]:
         """The editor's breakpoints behind those of the debugger."""

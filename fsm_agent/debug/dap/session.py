@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fsm_agent.debug.core.arguments import Arguments
 from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.events import Event
 from fsm_agent.debug.dap import moving, requests
-from fsm_agent.debug.core.arguments import Arguments
 from fsm_agent.debug.dap.capabilities import CAPABILITIES
 from fsm_agent.debug.dap.client import Client
 from fsm_agent.debug.dap.context import Desk

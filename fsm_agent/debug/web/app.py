@@ -16,7 +16,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from fsm_agent.debug.core.arguments import number, text
 from fsm_agent.debug.core.breakpoints import Kind, outcome_of, targets_of
+from fsm_agent.debug.core.commands import breakpoints_in, read_command
 from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.masking import environment_keys
 from fsm_agent.debug.core.subject import OURS
@@ -167,10 +169,10 @@ class Page:
         return composed(self._session.store, record.turn_id, request.path_params["at"])
 
     def find(self, request: Request) -> Any:
-        text = request.query_params.get("text", "").strip()
-        if not text:
-            raise ConfigError("there is nothing to look for", text, "some text")
-        return {"found": self._record(request).find(text, _number(request, "after", 0))}
+        said = request.query_params.get("text", "").strip()
+        if not said:
+            raise ConfigError("there is nothing to look for", said, "some text")
+        return {"found": self._record(request).find(said, _number(request, "after", 0))}
 
     def seek(self, request: Request) -> Any:
         """The nearest position before (``back=1``) or after ``at`` at which a breakpoint stops."""
@@ -200,25 +202,22 @@ class Page:
     # What is done
 
     def start(self, request: Request, body: Body) -> Any:
-        text = body.get("text")
-        if not isinstance(text, str):
-            raise ConfigError("the message has the wrong type", type(text).__name__, "text")
-        return {"turn": self._session.start(text).id}
+        return {"turn": self._session.start(text(body, "text")).id}
 
     def order(self, request: Request, body: Body) -> Any:
         debugger = self._session.open(request.path_params["turn"])
-        debugger.order(request.path_params["order"], body)
+        debugger.order(read_command(request.path_params["order"], body))
         return {"status": debugger.status.to_dict()}
 
     def breakpoints(self, request: Request, body: Body) -> Any:
         debugger = self._session.open(request.path_params["turn"])
-        return {"breakpoints": [one.to_dict() for one in debugger.set_breakpoints(list(body.get("all", [])))]}
+        return {"breakpoints": [one.to_dict() for one in debugger.set_breakpoints(breakpoints_in(body))]}
 
     def fork(self, request: Request, body: Body) -> Any:
-        at, edit = body.get("at"), body.get("edit") or {}
-        if not isinstance(at, int) or not isinstance(edit, Mapping):
-            raise ConfigError("a fork needs the position it begins at, and what is changed", body.get("at"), "at, edit")
-        return {"turn": self._session.fork(request.path_params["turn"], at, edit).id}
+        edit = body.get("edit") or {}
+        if not isinstance(edit, Mapping):
+            raise ConfigError("edit is no object", edit, "what is changed in the fork, or none")
+        return {"turn": self._session.fork(request.path_params["turn"], number(body, "at"), edit).id}
 
     def resume(self, request: Request, body: Body) -> Any:
         return {"turn": self._session.resume(request.path_params["turn"]).id}

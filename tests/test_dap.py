@@ -14,8 +14,8 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.debug import DebugSession
-from fsm_agent.debug.dap.capabilities import CAPABILITIES
-from fsm_agent.debug.dap.session import REQUESTS
+from fsm_agent.debug.dap.options import CAPABILITIES
+from fsm_agent.debug.dap.requests import REQUESTS
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, status, text, tools
 from fsm_agent.tools import ToolFailure

@@ -17,9 +17,8 @@ from pathlib import Path
 import pytest
 
 from fsm_agent.debug.core.debug_session import DebugSession
-from fsm_agent.debug.dap import Options, serve_port, serve_stdio
-from fsm_agent.debug.dap.client import Client
-from fsm_agent.debug.dap.protocol import LARGEST, NotTheProtocol, read_message, write_message
+from fsm_agent.debug.dap import LaunchOptions, serve_port, serve_stdio
+from fsm_agent.debug.dap.protocol import LARGEST, Client, NotTheProtocol, read_message, write_message
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import text
 from tests.dap_editor import Editor, workshop_of
@@ -29,7 +28,7 @@ from tests.waiting import PATIENCE
 ROOT = Path(__file__).parents[1]
 
 
-def never(options: Options) -> DebugSession:
+def never(options: LaunchOptions) -> DebugSession:
     raise AssertionError("no workshop of its own was to be asked for")
 
 

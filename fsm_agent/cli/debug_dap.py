@@ -13,7 +13,7 @@ from fsm_agent.cli.debug import debug_session_of, debug_session_of_table
 from fsm_agent.cli.given import Given
 from fsm_agent.debug import DebugSession
 from fsm_agent.debug.core.masking import environment_keys
-from fsm_agent.debug.dap import Options, serve_port, serve_stdio
+from fsm_agent.debug.dap import LaunchOptions, serve_port, serve_stdio
 from fsm_agent.errors import ConfigError
 
 
@@ -22,7 +22,7 @@ def serve(session: DebugSession, first: str | None, port: int | None, given: Giv
     otherwise, for its own session."""
     home = given.home or str(session.store.database.path.parent)
 
-    def opener(options: Options) -> DebugSession:
+    def opener(options: LaunchOptions) -> DebugSession:
         _enter(options)
         if options.table is not None:
             return debug_session_of_table(
@@ -36,7 +36,7 @@ def serve(session: DebugSession, first: str | None, port: int | None, given: Giv
     return serve_port(session, first, opener, port, secrets, lambda at: print(f"127.0.0.1:{at}", file=sys.stderr, flush=True))
 
 
-def _enter(options: Options) -> None:
+def _enter(options: LaunchOptions) -> None:
     """The folder and the environment of the configuration are this process's: it serves one session."""
     if options.cwd is not None:
         try:
@@ -46,13 +46,13 @@ def _enter(options: Options) -> None:
     os.environ.update(options.env)
 
 
-def _given(given: Given, options: Options) -> Given:
+def _given(given: Given, options: LaunchOptions) -> Given:
     named = {
         "model": options.model, "base_url": options.base_url, "home": options.home, "session": options.session,
         "max_iterations": options.max_iterations,
     }  # fmt: skip
     said = {name: value for name, value in named.items() if value is not None}
-    return replace(given, sets=(*given.sets, *_sets(options.settings)), **said)  # type: ignore[arg-type]  # checked by Options
+    return replace(given, sets=(*given.sets, *_sets(options.settings)), **said)  # type: ignore[arg-type]  # checked by LaunchOptions
 
 
 def _sets(settings: Mapping[str, Any], before: str = "") -> Iterator[str]:

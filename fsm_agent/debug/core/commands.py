@@ -135,7 +135,7 @@ def read_command(name: str, body: Mapping[str, Any]) -> Command:
         case "interrupt":
             return InterruptTurn(text(body, "message") if body.get("message") else None)
         case "steer":
-            return SteerTurn(_said(body))
+            return SteerTurn(text(body, "text"))
         case "hold":
             return HoldRequests(texts(body, "kinds"))
         case "answer":
@@ -160,10 +160,3 @@ def body_of(command: Command) -> dict[str, Any]:
 def breakpoints_in(body: Arguments) -> tuple[Breakpoint, ...]:
     """Return the breakpoints that ``body`` has as ``all``. Raises ``ConfigError`` for what is none."""
     return tuple(Breakpoint.of(one) for one in objects(body, "all"))
-
-
-def _said(body: Arguments) -> str:
-    said = text(body, "text")
-    if not said.strip():
-        raise ConfigError("text is missing", said, "some text")
-    return said

@@ -108,6 +108,8 @@ class Controller:
             case InterruptTurn(message=message):
                 self._interrupt(message)
             case SteerTurn(text=text):
+                if not text.strip():
+                    raise ConfigError("there is nothing to tell the turn", text, "some text")
                 self.gate.signals.steer(text)
             case HoldRequests(kinds=kinds):
                 if unknown := sorted(set(kinds) - set(self._subject.holds)):

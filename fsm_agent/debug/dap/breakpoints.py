@@ -13,19 +13,19 @@ from typing import Any, Literal
 
 from fsm_agent.debug.core.arguments import Arguments, number
 from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints, targets_of
-from fsm_agent.debug.dap.client import Client
+from fsm_agent.debug.dap.protocol import Client
 from fsm_agent.debug.dap.table_map import Spot, StateSource, TableMap, Target, same_file
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 
-PointKind = Literal["source", "function", "exception"]
+BreakpointKind = Literal["source", "function", "exception"]
 FUNCTIONS, FILTERS = "functions", "filters"
 _NAMED: tuple[Literal["state", "row", "event", "arrow", "exit"], ...] = ("state", "row", "event", "arrow", "exit")
 """In which order a name is looked up."""
 
 
 @dataclass(frozen=True, slots=True)
-class Filter:
+class ExceptionFilter:
     """Something exceptional to stop at; ``target`` where a breakpoint does it."""
 
     name: str
@@ -35,20 +35,20 @@ class Filter:
 
 
 EXCEPTIONS = (
-    Filter("failed", "Failed turns", "the turn has failed, and is about to write down why", ("exit", "failed")),
-    Filter("crashed", "Bugs in a state", "a state raised an exception, which is a bug", ("event", "crashed")),
-    Filter("approval", "Tool calls that need approval", "a tool call waits for a person's approval"),
-    Filter("unknown", "Effects in doubt", "a tool was started, and nobody can say whether it took effect"),
+    ExceptionFilter("failed", "Failed turns", "the turn has failed, and is about to write down why", ("exit", "failed")),
+    ExceptionFilter("crashed", "Bugs in a state", "a state raised an exception, which is a bug", ("event", "crashed")),
+    ExceptionFilter("approval", "Tool calls that need approval", "a tool call waits for a person's approval"),
+    ExceptionFilter("unknown", "Effects in doubt", "a tool was started, and nobody can say whether it took effect"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class EditorBreakpoint:
     """One breakpoint of the editor. ``made`` is what it became, empty when it cannot be; ``in_state``: it is in a state's own
     source; ``name``: of the filter."""
 
     id: int
-    kind: PointKind
+    kind: BreakpointKind
     made: tuple[Breakpoint, ...] = ()
     message: str = ""
     spot: Spot | None = None
@@ -57,18 +57,18 @@ class Point:
 
 
 @dataclass(slots=True)
-class Points:
+class EditorBreakpoints:
     """All of a session, by the source or list that the editor sets at once."""
 
     table: Table
     map: TableMap
     states: Mapping[str, StateSource]
-    _all: dict[str, list[Point]] = field(default_factory=dict)
+    _all: dict[str, list[EditorBreakpoint]] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
     _ids: dict[tuple[str, ...], int] = field(default_factory=dict)
-    _wanted: dict[str, Callable[[Points], list[Point]]] = field(default_factory=dict)
+    _wanted: dict[str, Callable[[EditorBreakpoints], list[EditorBreakpoint]]] = field(default_factory=dict)
 
-    def again(self, before: Points) -> list[Point]:
+    def again(self, before: EditorBreakpoints) -> list[EditorBreakpoint]:
         """The breakpoints that were set before, looked up in this table; they keep their numbers."""
         for key, wanted in before._wanted.items():
             made = [replace(new, id=old.id) for new, old in zip(wanted(self), before._all[key], strict=True)]
@@ -76,12 +76,12 @@ class Points:
         self._numbers = before._numbers
         return [point for points in self._all.values() for point in points if point.kind != "exception"]
 
-    def set_source(self, path: str, wanted: Iterable[Arguments], client: Client) -> list[Point]:
+    def set_source(self, path: str, wanted: Iterable[Arguments], client: Client) -> list[EditorBreakpoint]:
         """The breakpoints of one file, in place of those before."""
         wanted = list(wanted)
         self._wanted[path] = lambda other: other.set_source(path, wanted, client)
         self._all.pop(path, None)
-        points: list[Point] = []
+        points: list[EditorBreakpoint] = []
         for one in wanted:
             line = client.our_line(number(one, "line"))
             column = client.our_column(number(one, "column")) if "column" in one else None
@@ -90,33 +90,35 @@ class Points:
         self._all[path] = points
         return points
 
-    def set_functions(self, wanted: Iterable[Arguments]) -> list[Point]:
+    def set_functions(self, wanted: Iterable[Arguments]) -> list[EditorBreakpoint]:
         """Breakpoints on the names of states, rows, events, arrows and exits, in place of those before."""
         wanted = list(wanted)
         self._wanted[FUNCTIONS] = lambda other: other.set_functions(wanted)
         self._all.pop(FUNCTIONS, None)
-        points: list[Point] = []
+        points: list[EditorBreakpoint] = []
         for one in wanted:
             name = str(one.get("name") or "").replace("->", "→").replace(" ", "")
             kind = next((kind for kind in _NAMED if name in targets_of(self.table, kind)), None)
-            point = Point(next(self._numbers), "function", message=f"no state, row, event, arrow or exit is called {name!r}")
+            point = EditorBreakpoint(
+                next(self._numbers), "function", message=f"no state, row, event, arrow or exit is called {name!r}"
+            )
             if kind is not None:
                 point = self._made(point, ((kind, name),), one, f"stops at {kind} {name}")
             points.append(self._distinct(point, points))
         self._all[FUNCTIONS] = points
         return points
 
-    def set_filters(self, wanted: Iterable[tuple[str, Arguments]]) -> list[Point]:
+    def set_filters(self, wanted: Iterable[tuple[str, Arguments]]) -> list[EditorBreakpoint]:
         """What counts as an exception, as (name of a filter, options). Raises ``ConfigError`` for a name that there is not."""
         wanted = list(wanted)
         self._wanted[FILTERS] = lambda other: other.set_filters(wanted)
         self._all.pop(FILTERS, None)
-        points: list[Point] = []
+        points: list[EditorBreakpoint] = []
         known = {one.name: one for one in EXCEPTIONS}
         for name, options in wanted:
             if name not in known:
                 raise ConfigError("no such exception filter", name, ", ".join(known))
-            point = Point(next(self._numbers), "exception", name=name)
+            point = EditorBreakpoint(next(self._numbers), "exception", name=name)
             if (target := known[name].target) is not None:
                 point = self._made(point, (target,), {"condition": options.get("condition")}, "")
             points.append(self._distinct(point, points))
@@ -131,13 +133,13 @@ class Points:
         """What a debugger is to have."""
         return list({one.id: one for points in self._all.values() for point in points for one in point.made}.values())
 
-    def of(self, ids: Iterable[int]) -> list[Point]:
+    def of(self, ids: Iterable[int]) -> list[EditorBreakpoint]:
         """The editor's breakpoints behind those of the debugger."""
         wanted = set(ids)
         return [point for points in self._all.values() for point in points if wanted & {one.id for one in point.made}]
 
-    def _in_source(self, path: str, line: int, column: int | None, options: Arguments) -> Point:
-        point = Point(next(self._numbers), "source")
+    def _in_source(self, path: str, line: int, column: int | None, options: Arguments) -> EditorBreakpoint:
+        point = EditorBreakpoint(next(self._numbers), "source")
         if same_file(path, self.map.path):
             spots = self.map.at(line, column)
             if not spots:
@@ -155,7 +157,7 @@ class Points:
             return replace(point, message=f"only {name} itself can be stopped at, line {where.line}")
         return replace(point, message=f"not a file of the turn that runs; its table is {self.map.path}")
 
-    def _made(self, point: Point, targets: tuple[Target, ...], options: Arguments, message: str) -> Point:
+    def _made(self, point: EditorBreakpoint, targets: tuple[Target, ...], options: Arguments, message: str) -> EditorBreakpoint:
         texts = {ours: str(options.get(theirs) or "") for ours, theirs in _OPTIONS.items()}
         try:
             made = [Breakpoint.of({"kind": kind, "target": target, **texts}) for kind, target in dict.fromkeys(targets)]
@@ -165,7 +167,7 @@ class Points:
             return replace(point, message=str(error), made=())
         return replace(point, made=tuple(replace(one, id=self._id(one)) for one in made), message=message)
 
-    def _distinct(self, point: Point, beside: list[Point]) -> Point:
+    def _distinct(self, point: EditorBreakpoint, beside: list[EditorBreakpoint]) -> EditorBreakpoint:
         """A move stops in one way only: a second breakpoint on the same target must be the same."""
         others = {
             (one.kind, one.target): one for points in (*self._all.values(), beside) for other in points for one in other.made
@@ -184,7 +186,7 @@ class Points:
 _OPTIONS = {"condition": "condition", "hits": "hitCondition", "log": "logMessage"}
 
 
-def shown(point: Point, client: Client, table_path: TableMap) -> dict[str, Any]:
+def shown(point: EditorBreakpoint, client: Client, table_path: TableMap) -> dict[str, Any]:
     """As the protocol has a breakpoint."""
     made: dict[str, Any] = {"id": point.id, "verified": bool(point.made) or bool(point.name and not point.message)}
     if point.message:

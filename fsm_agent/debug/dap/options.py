@@ -1,4 +1,6 @@
-"""What an editor's launch or attach configuration says, read and checked."""
+"""What the two sides say of themselves when a session begins: the editor's launch or attach configuration, read and checked; and
+what the server can, everything else in the protocol it cannot.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fsm_agent.debug.core.debug_session import DebugSession
+from fsm_agent.debug.dap.breakpoints import EXCEPTIONS
 from fsm_agent.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class LaunchOptions:
     """``task``: the message of a new turn; ``turn``: one that there is (or the beginning of its id). ``table``: turns of a table
     of the user's own, ``module:name`` as on the command line. The others are the ``run``
     command's, ``settings`` nested as in ``Settings``, ``env`` set for this process. ``stop_on_entry``: stand still at once;
@@ -36,7 +39,7 @@ class Options:
     no_debug: bool = False
 
     @classmethod
-    def of(cls, arguments: Mapping[str, Any], *, attach: bool) -> Options:
+    def of(cls, arguments: Mapping[str, Any], *, attach: bool) -> LaunchOptions:
         """From the arguments of the request; editors add their own, which are not looked at. Raises ``ConfigError``."""
         given = {
             own: _typed(name, kind, arguments[name]) for name, (own, kind) in NAMES.items() if arguments.get(name) is not None
@@ -57,7 +60,7 @@ class Options:
         return any(one is not None for one in named) or bool(self.settings or self.env)
 
 
-Opener = Callable[[Options], DebugSession]
+Opener = Callable[[LaunchOptions], DebugSession]
 """Makes the debug session that a configuration asks for. Raises ``ConfigError``."""
 
 NAMES: Mapping[str, tuple[str, type]] = {
@@ -76,3 +79,35 @@ def _typed(name: str, kind: type, value: Any) -> Any:
     if name == "env" and isinstance(value, dict) and not all(isinstance(one, str) for one in value.values()):
         raise ConfigError("env has the wrong type", None, "names and texts")
     return value
+
+
+CAPABILITIES: Mapping[str, Any] = {
+    "supportsConfigurationDoneRequest": True,
+    "supportsFunctionBreakpoints": True,
+    "supportsConditionalBreakpoints": True,
+    "supportsHitConditionalBreakpoints": True,
+    "supportsLogPoints": True,
+    "supportsBreakpointLocationsRequest": True,
+    "supportsExceptionInfoRequest": True,
+    "supportsExceptionFilterOptions": True,
+    "supportsEvaluateForHovers": True,
+    "supportsClipboardContext": True,
+    "supportsCompletionsRequest": True,
+    "completionTriggerCharacters": [":", "."],
+    "supportsStepBack": True,
+    "supportsRestartFrame": True,
+    "supportsSetVariable": True,
+    "supportsDelayedStackTraceLoading": True,
+    "supportsLoadedSourcesRequest": True,
+    "supportsTerminateRequest": True,
+    "supportsTerminateThreadsRequest": True,
+    "supportTerminateDebuggee": True,
+    "supportsSingleThreadExecutionRequests": True,
+    "exceptionBreakpointFilters": [
+        {
+            "filter": one.name, "label": one.label, "default": True, "supportsCondition": one.target is not None,
+            **({"conditionDescription": "over the counters: retries >= 2"} if one.target is not None else {}),
+        }
+        for one in EXCEPTIONS
+    ],
+}  # fmt: skip

@@ -12,9 +12,9 @@ from typing import Any
 from fsm_agent.cli.debug import debug_session_of, debug_session_of_table
 from fsm_agent.cli.given import Given
 from fsm_agent.debug import DebugSession
-from fsm_agent.debug.core.masking import environment_keys
 from fsm_agent.debug.dap import LaunchOptions, serve_port, serve_stdio
 from fsm_agent.errors import ConfigError
+from fsm_agent.support.redaction import environment_keys
 
 
 def serve(session: DebugSession, first: str | None, port: int | None, given: Given) -> int:

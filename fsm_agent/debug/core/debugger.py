@@ -21,6 +21,7 @@ from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.remote_client import RemoteDebugClient
 from fsm_agent.debug.core.subject import OURS, Subject, subject_of
 from fsm_agent.debug.core.turn_factory import Runs
+from fsm_agent.debug.core.wire import composed
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.pause_point import GATES
 from fsm_agent.sessions.store import Store
@@ -30,8 +31,9 @@ class Debugger:
     """``record`` is what the turn did, ``cursor`` where a person looks, ``status`` where the engine is. Commands and listeners
     may be used from any thread; see ``fsm_agent.debug.core.commands`` and ``events`` for what there is."""
 
-    def __init__(self, record: Record, engine: Engine, subject: Subject = OURS) -> None:
+    def __init__(self, store: Store, record: Record, engine: Engine, subject: Subject = OURS) -> None:
         self.record, self.engine, self.subject = record, engine, subject
+        self._store = store
         self.table = subject.table
         self.cursor = Cursor(record, subject.counters)
 
@@ -42,7 +44,7 @@ class Debugger:
         engine = LocalEngine(turn.gate, turn, paused)
         engine.start()
         _wait_for(turn, engine, paused)
-        return cls(Record(store, turn.id), engine, subject_of(turn.gate))
+        return cls(store, Record(store, turn.id), engine, subject_of(turn.gate))
 
     @classmethod
     def attach(cls, store: Store, turn_id: str, subject: Subject = OURS) -> Debugger:
@@ -53,10 +55,10 @@ class Debugger:
         info = record.info
         gate = GATES.get(turn_id)
         if info.ended is None and gate is not None and gate.running:
-            return cls(record, LocalEngine(gate, paused=False), subject_of(gate))
+            return cls(store, record, LocalEngine(gate, paused=False), subject_of(gate))
         if info.ended is None and info.owner not in (None, store.owners.me) and store.owners.alive(info.owner) is not None:
-            return cls(record, RemoteDebugClient(store, record, subject.table), subject)
-        return cls(record, RecordedEngine(record, subject.table), subject)
+            return cls(store, record, RemoteDebugClient(store, record, subject.table), subject)
+        return cls(store, record, RecordedEngine(record, subject.table), subject)
 
     @property
     def id(self) -> str:
@@ -93,6 +95,12 @@ class Debugger:
         replaced = {(one["ordinal"], one["place"]) for one in fresh}
         kept = [one for one in known if (one["ordinal"], one["place"]) not in replaced]
         return sorted([*kept, *fresh], key=lambda one: (one["ordinal"], one["place"]))
+
+    def wire(self, at: int) -> dict[str, Any]:
+        """Return the request that went to the model from a position, composed again: ``body``, or ``why`` there is none."""
+        if not self.subject.talks:
+            return {"body": None, "why": "the turns of this table ask no model"}
+        return composed(self._store, self.id, at)
 
     def breakpoint(self, kind: str, target: str, **options: Any) -> Breakpoint:
         """Set one; see ``Breakpoint``. Raises ``ConfigError`` for one that cannot be."""

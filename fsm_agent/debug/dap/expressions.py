@@ -27,7 +27,6 @@ from fsm_agent.debug.dap.variables import (
 )
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.condition_parser import condition
-from fsm_agent.sessions.store import Store
 
 _FIRST = re.compile(r"\s*([A-Za-z_]\w*)")
 _NEXT = re.compile(r'\s*(?:\.([A-Za-z_]\w*)|\[\s*(-?\d+|"(?:[^"\\]|\\.)*")\s*\])')
@@ -40,15 +39,15 @@ class Expressions:
     def __init__(self, scopes: Scopes) -> None:
         self._scopes = scopes
 
-    def evaluate(self, thread: TurnThread, store: Store, at: int, said: str) -> tuple[ValuePlace, Any]:
+    def evaluate(self, thread: TurnThread, at: int, said: str) -> tuple[ValuePlace, Any]:
         """(where it is, its value). A comparison has no place of its own. Raises ``ConfigError``."""
         path = path_of(said)
         if path is not None:
-            return self._value(thread, store, at, path, said)
+            return self._value(thread, at, path, said)
         counters = thread.debugger.record.counters(at, thread.debugger.subject.counters)
         return ValuePlace(thread.id, at, "Guards", (said,)), condition(said, counters)(counters)
 
-    def names(self, thread: TurnThread, store: Store, at: int, before: str) -> list[str]:
+    def names(self, thread: TurnThread, at: int, before: str) -> list[str]:
         """What may come after ``before``, which ends in the middle of a name."""
         whole, _, _ = before.rpartition(".")
         if not whole:
@@ -56,26 +55,26 @@ class Expressions:
         path = path_of(whole)
         if path is None:
             return []
-        value = self._value(thread, store, at, path, whole)[1]
+        value = self._value(thread, at, path, whole)[1]
         return [key for key in value if key.isidentifier()] if isinstance(value, Mapping) else []
 
-    def _value(self, thread: TurnThread, store: Store, at: int, path: tuple[Key, ...], said: str) -> tuple[ValuePlace, Any]:
+    def _value(self, thread: TurnThread, at: int, path: tuple[Key, ...], said: str) -> tuple[ValuePlace, Any]:
         first, names = str(path[0]), thread.debugger.subject.counters
         if first in names:
             place = ValuePlace(thread.id, at, "Counters")
             return self._walk(place, thread.debugger.record.counters(at, names), path, said)
         if first in SCOPES:
             place = ValuePlace(thread.id, at, SCOPES[first])
-            return self._walk(place, self._scope(thread, store, at, place.scope), path[1:], said)
+            return self._walk(place, self._scope(thread, at, place.scope), path[1:], said)
         snapshot = facts(thread.debugger, at)
         if first not in snapshot:
             raise ConfigError("no such name", first, f"counters ({', '.join(names)}), facts, messages, visit, guards")
         return self._walk(ValuePlace(thread.id, at, "Facts"), snapshot, path, said)
 
-    def _scope(self, thread: TurnThread, store: Store, at: int, name: ScopeName) -> Any:
+    def _scope(self, thread: TurnThread, at: int, name: ScopeName) -> Any:
         if name == "Messages":
             return Transcript(thread.debugger.record, at)
-        return asked(thread.debugger, store, at) if name == "Request" else self._scopes.guards(thread.debugger, at)
+        return asked(thread.debugger, at) if name == "Request" else self._scopes.guards(thread.debugger, at)
 
     def _walk(self, place: ValuePlace, value: Any, path: tuple[Key, ...], said: str) -> tuple[ValuePlace, Any]:
         for key in path:

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
-from fsm_agent.debug.core.masking import masked
 from fsm_agent.errors import ConfigError
+from fsm_agent.support.redaction import mask_json
 
 LARGEST = 16 * 1024 * 1024
 """Bytes of one message; more is no editor's."""
@@ -160,7 +160,7 @@ class Outbox:
     def refuse(self, request: Mapping[str, Any], why: str, *, show: bool = True) -> None:
         """``show``: worth a person's attention at once."""
         error = {"id": REFUSED, "format": "{why}", "variables": {"why": why}, "showUser": show}
-        self._send(self._to(request, False) | {"message": masked(why, self.secrets)}, {"error": error})
+        self._send(self._to(request, False) | {"message": mask_json(why, self.secrets)}, {"error": error})
 
     def _to(self, request: Mapping[str, Any], success: bool) -> dict[str, Any]:
         command = request.get("command")
@@ -172,5 +172,5 @@ class Outbox:
     def _send(self, message: dict[str, Any], body: Mapping[str, Any] | None) -> None:
         message["seq"] = next(self._numbers)
         if body is not None:
-            message["body"] = masked(body, self.secrets)
+            message["body"] = mask_json(body, self.secrets)
         self._write(message)

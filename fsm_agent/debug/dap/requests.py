@@ -87,7 +87,7 @@ def stack_trace(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
 def scopes(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
     thread, at = _frame(context, arguments)
     thread.stand()
-    return {"scopes": context.scopes.of(thread, context.session.store, at)}
+    return {"scopes": context.scopes.of(thread, at)}
 
 
 def variables(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def evaluate(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
     thread, at = _frame(context, arguments)
     if purpose == "repl" and said.lstrip().startswith(":"):
         return {"result": command(context, thread, at, said), "variablesReference": 0}
-    where, value = context.expressions.evaluate(thread, context.session.store, at, said)
+    where, value = context.expressions.evaluate(thread, at, said)
     made = context.references.said(value, where, name=str(where.path[-1]) if where.path else "", whole=purpose == "clipboard")
     return {"result": made.pop("value"), **made}
 
@@ -143,7 +143,7 @@ def completions(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
     else:
         thread, at = _frame(context, arguments)
         start, kind = len(before) - len(word.rpartition(".")[2]), "value"
-        names = context.expressions.names(thread, context.session.store, at, word)
+        names = context.expressions.names(thread, at, word)
     typed = before[start:]
     return {
         "targets": [

@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
 from fsm_agent.debug.core.debugger import Debugger
-from fsm_agent.debug.core.masking import masked
 from fsm_agent.debug.core.record import Record
-from fsm_agent.debug.core.wire import composed
 from fsm_agent.debug.dap.threads import TurnThread
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
-from fsm_agent.sessions.store import Store
+from fsm_agent.support.redaction import mask_json
 
 ScopeName = Literal["Counters", "Facts", "Messages", "Request", "Guards"]
 Key = str | int
@@ -137,8 +135,8 @@ class References:
         kind = type_of(value)
         if isinstance(value, TypedValue):
             value = value.value
-        hidden = masked({name: value}, self.secrets)[name] if isinstance(value, str) else value
-        made: dict[str, Any] = {"value": masked(_shown(hidden, whole), self.secrets), "type": kind, "variablesReference": 0}
+        hidden = mask_json({name: value}, self.secrets)[name] if isinstance(value, str) else value
+        made: dict[str, Any] = {"value": mask_json(_shown(hidden, whole), self.secrets), "type": kind, "variablesReference": 0}
         if isinstance(value, Mapping | Lazy) or is_list(value):
             if isinstance(value, Lazy) or len(value):
                 made["variablesReference"] = self.add(place, value)
@@ -202,7 +200,7 @@ def _object(value: Mapping[str, Any]) -> str:
         calls = ", ".join(str((call.get("function") or call).get("name")) for call in value.get("tool_calls") or ())
         return _cut(f"{value['role']}: {value.get('content') or ''}" + (f" → {calls}" if calls else ""))
     plain = [
-        f"{name}: {json.dumps(masked({name: one})[name], ensure_ascii=False)}"
+        f"{name}: {json.dumps(mask_json({name: one})[name], ensure_ascii=False)}"
         for name, one in itertools.islice(value.items(), 12)
         if isinstance(one, str | int | float | bool)
     ]
@@ -224,7 +222,7 @@ class Scopes:
     def __init__(self, table: Table, references: References) -> None:
         self._table, self._references = table, references
 
-    def of(self, thread: TurnThread, store: Store, at: int) -> list[dict[str, Any]]:
+    def of(self, thread: TurnThread, at: int) -> list[dict[str, Any]]:
         """The body of ``scopes``."""
         debugger = thread.debugger
         snapshot = debugger.record.snapshot(at)
@@ -232,7 +230,7 @@ class Scopes:
             "Counters": counters(snapshot, debugger.subject.counters),
             "Facts": facts(debugger, at),
             "Messages": Transcript(debugger.record, at),
-            "Request": Lazy(lambda: asked(debugger, store, at)),
+            "Request": Lazy(lambda: asked(debugger, at)),
             "Guards": self.guards(debugger, at),
         }
         if not debugger.subject.talks:
@@ -280,7 +278,7 @@ def counters(snapshot: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any
     }
 
 
-def asked(debugger: Debugger, store: Store, at: int) -> dict[str, Any]:
+def asked(debugger: Debugger, at: int) -> dict[str, Any]:
     """What the state asked for, each request with its reply; who is waited for; and the request on the wire, when there is
     one."""
     status, found = debugger.status, dict[str, Any]()
@@ -290,7 +288,7 @@ def asked(debugger: Debugger, store: Store, at: int) -> dict[str, Any]:
     if at == status.seq and status.held:
         found["waits for a person"] = [dict(one) for one in status.held]
     if debugger.subject.talks and debugger.record.path()[at] == debugger.subject.over:
-        found["on the wire"] = Lazy(lambda: composed(store, debugger.id, at))
+        found["on the wire"] = Lazy(lambda: debugger.wire(at))
     return found
 
 

@@ -20,16 +20,15 @@ from fsm_agent.debug.core.arguments import number, text
 from fsm_agent.debug.core.breakpoints import Kind, outcome_of, targets_of
 from fsm_agent.debug.core.commands import breakpoints_in, read_command
 from fsm_agent.debug.core.debug_session import DebugSession
-from fsm_agent.debug.core.masking import environment_keys
+from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.subject import OURS
-from fsm_agent.debug.core.wire import composed
 from fsm_agent.debug.web.assets import assets
 from fsm_agent.debug.web.guard import Guard
 from fsm_agent.debug.web.map import bare, map_of
-from fsm_agent.debug.web.plain import answer
-from fsm_agent.debug.web.stream import events
+from fsm_agent.debug.web.responses import answer, events
 from fsm_agent.errors import ConfigError, FsmAgentError
 from fsm_agent.fsm.table import Table
+from fsm_agent.support.redaction import environment_keys
 
 Body = Mapping[str, Any]
 WINDOW = 400
@@ -114,7 +113,7 @@ class Page:
         return {"turns": [asdict(info) for info in self._session.recent(limit)]}
 
     def turn(self, request: Request) -> Any:
-        debugger = self._session.open(request.path_params["turn"])
+        debugger = self._debugger(request)
         return {
             **debugger.record.overview(),
             "count": debugger.record.count,
@@ -126,10 +125,10 @@ class Page:
     def moves(self, request: Request) -> Any:
         first = max(1, _number(request, "first", 1))
         last = min(_number(request, "last", first + WINDOW - 1), first + WINDOW - 1)
-        return {"first": first, "moves": self._record(request).moves(first, last)}
+        return {"first": first, "moves": self._debugger(request).record.moves(first, last)}
 
     def lanes(self, request: Request) -> Any:
-        record = self._record(request)
+        record = self._debugger(request).record
         count = len(record.path()) - 1
         first, last = _number(request, "first", 0), min(_number(request, "last", count), count)
         buckets = max(1, min(_number(request, "buckets", 1000), 4000))
@@ -138,7 +137,7 @@ class Page:
 
     def at(self, request: Request) -> Any:
         """Everything about one position but messages and wire."""
-        debugger = self._session.open(request.path_params["turn"])
+        debugger = self._debugger(request)
         at, record = request.path_params["at"], debugger.record
         snapshot = record.snapshot(at)
         return {
@@ -156,27 +155,24 @@ class Page:
         }
 
     def messages(self, request: Request) -> Any:
-        record, at = self._record(request), request.path_params["at"]
+        record, at = self._debugger(request).record, request.path_params["at"]
         count = record.message_count(at)
         last = min(_number(request, "last", count - 1), count - 1)
         first = _number(request, "first", max(0, last - 49))
         return {"first": first, "count": count, "messages": record.messages(at, first, min(last, first + 199))}
 
     def wire(self, request: Request) -> Any:
-        record = self._record(request)
-        if not self._session.subject.talks:
-            return {"body": None, "why": "the turns of this table ask no model"}
-        return composed(self._session.store, record.turn_id, request.path_params["at"])
+        return self._debugger(request).wire(request.path_params["at"])
 
     def find(self, request: Request) -> Any:
         said = request.query_params.get("text", "").strip()
         if not said:
             raise ConfigError("there is nothing to look for", said, "some text")
-        return {"found": self._record(request).find(said, _number(request, "after", 0))}
+        return {"found": self._debugger(request).record.find(said, _number(request, "after", 0))}
 
     def seek(self, request: Request) -> Any:
         """The nearest position before (``back=1``) or after ``at`` at which a breakpoint stops."""
-        debugger = self._session.open(request.path_params["turn"])
+        debugger = self._debugger(request)
         debugger.cursor.to(_number(request, "at", 0))
         if request.query_params.get("back"):
             return {"at": debugger.cursor.back_to(debugger.breakpoints)[0]}
@@ -205,12 +201,12 @@ class Page:
         return {"turn": self._session.start(text(body, "text")).id}
 
     def order(self, request: Request, body: Body) -> Any:
-        debugger = self._session.open(request.path_params["turn"])
+        debugger = self._debugger(request)
         debugger.order(read_command(request.path_params["order"], body))
         return {"status": debugger.status.to_dict()}
 
     def breakpoints(self, request: Request, body: Body) -> Any:
-        debugger = self._session.open(request.path_params["turn"])
+        debugger = self._debugger(request)
         return {"breakpoints": [one.to_dict() for one in debugger.set_breakpoints(breakpoints_in(body))]}
 
     def fork(self, request: Request, body: Body) -> Any:
@@ -227,8 +223,8 @@ class Page:
 
     # Inside
 
-    def _record(self, request: Request) -> Any:
-        return self._session.open(request.path_params["turn"]).record
+    def _debugger(self, request: Request) -> Debugger:
+        return self._session.open(request.path_params["turn"])
 
     def _reading(self, work: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:

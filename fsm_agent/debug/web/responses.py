@@ -1,4 +1,4 @@
-"""Server-sent events: what a debugger is told goes on to the page at once."""
+"""All that leaves for the page, without secrets: answers as JSON, and events as they happen (server-sent events)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,23 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+from starlette.responses import Response
+
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.events import Event
-from fsm_agent.debug.core.masking import masked
 from fsm_agent.fsm.codec import dumps
+from fsm_agent.support.redaction import mask_json
 
 ALIVE = 1.0
 """Seconds after which a stream without news looks whether the turn came to life elsewhere, and says that it is still there."""
 NOT_SENT = ("exchanged",)
 """There are many a move, and a page shows them when the engine stands still."""
 WITH_STATUS = ("paused", "running", "waiting", "ended", "left")
+
+
+def answer(value: Any, secrets: Sequence[str] = (), status: int = 200) -> Response:
+    """Return a JSON response, masked, that is kept nowhere."""
+    return Response(dumps(mask_json(value, secrets)), status, {"cache-control": "no-store"}, "application/json")
 
 
 async def events(opened: Callable[[], Debugger], secrets: Sequence[str]) -> AsyncIterator[str]:
@@ -54,5 +61,5 @@ async def events(opened: Callable[[], Debugger], secrets: Sequence[str]) -> Asyn
 
 
 def _line(kind: str, data: dict[str, Any], secrets: Sequence[str]) -> str:
-    body = {"kind": kind, "data": masked(data, secrets), "sent": time.time()}
+    body = {"kind": kind, "data": mask_json(data, secrets), "sent": time.time()}
     return f"data: {dumps(body)}\n\n"

@@ -35,7 +35,7 @@ from fsm_agent.debug.core.commands import (
     StepOver,
 )
 from fsm_agent.debug.core.events import Event, EventKind, Listeners, Phase, Reason, Status, entries, step_dict
-from fsm_agent.debug.core.pending_request import PERFORM, PendingRequest, held_kind
+from fsm_agent.debug.core.pending_request import PERFORM, HeldKind, PendingRequest, held_kind
 from fsm_agent.debug.core.subject import OURS, Subject
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Exchange, Step
@@ -191,7 +191,7 @@ class Controller:
         return answer
 
     async def _asked(
-        self, kind: Any, request: Any, other: asyncio.Future[Any] | None = None, person: asyncio.Future[Any] | None = None
+        self, kind: HeldKind, request: Any, other: asyncio.Future[Any] | None = None, person: asyncio.Future[Any] | None = None
     ) -> Any:
         """Wait for a person, for ``other`` to answer instead, or for an interrupt. ``person``: some person is being asked, so the
         rules allow it."""

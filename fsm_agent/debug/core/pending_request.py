@@ -76,7 +76,7 @@ class PendingRequest:
 
 
 def held_kind(request: Any) -> HeldKind:
-    """As what this can be held."""
+    """Return the kind of a request: what a person says to hold requests like it back, and how it is answered."""
     match request:
         case CallModel():
             return "model"

@@ -7,11 +7,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.engines import LocalEngine
-from fsm_agent.debug.core.events import Event
+from fsm_agent.debug.core.events import Event, Status
 from fsm_agent.debug.dap.breakpoints import EditorBreakpoints, place
 from fsm_agent.debug.dap.protocol import Client
 from fsm_agent.debug.dap.table_map import StateSource, TableMap
@@ -117,12 +117,28 @@ def stop_of(thread: TurnThread, breakpoints: EditorBreakpoints) -> Stop:
             return Stop("pause", "No process runs this turn; :resume goes on with it", "unfinished")
         case "waiting":
             return _waiting(status.held)
+        case "paused" | "running":
+            return _paused(thread, status, breakpoints)
+        case _:
+            assert_never(status.phase)
+
+
+def _paused(thread: TurnThread, status: Status, breakpoints: EditorBreakpoints) -> Stop:
     if thread.in_doubt:
         call, thread.in_doubt = thread.in_doubt, ""
         return Stop("exception", "Nobody can say whether the tool took effect", call, of="unknown")
-    if status.reason != "breakpoint":
-        reason: StopReason = "entry" if status.reason == "entry" else "step" if status.reason == "step" else "pause"
-        return Stop(reason, status.text or f"Before the first request of {status.state}")
+    match status.reason:
+        case "breakpoint":
+            return _met(thread, status, breakpoints)
+        case "entry" | "step" | "pause":
+            return Stop(status.reason, status.text or f"Before the first request of {status.state}")
+        case "":  # it has gone on since
+            return Stop("pause", status.text or f"Before the first request of {status.state}")
+        case _:
+            assert_never(status.reason)
+
+
+def _met(thread: TurnThread, status: Status, breakpoints: EditorBreakpoints) -> Stop:
     hit = breakpoints.of(status.breakpoints)
     numbers = tuple(point.id for point in hit)
     kinds = {point.kind for point in hit}

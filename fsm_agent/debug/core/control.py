@@ -18,22 +18,8 @@ from typing import Any, Literal, assert_never
 from fsm_agent.approvals.service import NOBODY
 from fsm_agent.conversation.call_key import signature
 from fsm_agent.conversation.effects import Approval, AskApproval
+from fsm_agent.debug.core import commands
 from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints
-from fsm_agent.debug.core.commands import (
-    AnswerRequest,
-    Command,
-    ContinueTurn,
-    HoldRequests,
-    InterruptTurn,
-    PauseTurn,
-    ReleaseRequest,
-    ReplaceBreakpoints,
-    RunTo,
-    SteerTurn,
-    StepInto,
-    StepMove,
-    StepOver,
-)
 from fsm_agent.debug.core.events import Event, EventKind, Listeners, Phase, Reason, Status, entries, step_dict
 from fsm_agent.debug.core.pending_request import PERFORM, HeldKind, PendingRequest, held_kind
 from fsm_agent.debug.core.subject import OURS, Subject
@@ -88,43 +74,43 @@ class Controller:
 
     # From any thread
 
-    def order(self, command: Command) -> None:
+    def order(self, command: commands.Command) -> None:
         """Carry out a command. Raises ``ConfigError`` for one that cannot be carried out now, or not on this turn."""
         match command:
-            case PauseTurn():
+            case commands.PauseTurn():
                 with self._lock:
                     if self._mode != "paused":
                         self._stop("pause", "paused by hand")
-            case StepMove():
+            case commands.StepMove():
                 self._go("step")
-            case StepInto():
+            case commands.StepInto():
                 self._go("into")
-            case StepOver():
+            case commands.StepOver():
                 self._go("over")
-            case ContinueTurn():
+            case commands.ContinueTurn():
                 self._go("free")
-            case RunTo(until=until):
+            case commands.RunTo(until=until):
                 self._go("to", until if isinstance(until, int) else self.breakpoints.fresh().put(until))
-            case InterruptTurn(message=message):
+            case commands.InterruptTurn(message=message):
                 self._interrupt(message)
-            case SteerTurn(text=text):
+            case commands.SteerTurn(text=text):
                 if not text.strip():
                     raise ConfigError("there is nothing to tell the turn", text, "some text")
                 self.gate.signals.steer(text)
-            case HoldRequests(kinds=kinds):
+            case commands.HoldRequests(kinds=kinds):
                 if unknown := sorted(set(kinds) - set(self._subject.holds)):
                     raise ConfigError("this cannot be held back", unknown[0], ", ".join(self._subject.holds))
                 with self._lock:
                     self._hold = set(kinds)
-            case AnswerRequest(id=number, said=said):
+            case commands.AnswerRequest(id=number, said=said):
                 held = self._waiting(number)
                 self._resolve(held, held.reply(said))
-            case ReleaseRequest(id=number):
+            case commands.ReleaseRequest(id=number):
                 held = self._waiting(number)
                 if held.kind == "approval":
                     raise ConfigError("an approval needs an answer", "let it go", "once, session or deny")
                 self._resolve(held, PERFORM)
-            case ReplaceBreakpoints(all=wanted):
+            case commands.ReplaceBreakpoints(all=wanted):
                 self.breakpoints.replace(wanted)
             case _:
                 assert_never(command)

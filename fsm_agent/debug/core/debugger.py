@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,8 +16,8 @@ from typing import Any
 from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints
 from fsm_agent.debug.core.commands import Command, ReplaceBreakpoints, read_command
 from fsm_agent.debug.core.cursor import Cursor
-from fsm_agent.debug.core.engines import Engine, LocalEngine, RecordedEngine, settled
-from fsm_agent.debug.core.events import Listener, Status
+from fsm_agent.debug.core.engines import Engine, LocalEngine, RecordedEngine
+from fsm_agent.debug.core.events import Event, Listener, Status
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.remote_client import RemoteDebugClient
 from fsm_agent.debug.core.subject import OURS, Subject, subject_of
@@ -82,8 +83,22 @@ class Debugger:
         self.engine.order(read_command(command, body or {}) if isinstance(command, str) else command)
 
     async def settled(self, timeout: float | None = None) -> Status:
-        """Wait until the engine stands still. Raises ``TimeoutError`` after so many seconds."""
-        return await settled(self.engine, timeout)
+        """Wait until the engine stands still: paused, waiting for a person, idle or ended. Raises ``TimeoutError`` after so many
+        seconds."""
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+        def hear(event: Event) -> None:
+            loop.call_soon_threadsafe(changed.set)
+
+        stop = self.listen(hear)
+        try:
+            async with asyncio.timeout(timeout):
+                while (status := self.status).phase == "running":
+                    await changed.wait()
+                    changed.clear()
+                return status
+        finally:
+            stop()
 
     def visit(self, at: int) -> list[dict[str, Any]]:
         """What the state at a position asked for so far; of the visit that goes on here, also what is not in the journal yet."""

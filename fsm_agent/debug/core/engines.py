@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import logging
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import Any, Protocol
 from fsm_agent.debug.core.breakpoints import Breakpoints
 from fsm_agent.debug.core.commands import Command, HoldRequests, ReplaceBreakpoints, Running
 from fsm_agent.debug.core.control import Controller
-from fsm_agent.debug.core.events import Event, Listener, Listeners, Status
+from fsm_agent.debug.core.events import Listener, Listeners, Status
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.subject import subject_of
 from fsm_agent.debug.core.turn_factory import Runs
@@ -119,21 +118,3 @@ class RecordedEngine:
 
     def close(self) -> None:
         """Nothing to leave."""
-
-
-async def settled(engine: Engine, timeout: float | None = None) -> Status:
-    """Wait until the engine stands still: paused, waiting for a person, idle or ended. Raises ``TimeoutError``."""
-    loop, changed = asyncio.get_running_loop(), asyncio.Event()
-
-    def hear(event: Event) -> None:
-        loop.call_soon_threadsafe(changed.set)
-
-    stop = engine.listen(hear)
-    try:
-        async with asyncio.timeout(timeout):
-            while (status := engine.status()).phase == "running":
-                await changed.wait()
-                changed.clear()
-            return status
-    finally:
-        stop()

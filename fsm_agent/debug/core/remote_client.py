@@ -11,16 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, assert_never
 
+from fsm_agent.debug.core import commands
 from fsm_agent.debug.core.breakpoints import Breakpoints
-from fsm_agent.debug.core.commands import (
-    AnswerRequest,
-    Command,
-    HoldRequests,
-    PauseTurn,
-    ReplaceBreakpoints,
-    Running,
-    body_of,
-)
 from fsm_agent.debug.core.events import Event, EventKind, Listener, Listeners, Status
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.remote_server import SAID, AttachDebugger, DetachDebugger, Said
@@ -64,26 +56,26 @@ class RemoteDebugClient:
         if not self._attached.wait(ANSWERED_IN):
             raise ConfigError(self._refused or "the process that runs this turn does not answer", self._record.turn_id)
 
-    def order(self, command: Command) -> None:
-        phase, breakpoints = self.status().phase, isinstance(command, ReplaceBreakpoints)
+    def order(self, command: commands.Command) -> None:
+        phase, breakpoints = self.status().phase, isinstance(command, commands.ReplaceBreakpoints)
         over = phase in ("ended", "idle")
-        if over and not breakpoints and not isinstance(command, HoldRequests):
+        if over and not breakpoints and not isinstance(command, commands.HoldRequests):
             why = "the turn has ended" if phase == "ended" else "no process runs this turn any more"
             raise ConfigError(why, command.name)
-        if isinstance(command, ReplaceBreakpoints):
+        if isinstance(command, commands.ReplaceBreakpoints):
             self.breakpoints.replace(command.all)
         if over or (breakpoints and not self._attached.is_set() and not len(self.breakpoints)):
             return
-        if isinstance(command, PauseTurn) and not self._attached.is_set():
+        if isinstance(command, commands.PauseTurn) and not self._attached.is_set():
             self.attach(pause=True)
             return
         asked = [one for one in self.status().held if one.get("late")]
         self.attach()
-        if isinstance(command, AnswerRequest) and (mine := [one for one in asked if one["id"] == command.id]):
+        if isinstance(command, commands.AnswerRequest) and (mine := [one for one in asked if one["id"] == command.id]):
             command = replace(command, id=self._now_asked(mine[0]["call_id"]))
-        if isinstance(command, Running):
+        if isinstance(command, commands.Running):
             self._set(phase="running", reason="", text="", breakpoints=())  # what it was is not what it will be
-        self._write(command.name, body_of(command))
+        self._write(command.name, commands.body_of(command))
 
     def status(self) -> Status:
         with self._lock:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from fsm_agent.debug.core.arguments import Arguments, number
 from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints, targets_of
@@ -19,6 +19,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 
 BreakpointKind = Literal["source", "function", "exception"]
+Wanted = TypeVar("Wanted")
 FUNCTIONS, FILTERS = "functions", "filters"
 _NAMED: tuple[Literal["state", "row", "event", "arrow", "exit"], ...] = ("state", "row", "event", "arrow", "exit")
 """In which order a name is looked up."""
@@ -77,53 +78,48 @@ class EditorBreakpoints:
         return [point for points in self._all.values() for point in points if point.kind != "exception"]
 
     def set_source(self, path: str, wanted: Iterable[Arguments], client: Client) -> list[EditorBreakpoint]:
-        """The breakpoints of one file, in place of those before."""
-        wanted = list(wanted)
-        self._wanted[path] = lambda other: other.set_source(path, wanted, client)
-        self._all.pop(path, None)
-        points: list[EditorBreakpoint] = []
-        for one in wanted:
-            line = client.our_line(number(one, "line"))
+        """Set the breakpoints of one file, in place of those before."""
+
+        def make(table: EditorBreakpoints, one: Arguments) -> EditorBreakpoint:
             column = client.our_column(number(one, "column")) if "column" in one else None
-            made = self._in_source(path, line, column, one)
-            points.append(self._distinct(made, points))
-        self._all[path] = points
-        return points
+            return table._in_source(path, client.our_line(number(one, "line")), column, one)
+
+        return self._set(path, list(wanted), make)
 
     def set_functions(self, wanted: Iterable[Arguments]) -> list[EditorBreakpoint]:
-        """Breakpoints on the names of states, rows, events, arrows and exits, in place of those before."""
-        wanted = list(wanted)
-        self._wanted[FUNCTIONS] = lambda other: other.set_functions(wanted)
-        self._all.pop(FUNCTIONS, None)
-        points: list[EditorBreakpoint] = []
-        for one in wanted:
-            name = str(one.get("name") or "").replace("->", "→").replace(" ", "")
-            kind = next((kind for kind in _NAMED if name in targets_of(self.table, kind)), None)
-            point = EditorBreakpoint(
-                next(self._numbers), "function", message=f"no state, row, event, arrow or exit is called {name!r}"
-            )
-            if kind is not None:
-                point = self._made(point, ((kind, name),), one, f"stops at {kind} {name}")
-            points.append(self._distinct(point, points))
-        self._all[FUNCTIONS] = points
-        return points
+        """Set breakpoints on the names of states, rows, events, arrows and exits, in place of those before."""
+        return self._set(FUNCTIONS, list(wanted), EditorBreakpoints._function)
 
     def set_filters(self, wanted: Iterable[tuple[str, Arguments]]) -> list[EditorBreakpoint]:
-        """What counts as an exception, as (name of a filter, options). Raises ``ConfigError`` for a name that there is not."""
-        wanted = list(wanted)
-        self._wanted[FILTERS] = lambda other: other.set_filters(wanted)
-        self._all.pop(FILTERS, None)
+        """Set what counts as an exception, as (name of a filter, options). Raises ``ConfigError`` for an unknown name."""
+        return self._set(FILTERS, list(wanted), EditorBreakpoints._filter)
+
+    def _set(
+        self, key: str, wanted: list[Wanted], make: Callable[[EditorBreakpoints, Wanted], EditorBreakpoint]
+    ) -> list[EditorBreakpoint]:
+        self._wanted[key] = lambda other: other._set(key, wanted, make)
+        self._all.pop(key, None)
         points: list[EditorBreakpoint] = []
-        known = {one.name: one for one in EXCEPTIONS}
-        for name, options in wanted:
-            if name not in known:
-                raise ConfigError("no such exception filter", name, ", ".join(known))
-            point = EditorBreakpoint(next(self._numbers), "exception", name=name)
-            if (target := known[name].target) is not None:
-                point = self._made(point, (target,), {"condition": options.get("condition")}, "")
-            points.append(self._distinct(point, points))
-        self._all[FILTERS] = points
+        for one in wanted:
+            points.append(self._distinct(make(self, one), points))
+        self._all[key] = points
         return points
+
+    def _function(self, wanted: Arguments) -> EditorBreakpoint:
+        name = str(wanted.get("name") or "").replace("->", "→").replace(" ", "")
+        kind = next((kind for kind in _NAMED if name in targets_of(self.table, kind)), None)
+        point = EditorBreakpoint(next(self._numbers), "function")
+        if kind is None:
+            return replace(point, message=f"no state, row, event, arrow or exit is called {name!r}")
+        return self._made(point, ((kind, name),), wanted, f"stops at {kind} {name}")
+
+    def _filter(self, wanted: tuple[str, Arguments]) -> EditorBreakpoint:
+        name, options = wanted
+        known = {one.name: one for one in EXCEPTIONS}
+        if name not in known:
+            raise ConfigError("no such exception filter", name, ", ".join(known))
+        point, target = EditorBreakpoint(next(self._numbers), "exception", name=name), known[name].target
+        return point if target is None else self._made(point, (target,), {"condition": options.get("condition")}, "")
 
     def stops_at(self, name: str) -> bool:
         """Is this filter on?"""

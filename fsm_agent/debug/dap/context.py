@@ -10,12 +10,12 @@ from fsm_agent.debug.core.breakpoints import Hit
 from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.dap.breakpoints import EditorBreakpoints, shown
-from fsm_agent.debug.dap.expressions import Expressions, settable
+from fsm_agent.debug.dap.expressions import settable
 from fsm_agent.debug.dap.options import LaunchOptions
 from fsm_agent.debug.dap.protocol import Client, Outbox
 from fsm_agent.debug.dap.table_map import state_sources, table_map_of
 from fsm_agent.debug.dap.threads import Hear, StackFrames, Stop, TurnThread, TurnThreads, stop_of
-from fsm_agent.debug.dap.variables import References, Scopes
+from fsm_agent.debug.dap.variables import References
 from fsm_agent.errors import ConfigError
 
 ENDS = {"completed": 0, "failed": 1, "partial": 3, "interrupted": 130}
@@ -39,8 +39,6 @@ class EditorContext:
     breakpoints: EditorBreakpoints = field(init=False)
     frames: StackFrames = field(init=False)
     references: References = field(init=False)
-    scopes: Scopes = field(init=False)
-    expressions: Expressions = field(init=False)
     _later: list[Callable[[], None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -59,8 +57,6 @@ class EditorContext:
         map = table_map_of(table)
         self.breakpoints = EditorBreakpoints(table, map, states)
         self.frames = StackFrames(table, map, states)
-        self.scopes = Scopes(table, self.references)
-        self.expressions = Expressions(self.scopes)
         for point in self.breakpoints.again(before) if before is not None else ():
             self.outbox.event("breakpoint", {"reason": "changed", "breakpoint": shown(point, self.client, map)})
 

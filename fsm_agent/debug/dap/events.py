@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from typing import Any, assert_never
 
 from fsm_agent.debug.core.commands import PauseTurn
@@ -9,8 +11,11 @@ from fsm_agent.debug.core.events import Event
 from fsm_agent.debug.core.remote_client import RemoteDebugClient
 from fsm_agent.debug.dap.context import EditorContext
 from fsm_agent.debug.dap.threads import TurnThread, stop_of, unknown
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, FsmAgentError
 
+log = logging.getLogger(__name__)
+LOOK_ROUND = 0.5
+"""Seconds between two looks for turns that a turn has started."""
 CHILDREN = (
     "SELECT t.id FROM turns t JOIN sessions s ON s.id = t.session JOIN turns p ON p.session = s.parent"
     " WHERE p.id = ? AND s.kind = 'child' AND t.began >= p.began ORDER BY t.began"
@@ -23,6 +28,7 @@ class EventTranslator:
     def __init__(self, context: EditorContext) -> None:
         self._context = context
         self._known: set[str] = set()
+        self._looked = 0.0
 
     @property
     def busy(self) -> bool:
@@ -57,12 +63,17 @@ class EventTranslator:
                 assert_never(event.kind)
 
     def look_round(self) -> None:
-        """Turns that our turns have started are threads of their own."""
-        for thread in list(self._context.threads):
-            if thread.stop is not None:
-                continue
-            with self._context.session.store.database.reading() as c:
-                ids = [row[0] for row in c.execute(CHILDREN, (thread.debugger.id,)).fetchall()]
+        """Make threads of turns that our turns have started; now and then, also while there is never a pause."""
+        if not self.busy or time.monotonic() - self._looked < LOOK_ROUND:
+            return
+        self._looked = time.monotonic()
+        for parent in [thread.debugger.id for thread in self._context.threads if thread.stop is None]:
+            try:
+                with self._context.session.store.database.reading() as c:
+                    ids = [row[0] for row in c.execute(CHILDREN, (parent,)).fetchall()]
+            except FsmAgentError as error:
+                log.warning("turns that were started cannot be looked for: %s", error)
+                return
             for turn in ids:
                 if turn not in self._known and self._context.threads.of_turn(turn) is None:
                     self._known.add(turn)

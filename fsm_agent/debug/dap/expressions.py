@@ -16,15 +16,15 @@ from fsm_agent.debug.dap.variables import (
     Key,
     Lazy,
     ScopeName,
-    Scopes,
     Transcript,
     TypedValue,
     ValuePlace,
     asked,
     facts,
+    guards,
     is_list,
     label,
-)
+)  # fmt: skip
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.condition_parser import condition
 
@@ -33,62 +33,59 @@ _NEXT = re.compile(r'\s*(?:\.([A-Za-z_]\w*)|\[\s*(-?\d+|"(?:[^"\\]|\\.)*")\s*\])
 SCOPES: Mapping[str, ScopeName] = {word: scope for scope, word in NAMES.items()}
 
 
-class Expressions:
-    """Reads expressions at a position of a turn."""
+def evaluate(thread: TurnThread, at: int, said: str) -> tuple[ValuePlace, Any]:
+    """(where it is, its value). A comparison has no place of its own. Raises ``ConfigError``."""
+    path = path_of(said)
+    if path is not None:
+        return _value(thread, at, path, said)
+    counters = thread.debugger.record.counters(at, thread.debugger.subject.counters)
+    return ValuePlace(thread.id, at, "Guards", (said,)), condition(said, counters)(counters)
 
-    def __init__(self, scopes: Scopes) -> None:
-        self._scopes = scopes
 
-    def evaluate(self, thread: TurnThread, at: int, said: str) -> tuple[ValuePlace, Any]:
-        """(where it is, its value). A comparison has no place of its own. Raises ``ConfigError``."""
-        path = path_of(said)
-        if path is not None:
-            return self._value(thread, at, path, said)
-        counters = thread.debugger.record.counters(at, thread.debugger.subject.counters)
-        return ValuePlace(thread.id, at, "Guards", (said,)), condition(said, counters)(counters)
+def names_after(thread: TurnThread, at: int, before: str) -> list[str]:
+    """What may come after ``before``, which ends in the middle of a name."""
+    whole, _, _ = before.rpartition(".")
+    if not whole:
+        return [*thread.debugger.subject.counters, *facts(thread.debugger, at), *SCOPES]
+    path = path_of(whole)
+    if path is None:
+        return []
+    value = _value(thread, at, path, whole)[1]
+    return [key for key in value if key.isidentifier()] if isinstance(value, Mapping) else []
 
-    def names(self, thread: TurnThread, at: int, before: str) -> list[str]:
-        """What may come after ``before``, which ends in the middle of a name."""
-        whole, _, _ = before.rpartition(".")
-        if not whole:
-            return [*thread.debugger.subject.counters, *facts(thread.debugger, at), *SCOPES]
-        path = path_of(whole)
-        if path is None:
-            return []
-        value = self._value(thread, at, path, whole)[1]
-        return [key for key in value if key.isidentifier()] if isinstance(value, Mapping) else []
 
-    def _value(self, thread: TurnThread, at: int, path: tuple[Key, ...], said: str) -> tuple[ValuePlace, Any]:
-        first, names = str(path[0]), thread.debugger.subject.counters
-        if first in names:
-            place = ValuePlace(thread.id, at, "Counters")
-            return self._walk(place, thread.debugger.record.counters(at, names), path, said)
-        if first in SCOPES:
-            place = ValuePlace(thread.id, at, SCOPES[first])
-            return self._walk(place, self._scope(thread, at, place.scope), path[1:], said)
-        snapshot = facts(thread.debugger, at)
-        if first not in snapshot:
-            raise ConfigError("no such name", first, f"counters ({', '.join(names)}), facts, messages, visit, guards")
-        return self._walk(ValuePlace(thread.id, at, "Facts"), snapshot, path, said)
+def _value(thread: TurnThread, at: int, path: tuple[Key, ...], said: str) -> tuple[ValuePlace, Any]:
+    first, names, debugger = str(path[0]), thread.debugger.subject.counters, thread.debugger
+    if first in names:
+        return _walk(ValuePlace(thread.id, at, "Counters"), debugger.record.counters(at, names), path, said)
+    match scope := SCOPES.get(first, "Facts"):
+        case "Messages":
+            value: Any = Transcript(debugger.record, at)
+        case "Request":
+            value = asked(debugger, at)
+        case "Guards":
+            value = guards(debugger, at)
+        case _:
+            value = facts(debugger, at)
+            if first not in value:
+                raise ConfigError("no such name", first, f"counters ({', '.join(names)}), facts, messages, visit, guards")
+            return _walk(ValuePlace(thread.id, at, "Facts"), value, path, said)
+    return _walk(ValuePlace(thread.id, at, scope), value, path[1:], said)
 
-    def _scope(self, thread: TurnThread, at: int, name: ScopeName) -> Any:
-        if name == "Messages":
-            return Transcript(thread.debugger.record, at)
-        return asked(thread.debugger, at) if name == "Request" else self._scopes.guards(thread.debugger, at)
 
-    def _walk(self, place: ValuePlace, value: Any, path: tuple[Key, ...], said: str) -> tuple[ValuePlace, Any]:
-        for key in path:
-            if isinstance(value, Lazy):
-                value = value.make()
-            if isinstance(value, Mapping) and key in value:
-                value = value[key]
-            elif is_list(value) and isinstance(key, int) and -len(value) <= key < len(value):
-                key %= len(value)
-                value = value[key]
-            else:
-                raise ConfigError(f"there is no {json.dumps(key)} in this value", said, _in(value))
-            place = place.to(key)
-        return place, value.value if isinstance(value, TypedValue) else value
+def _walk(place: ValuePlace, value: Any, path: tuple[Key, ...], said: str) -> tuple[ValuePlace, Any]:
+    for key in path:
+        if isinstance(value, Lazy):
+            value = value.make()
+        if isinstance(value, Mapping) and key in value:
+            value = value[key]
+        elif is_list(value) and isinstance(key, int) and -len(value) <= key < len(value):
+            key %= len(value)
+            value = value[key]
+        else:
+            raise ConfigError(f"there is no {json.dumps(key)} in this value", said, _in(value))
+        place = place.to(key)
+    return place, value.value if isinstance(value, TypedValue) else value
 
 
 def path_of(said: str) -> tuple[Key, ...] | None:

@@ -16,12 +16,13 @@ from fsm_agent.debug.core.arguments import Arguments, number, objects, text
 from fsm_agent.debug.core.breakpoints import Hit
 from fsm_agent.debug.core.commands import ContinueTurn, InterruptTurn, PauseTurn, StepInto, StepMove, StepOver
 from fsm_agent.debug.core.debugger import Debugger
+from fsm_agent.debug.dap import expressions
 from fsm_agent.debug.dap.breakpoints import EXCEPTIONS, EditorBreakpoint, place, shown
 from fsm_agent.debug.dap.console import COMMANDS, command
 from fsm_agent.debug.dap.context import EditorContext
-from fsm_agent.debug.dap.expressions import edit_of
 from fsm_agent.debug.dap.table_map import same_file
 from fsm_agent.debug.dap.threads import TurnThread, frame_of, stop_of
+from fsm_agent.debug.dap.variables import scopes_of
 from fsm_agent.errors import ConfigError
 
 _WORD = re.compile(r":?[\w.\[\]-]*$")
@@ -87,7 +88,7 @@ def stack_trace(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
 def scopes(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
     thread, at = _frame(context, arguments)
     thread.stand()
-    return {"scopes": context.scopes.of(thread, at)}
+    return {"scopes": scopes_of(thread, at, context.references)}
 
 
 def variables(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
@@ -126,7 +127,7 @@ def evaluate(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
     thread, at = _frame(context, arguments)
     if purpose == "repl" and said.lstrip().startswith(":"):
         return {"result": command(context, thread, at, said), "variablesReference": 0}
-    where, value = context.expressions.evaluate(thread, at, said)
+    where, value = expressions.evaluate(thread, at, said)
     made = context.references.said(value, where, name=str(where.path[-1]) if where.path else "", whole=purpose == "clipboard")
     return {"result": made.pop("value"), **made}
 
@@ -143,7 +144,7 @@ def completions(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
     else:
         thread, at = _frame(context, arguments)
         start, kind = len(before) - len(word.rpartition(".")[2]), "value"
-        names = context.expressions.names(thread, at, word)
+        names = expressions.names_after(thread, at, word)
     typed = before[start:]
     return {
         "targets": [
@@ -212,7 +213,7 @@ def set_variable(context: EditorContext, arguments: Arguments) -> dict[str, Any]
     name, said = text(arguments, "name"), text(arguments, "value")
     key: str | int = int(name[1:-1]) if not hasattr(value, "keys") and name[1:-1].isdecimal() else name
     thread = context.threads.get(where.thread)
-    edit, new = edit_of(thread.debugger, where.to(key), said)
+    edit, new = expressions.edit_of(thread.debugger, where.to(key), said)
     context.branch(thread, where.at, edit, f"{name} set to {said[:80]}")
     return context.references.said(new, where.to(key), name=name)
 

@@ -14,7 +14,7 @@ from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.events import Event
 from fsm_agent.debug.dap.context import EditorContext
-from fsm_agent.debug.dap.events import EventTranslator
+from fsm_agent.debug.dap.events import LOOK_ROUND, EventTranslator
 from fsm_agent.debug.dap.options import CAPABILITIES, LaunchOptions, Opener
 from fsm_agent.debug.dap.protocol import Client, Outbox, Write
 from fsm_agent.debug.dap.requests import LIVE, REQUESTS
@@ -22,8 +22,6 @@ from fsm_agent.debug.dap.threads import TurnThread, in_doubt
 from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy
 
 log = logging.getLogger(__name__)
-LOOK_ROUND = 0.5
-"""Seconds between two looks for turns that a turn has started."""
 LAST_WORDS = 5.0
 """Seconds that an interrupted turn has to end, when the editor leaves and wants it ended."""
 
@@ -42,7 +40,6 @@ class EditorSession:
         self._own: DebugSession | None = None
         self._begin: tuple[Mapping[str, Any], LaunchOptions] | None = None
         self._initialized = self._configured = self._left = False
-        self._looked = 0.0
 
     def take(self, message: Mapping[str, Any]) -> None:
         """Answer a message of the editor, in its turn; from any thread."""
@@ -59,9 +56,8 @@ class EditorSession:
                 try:
                     work = self._inbox.get(timeout=LOOK_ROUND if self._events.busy else None)
                 except queue.Empty:
-                    self._look_round()
-                    continue
-                self._look_round()
+                    work = _nothing
+                self._events.look_round()
                 if work is None:
                     return
                 self._react(work)
@@ -81,15 +77,6 @@ class EditorSession:
         except Exception as error:  # a bug of ours must not end the session
             log.exception("what happened could not be shown")
             self._context.outbox.output(_bug(error), "important")
-
-    def _look_round(self) -> None:
-        """Also while so much happens that there is never a pause."""
-        if self._events.busy and time.monotonic() - self._looked >= LOOK_ROUND:
-            try:
-                self._events.look_round()
-            except FsmAgentError as error:
-                log.warning("turns that were started cannot be looked for: %s", error)
-            self._looked = time.monotonic()
 
     def _hear(self, thread: TurnThread, event: Event) -> None:
         """On the turn's own thread: what must stop it at once is seen here."""
@@ -203,6 +190,10 @@ class EditorSession:
         until = time.monotonic() + LAST_WORDS
         while time.monotonic() < until and any(thread.debugger.status.phase in LIVE for thread in live):
             time.sleep(0.01)
+
+
+def _nothing() -> None:
+    """A time in which nobody asked for anything."""
 
 
 def _bug(error: Exception) -> str:

@@ -14,7 +14,6 @@ from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.dap.threads import TurnThread
 from fsm_agent.errors import ConfigError
-from fsm_agent.fsm.table import Table
 from fsm_agent.support.redaction import mask_json
 
 ScopeName = Literal["Counters", "Facts", "Messages", "Request", "Guards"]
@@ -216,51 +215,42 @@ ELSEWHERE = frozenset({"history", "rows", "block"})
 """Parts of a snapshot that have a scope of their own, besides counters."""
 
 
-class Scopes:
-    """Reads the values of a scope at a position."""
+def scopes_of(thread: TurnThread, at: int, references: References) -> list[dict[str, Any]]:
+    """The body of ``scopes`` at a position."""
+    debugger = thread.debugger
+    values: dict[ScopeName, Any] = {
+        "Counters": counters(debugger.record.snapshot(at), debugger.subject.counters),
+        "Facts": facts(debugger, at),
+        "Messages": Transcript(debugger.record, at),
+        "Request": Lazy(lambda: asked(debugger, at)),
+        "Guards": guards(debugger, at),
+    }
+    if not debugger.subject.talks:
+        del values["Messages"]
+    return [_scope(name, value, references.add(ValuePlace(thread.id, at, name), value)) for name, value in values.items()]
 
-    def __init__(self, table: Table, references: References) -> None:
-        self._table, self._references = table, references
 
-    def of(self, thread: TurnThread, at: int) -> list[dict[str, Any]]:
-        """The body of ``scopes``."""
-        debugger = thread.debugger
-        snapshot = debugger.record.snapshot(at)
-        values: dict[ScopeName, Any] = {
-            "Counters": counters(snapshot, debugger.subject.counters),
-            "Facts": facts(debugger, at),
-            "Messages": Transcript(debugger.record, at),
-            "Request": Lazy(lambda: asked(debugger, at)),
-            "Guards": self.guards(debugger, at),
-        }
-        if not debugger.subject.talks:
-            del values["Messages"]
-        return [self._scope(name, value, ValuePlace(thread.id, at, name)) for name, value in values.items()]
+def _scope(name: ScopeName, value: Any, reference: int) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": name, "variablesReference": reference, "expensive": name == "Request"}
+    if isinstance(value, Transcript):
+        made["indexedVariables"] = len(value)
+    elif isinstance(value, Mapping):
+        made["namedVariables"] = len(value)
+    if name == "Counters":
+        made["presentationHint"] = "locals"
+    return made
 
-    def _scope(self, name: ScopeName, value: Any, place: ValuePlace) -> dict[str, Any]:
-        made: dict[str, Any] = {
-            "name": name,
-            "variablesReference": self._references.add(place, value),
-            "expensive": name == "Request",
-        }
-        if isinstance(value, Transcript):
-            made["indexedVariables"] = len(value)
-        elif isinstance(value, Mapping):
-            made["namedVariables"] = len(value)
-        if name == "Counters":
-            made["presentationHint"] = "locals"
-        return made
 
-    def guards(self, debugger: Debugger, at: int) -> dict[str, Any]:
-        """Every budget that was looked at for the move to a position, also those that said no; and the row that was taken."""
-        step = next(iter(debugger.record.steps(at, at)), None) if at else None
-        if step is None:
-            return {}
-        found: dict[str, Any] = dict(step.guards)
-        row = next((row for row in self._table.rows if row.id == step.row), None)
-        about = {"why": row.why, "rung": row.rung, "guard": row.guard.label} if row is not None else {}
-        changes = {name: f"{before} → {after}" for name, before, after in step.changes}
-        return found | {"row": step.row, **about, "changes": changes} | ({"exit": step.exit} if step.exit else {})
+def guards(debugger: Debugger, at: int) -> dict[str, Any]:
+    """Every budget that was looked at for the move to a position, also those that said no; and the row that was taken."""
+    step = next(iter(debugger.record.steps(at, at)), None) if at else None
+    if step is None:
+        return {}
+    row = next((row for row in debugger.table.rows if row.id == step.row), None)
+    about = {"why": row.why, "rung": row.rung, "guard": row.guard.label} if row is not None else {}
+    changes = {name: f"{before} → {after}" for name, before, after in step.changes}
+    exit_reason = {"exit": step.exit} if step.exit else {}
+    return {**dict(step.guards), "row": step.row, **about, "changes": changes, **exit_reason}
 
 
 def facts(debugger: Debugger, at: int) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class Controls:
             try:
                 self._look()
             except StoreError as error:
-                log.warning("the orders of debuggers cannot be read: %s", error)
+                log.warning("the commands of debuggers cannot be read: %s", error)
                 time.sleep(IDLE)
             with self._lock:
                 if self._gates:
@@ -94,8 +94,8 @@ class Controls:
         for gate, (_, _, command, body) in mine:
             try:
                 self._server(gate, database).obey(command, json.loads(body))
-            except Exception:  # one bad order must not end the thread that looks for all of them
-                log.exception("order %s of turn %s could not be carried out", command, gate.turn.turn_id)
+            except Exception:  # one bad command must not end the thread that looks for all of them
+                log.exception("command %s of turn %s could not be carried out", command, gate.turn.turn_id)
 
     def _server(self, gate: Gate, database: Database) -> Obeys:
         known = self._servers.get(gate.turn.turn_id)

@@ -42,7 +42,7 @@ class Engine(Protocol):
 
 
 class LocalEngine:
-    """A turn of this process. ``turn`` is given when nobody else runs it: then the engine does, from the first order on."""
+    """A turn of this process. ``turn`` is given when nobody else runs it: then the engine does, from the first command on."""
 
     def __init__(self, gate: Gate, turn: Runs | None = None, paused: bool = True) -> None:
         self.controller = Controller(gate, subject_of(gate), paused=paused)

@@ -57,22 +57,25 @@ class RemoteDebugClient:
             raise ConfigError(self._refused or "the process that runs this turn does not answer", self._record.turn_id)
 
     def order(self, command: commands.Command) -> None:
-        phase, breakpoints = self.status().phase, isinstance(command, commands.ReplaceBreakpoints)
-        over = phase in ("ended", "idle")
-        if over and not breakpoints and not isinstance(command, commands.HoldRequests):
-            why = "the turn has ended" if phase == "ended" else "no process runs this turn any more"
-            raise ConfigError(why, command.name)
-        if isinstance(command, commands.ReplaceBreakpoints):
-            self.breakpoints.replace(command.all)
-        if over or (breakpoints and not self._attached.is_set() and not len(self.breakpoints)):
-            return
-        if isinstance(command, commands.PauseTurn) and not self._attached.is_set():
-            self.attach(pause=True)
-            return
-        asked = [one for one in self.status().held if one.get("late")]
+        status, attached = self.status(), self._attached.is_set()
+        over = status.phase in ("ended", "idle")
+        match command:
+            case commands.ReplaceBreakpoints(all=wanted):
+                self.breakpoints.replace(wanted)
+                if over or not (attached or wanted):
+                    return
+            case commands.HoldRequests() if over:
+                return
+            case _ if over:
+                ended = "the turn has ended" if status.phase == "ended" else "no process runs this turn any more"
+                raise ConfigError(ended, command.name)
+            case commands.PauseTurn() if not attached:
+                self.attach(pause=True)
+                return
         self.attach()
-        if isinstance(command, commands.AnswerRequest) and (mine := [one for one in asked if one["id"] == command.id]):
-            command = replace(command, id=self._now_asked(mine[0]["call_id"]))
+        if isinstance(command, commands.AnswerRequest):
+            late = [one for one in status.held if one.get("late") and one["id"] == command.id]
+            command = replace(command, id=self._now_asked(late[0]["call_id"])) if late else command
         if isinstance(command, commands.Running):
             self._set(phase="running", reason="", text="", breakpoints=())  # what it was is not what it will be
         self._write(command.name, commands.body_of(command))
@@ -170,7 +173,7 @@ class RemoteDebugClient:
         match kind:
             case "refused":
                 self._refused = data["why"]
-                log.warning("order %s was refused: %s", data["order"], data["why"])
+                log.warning("command %s was refused: %s", data["order"], data["why"])
             case "status":
                 self._obeyed(data)
             case "ended" | "left":  # the journal tells that

@@ -13,6 +13,7 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.debug import Breakpoint, Breakpoints, Debugger, DebugSession, Event, Status
+from fsm_agent.debug.core import commands
 from fsm_agent.debug.core.breakpoints import at_hit, targets_of
 from fsm_agent.debug.core.wire import composed
 from fsm_agent.errors import ConfigError
@@ -191,17 +192,46 @@ def test_only_one_debugger_at_a_time(desk: Desk) -> None:
         Debugger.attach(desk.workshop.store, debugger.id)
 
 
-def test_an_unknown_order_is_refused(desk: Desk) -> None:
+EVERY_COMMAND: list[commands.Command] = [
+    commands.PauseTurn(), commands.StepMove(), commands.StepInto(), commands.StepOver(), commands.ContinueTurn(),
+    commands.RunTo(7), commands.RunTo(Breakpoint("state", "CallLLM", condition="retries >= 1")), commands.InterruptTurn(),
+    commands.InterruptTurn("enough"), commands.SteerTurn("left"), commands.HoldRequests(("model", "tool")),
+    commands.AnswerRequest(-1, {"deny": "no"}), commands.AnswerRequest(2, None), commands.ReleaseRequest(3),
+    commands.ReplaceBreakpoints((Breakpoint("exit", "failed", id=4),)),
+]  # fmt: skip
+
+
+def test_a_command_is_read_as_it_was_written() -> None:
+    for one in EVERY_COMMAND:
+        assert commands.read_command(one.name, json.loads(json.dumps(commands.body_of(one)))) == one
+    assert {one.name for one in EVERY_COMMAND} == set(commands.NAMES)
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "why"),
+    [
+        ("jump", {}, "no such order; given: jump; allowed: pause, step, into"),
+        ("to", {"seq": -1}, "seq is no number; given: -1; allowed: a whole number from 0"),
+        ("to", {"breakpoint": 3}, "not a breakpoint; given: 3"),
+        ("answer", {"id": "one"}, "id is no number; given: one; allowed: a whole number"),
+        ("let", {}, "id is no number"),
+        ("hold", {"kinds": "model"}, "kinds is no list of texts; given: model"),
+        ("steer", {"text": 3}, "text is no text; given: 3"),
+        ("interrupt", {"message": 3}, "message is no text"),
+        ("breakpoints", {"all": [3]}, "all is no list of objects"),
+        ("breakpoints", {"all": [{"kind": "state", "target": "CallLLM", "id": "x"}]}, "id is no number"),
+    ],
+)
+def test_a_command_that_cannot_be_read_is_refused(name: str, body: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        commands.read_command(name, body)
+
+
+def test_a_command_that_cannot_be_carried_out_is_refused(desk: Desk) -> None:
     debugger = desk.start()
-    for name, body in (
-        ("jump", {}),
-        ("to", {"seq": -1}),
-        ("answer", {"id": 9}),
-        ("hold", {"kinds": ["all"]}),
-        ("steer", {"text": " "}),
-    ):
+    for command in (commands.AnswerRequest(9, "yes"), commands.HoldRequests(("all",)), commands.SteerTurn(" ")):
         with pytest.raises(ConfigError):
-            debugger.order(name, body)
+            debugger.order(command)
 
 
 def test_leaving_a_turn_lets_it_be_resumed(desk: Desk) -> None:

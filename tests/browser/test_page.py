@@ -17,7 +17,7 @@ from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import repeat, text
 from tests.browser.conftest import Browser
 from tests.browser.scenes import ANSWER, TAIL, cleaner, failed_turn, lengthened, long_turn, paced, provider, workshop_of
-from tests.test_debug_distant import Elsewhere
+from tests.test_debug_remote import Elsewhere
 
 pytestmark = pytest.mark.slow
 PLACES = 8

@@ -12,7 +12,7 @@ from typing import Any
 from fsm_agent import Agent, tool
 from fsm_agent.cli import main
 from fsm_agent.debug import DebugSession
-from fsm_agent.debug.dap import Options, serve_stdio
+from fsm_agent.debug.dap import LaunchOptions, serve_stdio
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, status, text, tools
 
@@ -49,7 +49,7 @@ def workshop(home: Path) -> DebugSession:
     return DebugSession(store, make)
 
 
-def nothing_else(options: Options) -> DebugSession:
+def nothing_else(options: LaunchOptions) -> DebugSession:
     raise AssertionError("no workshop of its own was to be asked for")
 
 

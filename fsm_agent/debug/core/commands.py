@@ -113,6 +113,7 @@ class ReplaceBreakpoints:
 Running = StepMove | StepInto | StepOver | ContinueTurn | RunTo | InterruptTurn
 """Commands after which the turn runs."""
 Command = PauseTurn | Running | SteerTurn | HoldRequests | AnswerRequest | ReleaseRequest | ReplaceBreakpoints
+_BARE = {kind.name: kind() for kind in (PauseTurn, StepMove, StepInto, StepOver, ContinueTurn)}
 NAMES: tuple[str, ...] = tuple(kind.name for kind in get_args(Command))
 
 
@@ -120,16 +121,8 @@ def read_command(name: str, body: Mapping[str, Any]) -> Command:
     """Return the command of this name with the fields that ``body`` has, JSON values; other parts of it are not looked at. Raises
     ``ConfigError`` for a name that there is not, and for a field that is missing or of another type."""
     match name:
-        case "pause":
-            return PauseTurn()
-        case "step":
-            return StepMove()
-        case "into":
-            return StepInto()
-        case "over":
-            return StepOver()
-        case "continue":
-            return ContinueTurn()
+        case _ if name in _BARE:
+            return _BARE[name]
         case "to":
             return RunTo(Breakpoint.of(body["breakpoint"]) if "breakpoint" in body else number(body, "seq"))
         case "interrupt":

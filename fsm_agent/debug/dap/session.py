@@ -22,6 +22,7 @@ from fsm_agent.debug.dap.threads import TurnThread, in_doubt
 from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy
 
 log = logging.getLogger(__name__)
+FORESEEN = (FsmAgentError, SessionBusy)
 LAST_WORDS = 5.0
 """Seconds that an interrupted turn has to end, when the editor leaves and wants it ended."""
 
@@ -72,11 +73,8 @@ class EditorSession:
         try:
             work()
             self._context.settle()
-        except (FsmAgentError, SessionBusy) as error:
-            self._context.outbox.output(str(error), "important")
-        except Exception as error:  # a bug of ours must not end the session
-            log.exception("what happened could not be shown")
-            self._context.outbox.output(_bug(error), "important")
+        except Exception as error:
+            self._context.outbox.output(_words(error), "important")
 
     def _hear(self, thread: TurnThread, event: Event) -> None:
         """On the turn's own thread: what must stop it at once is seen here."""
@@ -94,12 +92,9 @@ class EditorSession:
             if not isinstance(arguments, Mapping):
                 raise ConfigError("the arguments are no object", arguments, "an object")
             self._carry_out(str(command), arguments, request)
-        except (FsmAgentError, SessionBusy) as error:
+        except Exception as error:
             quiet = command == "evaluate" and arguments.get("context") in ("hover", "watch", "clipboard")
-            self._context.outbox.refuse(request, str(error), show=not quiet)
-        except Exception as error:  # a bug of ours must not end the session; it is told here and there
-            log.exception("request %s failed", command)
-            self._context.outbox.refuse(request, _bug(error))
+            self._context.outbox.refuse(request, _words(error), show=not quiet or not isinstance(error, FORESEEN))
 
     def _carry_out(self, command: str, arguments: Arguments, request: Mapping[str, Any]) -> None:
         context = self._context
@@ -139,10 +134,7 @@ class EditorSession:
         try:
             debugger = self._debugger(options)
         except Exception as error:
-            foreseen = isinstance(error, FsmAgentError | SessionBusy)
-            if not foreseen:
-                log.exception("the turn could not be opened")
-            self._context.outbox.refuse(request, str(error) if foreseen else _bug(error))
+            self._context.outbox.refuse(request, _words(error))
             self._context.terminated()
             return
         self._context.options = options
@@ -196,5 +188,9 @@ def _nothing() -> None:
     """A time in which nobody asked for anything."""
 
 
-def _bug(error: Exception) -> str:
+def _words(error: Exception) -> str:
+    """What a person is told of an error. A bug of ours must not end the session: it is told, and logged."""
+    if isinstance(error, FORESEEN):
+        return str(error)
+    log.error("a bug in the debugger", exc_info=error)
     return f"a bug in the debugger: {type(error).__name__}: {error}"

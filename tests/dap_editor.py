@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent import Agent, tool
-from fsm_agent.debug import Workshop
-from fsm_agent.debug.dap import Options, talk
-from fsm_agent.debug.dap.framing import Reading, Writing, read_message, write_message
+from fsm_agent.debug import DebugSession
+from fsm_agent.debug.dap import LaunchOptions, talk
+from fsm_agent.debug.dap.protocol import ByteReader, ByteWriter, read_message, write_message
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedModel
 from fsm_agent_states import table as table_module
@@ -30,7 +30,7 @@ class Refused(Exception):
 class Editor:
     """``ask`` sends a request and waits for its answer; ``event`` waits for one, older ones first."""
 
-    def __init__(self, reading: Reading, writing: Writing) -> None:
+    def __init__(self, reading: ByteReader, writing: ByteWriter) -> None:
         self._writing, self._seq = writing, 0
         self._broken: Exception | None = None
         self._came: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -39,7 +39,7 @@ class Editor:
         self._answers: dict[int, dict[str, Any]] = {}
         threading.Thread(target=self._read, args=(reading,), daemon=True).start()
 
-    def _read(self, reading: Reading) -> None:
+    def _read(self, reading: ByteReader) -> None:
         try:
             while (message := read_message(reading)) is not None:
                 self._came.put(message)
@@ -159,18 +159,20 @@ def agent_of(home: Path, script: Any, **options: Any) -> Agent:
     return Agent(ScriptedModel(script), home=home, store=store_for(home, "normal"), **made)
 
 
-def workshop_of(home: Path, script: Any, **options: Any) -> Workshop:
+def workshop_of(home: Path, script: Any, **options: Any) -> DebugSession:
     """``script`` is begun anew for each agent."""
-    return Workshop(store_for(home, "normal"), lambda hint: agent_of(home, script, **options))
+    return DebugSession(store_for(home, "normal"), lambda hint: agent_of(home, script, **options))
 
 
 @contextmanager
-def editing(workshop: Workshop, first: str | None = None, secrets: tuple[str, ...] = (), opener: Any = None) -> Iterator[Editor]:
+def editing(
+    workshop: DebugSession, first: str | None = None, secrets: tuple[str, ...] = (), opener: Any = None
+) -> Iterator[Editor]:
     """A server on the other end of a pipe in memory; it must have ended well afterwards."""
     ours, theirs = socket.socketpair()
     problems: list[BaseException] = []
 
-    def refuse(options: Options) -> Workshop:
+    def refuse(options: LaunchOptions) -> DebugSession:
         raise AssertionError("no workshop of its own was to be asked for")
 
     def serve() -> None:

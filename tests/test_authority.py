@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from fsm_agent import Agent, tool
 from fsm_agent.cli import main
-from fsm_agent.debug import Workshop
+from fsm_agent.debug import DebugSession
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Database, Store
 from fsm_agent.sessions.store.journal.read import Turns
@@ -453,7 +453,7 @@ def test_a_file_does_not_choose_among_the_models_of_the_agent(tmp_path: Path) ->
             hints.append(hint)
             return Desk(tmp_path / "b").agent
 
-        workshop = Workshop(Store(tmp_path / "b"), agent)
+        workshop = DebugSession(Store(tmp_path / "b"), agent)
         workshop.fork(turn, 3)
         workshop.close()
         assert hints == [None]

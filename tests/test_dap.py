@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.debug import Workshop
-from fsm_agent.debug.dap.capabilities import CAPABILITIES
-from fsm_agent.debug.dap.session import REQUESTS
+from fsm_agent.debug import DebugSession
+from fsm_agent.debug.dap.options import CAPABILITIES
+from fsm_agent.debug.dap.requests import REQUESTS
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, status, text, tools
 from fsm_agent.tools import ToolFailure
@@ -28,7 +28,7 @@ LOOKED_UP = [tools(call("look_up", {"what": "x"}, id="c1")), text("x is 42")]
 STUMBLED = [tools(call("look_up", {"what": "x"}, id="c1")), status(503), text("x is 42")]
 
 
-def finished(home: Path, script: Any, asked: str = "what is x?", **options: Any) -> tuple[Workshop, str]:
+def finished(home: Path, script: Any, asked: str = "what is x?", **options: Any) -> tuple[DebugSession, str]:
     """A workshop whose newest turn has ended."""
     workshop = workshop_of(home, script, **options)
     agent = agent_of(home, script, **options)
@@ -116,7 +116,7 @@ def test_a_configuration_that_cannot_be_is_refused(tmp_path: Path, how: str, opt
 def test_a_configuration_of_another_model_or_home_gets_a_workshop_of_its_own(tmp_path: Path) -> None:
     asked: list[Any] = []
 
-    def opener(options: Any) -> Workshop:
+    def opener(options: Any) -> DebugSession:
         asked.append((options.model, options.settings, options.env))
         return workshop_of(tmp_path / "other", [text("other")])
 
@@ -128,7 +128,7 @@ def test_a_configuration_of_another_model_or_home_gets_a_workshop_of_its_own(tmp
 
 
 def test_a_bug_is_told_and_does_not_end_the_session(tmp_path: Path) -> None:
-    def opener(options: Any) -> Workshop:
+    def opener(options: Any) -> DebugSession:
         raise ZeroDivisionError("never")
 
     with editing(workshop_of(tmp_path, LOOKED_UP), opener=opener) as editor:
@@ -770,7 +770,7 @@ def test_an_agent_of_another_kind_of_home_is_not_needed_to_look(tmp_path: Path) 
     Agent(
         ScriptedModel(LOOKED_UP), home=tmp_path, store=store_for(tmp_path, "normal"), clock=FakeClock(), toolsets=[]
     ).run_conversation("hello")
-    with editing(Workshop(store_for(tmp_path, "normal"))) as editor:
+    with editing(DebugSession(store_for(tmp_path, "normal"))) as editor:
         editor.begin("attach")
         editor.stopped()
         with pytest.raises(Refused, match="this debugger only looks"):

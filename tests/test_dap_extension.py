@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from jsonschema import Draft7Validator
 
-from fsm_agent.debug.dap import Options
+from fsm_agent.debug.dap import LaunchOptions
+from fsm_agent.debug.dap.breakpoints import EXCEPTIONS
 from fsm_agent.debug.dap.console import COMMANDS
 from fsm_agent.debug.dap.options import NAMES
-from fsm_agent.debug.dap.points import EXCEPTIONS
 
 EDITORS = Path(__file__).parents[1] / "editors"
 NOT_OFFERED = {"noDebug"}
@@ -58,4 +58,4 @@ def test_the_configurations_that_it_proposes_are_valid(debugger: dict[str, Any])
         rules = debugger["configurationAttributes"][one["request"]]
         Draft7Validator(rules | {"additionalProperties": True}).validate(one)
         assert set(one) - {"type", "request", "name"} <= set(rules["properties"])
-        Options.of(one, attach=one["request"] == "attach")
+        LaunchOptions.of(one, attach=one["request"] == "attach")

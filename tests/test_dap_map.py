@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fsm_agent.composition.turn_wiring import MACHINE, STATES
-from fsm_agent.debug.dap.tablemap import TableMap, state_sources, table_map
+from fsm_agent.debug.dap.table_map import TableMap, state_sources, table_map
 from fsm_agent.fsm.table import Counter, Table, end, go, lines_of, on
 from tests.dap_editor import TABLE, column_of, line_of
 

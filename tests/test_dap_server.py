@@ -16,10 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from fsm_agent.debug.core.workshop import Workshop
-from fsm_agent.debug.dap import Options, serve_port, serve_stdio
-from fsm_agent.debug.dap.client import Client
-from fsm_agent.debug.dap.framing import LARGEST, NotTheProtocol, read_message, write_message
+from fsm_agent.debug.core.debug_session import DebugSession
+from fsm_agent.debug.dap import LaunchOptions, serve_port, serve_stdio
+from fsm_agent.debug.dap.protocol import LARGEST, Client, NotTheProtocol, read_message, write_message
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import text
 from tests.dap_editor import Editor, workshop_of
@@ -29,7 +28,7 @@ from tests.waiting import PATIENCE
 ROOT = Path(__file__).parents[1]
 
 
-def never(options: Options) -> Workshop:
+def never(options: LaunchOptions) -> DebugSession:
     raise AssertionError("no workshop of its own was to be asked for")
 
 
@@ -94,7 +93,7 @@ def test_anything_else_is_not_the_protocol(data: bytes) -> None:
 
 
 @contextmanager
-def listening(workshop: Workshop) -> Iterator[int]:
+def listening(workshop: DebugSession) -> Iterator[int]:
     ready: list[int] = []
     there, codes = threading.Event(), list[int]()
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.debug import Breakpoint, Breakpoints, Debugger, Event, Status, Workshop
+from fsm_agent.debug import Breakpoint, Breakpoints, Debugger, DebugSession, Event, Status
+from fsm_agent.debug.core import commands
 from fsm_agent.debug.core.breakpoints import at_hit, targets_of
 from fsm_agent.debug.core.wire import composed
 from fsm_agent.errors import ConfigError
@@ -37,7 +38,7 @@ class Desk:
     def __init__(self, home: Path) -> None:
         self.home, self.ran = home, list[str]()
         self.script: Any = repeat(looks_once)
-        self.workshop = Workshop(store_for(home, "normal"), self.agent)
+        self.workshop = DebugSession(store_for(home, "normal"), self.agent)
         self.events: list[Event] = []
 
     def agent(self, hint: str | None = None, **options: Any) -> Agent:
@@ -191,17 +192,46 @@ def test_only_one_debugger_at_a_time(desk: Desk) -> None:
         Debugger.attach(desk.workshop.store, debugger.id)
 
 
-def test_an_unknown_order_is_refused(desk: Desk) -> None:
+EVERY_COMMAND: list[commands.Command] = [
+    commands.PauseTurn(), commands.StepMove(), commands.StepInto(), commands.StepOver(), commands.ContinueTurn(),
+    commands.RunTo(7), commands.RunTo(Breakpoint("state", "CallLLM", condition="retries >= 1")), commands.InterruptTurn(),
+    commands.InterruptTurn("enough"), commands.SteerTurn("left"), commands.HoldRequests(("model", "tool")),
+    commands.AnswerRequest(-1, {"deny": "no"}), commands.AnswerRequest(2, None), commands.ReleaseRequest(3),
+    commands.ReplaceBreakpoints((Breakpoint("exit", "failed", id=4),)),
+]  # fmt: skip
+
+
+def test_a_command_is_read_as_it_was_written() -> None:
+    for one in EVERY_COMMAND:
+        assert commands.read_command(one.name, json.loads(json.dumps(commands.body_of(one)))) == one
+    assert {one.name for one in EVERY_COMMAND} == set(commands.NAMES)
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "why"),
+    [
+        ("jump", {}, "no such order; given: jump; allowed: pause, step, into"),
+        ("to", {"seq": -1}, "seq is no number; given: -1; allowed: a whole number from 0"),
+        ("to", {"breakpoint": 3}, "not a breakpoint; given: 3"),
+        ("answer", {"id": "one"}, "id is no number; given: one; allowed: a whole number"),
+        ("let", {}, "id is no number"),
+        ("hold", {"kinds": "model"}, "kinds is no list of texts; given: model"),
+        ("steer", {"text": 3}, "text is no text; given: 3"),
+        ("interrupt", {"message": 3}, "message is no text"),
+        ("breakpoints", {"all": [3]}, "all is no list of objects"),
+        ("breakpoints", {"all": [{"kind": "state", "target": "CallLLM", "id": "x"}]}, "id is no number"),
+    ],
+)
+def test_a_command_that_cannot_be_read_is_refused(name: str, body: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        commands.read_command(name, body)
+
+
+def test_a_command_that_cannot_be_carried_out_is_refused(desk: Desk) -> None:
     debugger = desk.start()
-    for name, body in (
-        ("jump", {}),
-        ("to", {"seq": -1}),
-        ("answer", {"id": 9}),
-        ("hold", {"kinds": ["all"]}),
-        ("steer", {"text": " "}),
-    ):
+    for command in (commands.AnswerRequest(9, "yes"), commands.HoldRequests(("all",)), commands.SteerTurn(" ")):
         with pytest.raises(ConfigError):
-            debugger.order(name, body)
+            debugger.order(command)
 
 
 def test_leaving_a_turn_lets_it_be_resumed(desk: Desk) -> None:
@@ -332,7 +362,7 @@ def test_what_can_never_be_approved_stays_forbidden(desk: Desk) -> None:
             ScriptedModel(script), tools=[shell], toolsets=[], clock=FakeClock(), home=desk.home, store=desk.workshop.store
         )
 
-    workshop = Workshop(desk.workshop.store, agent)
+    workshop = DebugSession(desk.workshop.store, agent)
     debugger = workshop.start("clean up")
     assert go(debugger, "continue").phase == "ended"
     assert desk.ran == []
@@ -384,26 +414,26 @@ def test_an_error_of_the_provider_by_hand(desk: Desk) -> None:
 def test_back_only_looks(desk: Desk) -> None:
     debugger = desk.start()
     go(debugger, "continue")
-    assert (debugger.look.at, debugger.look.following) == (6, True)
-    assert debugger.look.back() == 5
-    assert (debugger.look.at, debugger.status.seq, debugger.look.following) == (5, 6, False)
-    assert debugger.look.to(-4) == 0
-    assert debugger.look.to(99) == 6
-    assert debugger.look.following
+    assert (debugger.cursor.at, debugger.cursor.following) == (6, True)
+    assert debugger.cursor.back() == 5
+    assert (debugger.cursor.at, debugger.status.seq, debugger.cursor.following) == (5, 6, False)
+    assert debugger.cursor.to(-4) == 0
+    assert debugger.cursor.to(99) == 6
+    assert debugger.cursor.following
 
 
 def test_back_and_on_to_breakpoints(desk: Desk) -> None:
     debugger = desk.start()
     go(debugger, "continue")
     debugger.breakpoint("state", "CallLLM", condition="iterations >= 1")
-    assert debugger.look.back_to(debugger.breakpoints)[0] == 5
-    assert debugger.look.back_to(debugger.breakpoints)[0] == 2
-    assert debugger.look.back_to(debugger.breakpoints) == (0, [])
-    found = debugger.look.forward_to(debugger.breakpoints)
+    assert debugger.cursor.back_to(debugger.breakpoints)[0] == 5
+    assert debugger.cursor.back_to(debugger.breakpoints)[0] == 2
+    assert debugger.cursor.back_to(debugger.breakpoints) == (0, [])
+    found = debugger.cursor.forward_to(debugger.breakpoints)
     assert found is not None
     assert found[0] == 2
-    debugger.look.to(5)
-    assert debugger.look.forward_to(debugger.breakpoints) is None
+    debugger.cursor.to(5)
+    assert debugger.cursor.forward_to(debugger.breakpoints) is None
 
 
 def test_everything_about_a_position(desk: Desk) -> None:
@@ -512,7 +542,7 @@ def test_a_run_goes_to_another_home_as_one_file(desk: Desk, tmp_path: Path) -> N
 def test_without_an_agent_one_only_looks(desk: Desk) -> None:
     debugger = desk.start()
     go(debugger, "continue")
-    looking = Workshop(desk.workshop.store)
+    looking = DebugSession(desk.workshop.store)
     with pytest.raises(ConfigError, match="only looks"):
         looking.fork(debugger.id, 3)
     with pytest.raises(ConfigError, match="fork it and go on from there"):

@@ -14,13 +14,13 @@ import httpx2 as httpx
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.debug import Workshop
-from fsm_agent.debug.core.hiding import masked
+from fsm_agent.debug import DebugSession
 from fsm_agent.debug.web.assets import assets
 from fsm_agent.debug.web.map import bare, map_of
 from fsm_agent.debug.web.serve import Server
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import store_for
+from fsm_agent.support.redaction import mask_json
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
 from fsm_agent_states.table import TURN
 from tests.waiting import PATIENCE
@@ -51,7 +51,7 @@ class Served:
         made = agent(None)
         made.run_conversation("tell me")
         self.turn = made.journal.recent(1)[0].id
-        self.workshop = Workshop(store, agent)
+        self.workshop = DebugSession(store, agent)
         self.server = Server(self.workshop, first=self.turn, hide=[OWN])
         self.server.start()
         self.base = self.server.address
@@ -191,11 +191,11 @@ def test_masking_by_name_and_by_shape() -> None:
         "list": [{"secret": "x"}],
         "text": f"Bearer {KEY}",
     }
-    assert masked(value) == {
+    assert mask_json(value) == {
         "api_key": "***", "OPENAI_API_KEY": "***", "password": "", "max_tokens": 5,
         "list": [{"secret": "***"}], "text": "Bearer ***",
     }  # fmt: skip
-    assert masked(["xyzzy-xyzzy"], ["xyzzy-xyzzy"]) == ["***"]
+    assert mask_json(["xyzzy-xyzzy"], ["xyzzy-xyzzy"]) == ["***"]
 
 
 # What it answers

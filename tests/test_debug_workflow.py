@@ -21,8 +21,8 @@ from examples.order import workflow as order_flow
 from examples.review_loop import TABLE as REVIEW
 from fsm_agent import BaseTurn, Workflow
 from fsm_agent.cli.entry import main
-from fsm_agent.debug import Debugger, Status, Workshop
-from fsm_agent.debug.core.engines import Here
+from fsm_agent.debug import Debugger, DebugSession, Status
+from fsm_agent.debug.core.engines import LocalEngine
 from fsm_agent.debug.core.manual import played
 from fsm_agent.errors import ConfigError, UndeclaredEvent
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
@@ -126,7 +126,7 @@ class Desk:
         self.post = Post()
         self.flow = self.post.flow(home)
         self.store = self.flow.store
-        self.workshop = Workshop.of_workflow(self.flow)
+        self.workshop = DebugSession.of_workflow(self.flow)
 
     def start(self, text: str = "a vase") -> Debugger:
         return self.workshop.start(text)
@@ -167,7 +167,7 @@ def test_it_is_stepped_stopped_and_looked_at(desk: Desk) -> None:
     assert "secret" not in facts
     assert [one["field"] for one in debugger.record.changed(2)] == ["tries", "sky"]
 
-    assert debugger.look.back() == 1
+    assert debugger.cursor.back() == 1
     assert len(desk.post.asked) == 2, "looking back asks nothing"
     assert order(debugger, "continue").phase == "ended"
     assert debugger.record.info.exit == "delivered"
@@ -289,7 +289,7 @@ def test_a_program_runs_its_own_turn_and_a_debugger_finds_it(desk: Desk) -> None
 
     second = Parcel("a stool", turn_id="parcel-x")
     debugger = Debugger.of(desk.store, desk.flow.start(second))
-    assert isinstance(debugger.engine, Here)
+    assert isinstance(debugger.engine, LocalEngine)
     assert order(debugger, "over").state == "Drive"
     assert second.state == "Drive", "it is the caller's own turn that moves"
     debugger.close()
@@ -312,7 +312,7 @@ def test_what_makes_no_turn_is_said_in_one_line(tmp_path: Path) -> None:
     def broken(text: str) -> Parcel:
         raise KeyError("no parcels today")
 
-    workshop = Workshop.of_workflow(Workflow(PARCEL, STATES, Parcel, Post().perform, begin=broken, home=tmp_path))
+    workshop = DebugSession.of_workflow(Workflow(PARCEL, STATES, Parcel, Post().perform, begin=broken, home=tmp_path))
     with pytest.raises(ConfigError, match=r"no turn could be made of this \(KeyError: 'no parcels today'\)"):
         workshop.start("x")
 
@@ -359,7 +359,7 @@ def test_nobody_performs_what_has_no_handler(tmp_path: Path) -> None:
 
 
 def test_a_table_alone_is_played_by_hand(tmp_path: Path) -> None:
-    workshop = Workshop.of_workflow(played(REVIEW, {"rounds": 1}, tmp_path))
+    workshop = DebugSession.of_workflow(played(REVIEW, {"rounds": 1}, tmp_path))
     debugger = workshop.start("")
     held = order(debugger, "continue").held[0]
     assert (held["kind"], held["events"]) == ("event", ["written", "failed", "cancelled", "crashed"])
@@ -405,7 +405,7 @@ def test_a_turn_of_another_process_is_watched_stopped_and_let_go(tmp_path: Path)
     ) as other:
         assert other.stdout is not None
         turn = other.stdout.readline().strip()
-        workshop = Workshop.of_workflow(Post().flow(tmp_path))
+        workshop = DebugSession.of_workflow(Post().flow(tmp_path))
         until(lambda: workshop.newest() == turn and workshop.open(turn).record.count > 1)
         debugger = workshop.open(turn)
         assert debugger.status.where == "elsewhere"
@@ -486,7 +486,7 @@ def nothing() -> int:
 def test_an_editor_stops_at_lines_of_ones_own_table(tmp_path: Path) -> None:
     table = ROOT / "examples" / "review_loop.py"
     line = next(n for n, text in enumerate(table.read_text("utf-8").splitlines(), 1) if 'on("objections"' in text)
-    workshop = Workshop.of_workflow(review_loop.workflow(home=tmp_path))
+    workshop = DebugSession.of_workflow(review_loop.workflow(home=tmp_path))
     from tests.dap_editor import workshop_of
 
     with editing(workshop_of(tmp_path / "ours", []), opener=lambda options: workshop) as editor:

@@ -13,7 +13,7 @@ from fsm_agent.agent import Agent
 from fsm_agent.cli.given import Given, agent_of
 from fsm_agent.cli.table import attribute_of
 from fsm_agent.cli.verify import limits
-from fsm_agent.debug import Workshop
+from fsm_agent.debug import DebugSession
 from fsm_agent.debug.core.manual import played
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
@@ -22,8 +22,8 @@ from fsm_agent.support.home import home_of
 from fsm_agent.workflow import Workflow
 
 EDITOR_FACE = "fsm_agent.cli.debug_dap"
-"""The module that serves editors: ``serve(workshop, first, port, given) -> int``; ``port`` is ``None`` for
-standard input and output."""
+"""The module that serves editors: ``serve(session, first, port, given) -> int``; ``port`` is ``None`` for standard input and
+output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +51,17 @@ def debug(wanted: Wanted, given: Given) -> int:
         raise ConfigError("only one turn can be opened first", None, "one of TURN, --attach and --task")
     if sum((wanted.web, wanted.dap is not None, wanted.stdio)) > 1:
         raise ConfigError("only one face can be served", None, "one of --web, --dap and --stdio")
-    workshop = workshop_of_table(str(wanted.turn), given) if own else workshop_of(given)
+    session = debug_session_of_table(str(wanted.turn), given) if own else debug_session_of(given)
     try:
-        first = _first_of_table(workshop, wanted) if own else _first(workshop, wanted)
+        first = _first_of_table(session, wanted) if own else _first(session, wanted)
         if wanted.dap is not None or wanted.stdio:
-            return _editor(workshop, first, wanted.dap, given)
-        return _page(workshop, first, wanted, given)
+            return _editor(session, first, wanted.dap, given)
+        return _page(session, first, wanted, given)
     finally:
-        workshop.close()
+        session.close()
 
 
-def workshop_of(given: Given) -> Workshop:
+def debug_session_of(given: Given) -> DebugSession:
     """All turns of a home, with the agents that these options describe."""
     given, store = replace(given, source="debugger"), store_for(home_of(given.home, os.environ), "full")
 
@@ -78,20 +78,20 @@ def workshop_of(given: Given) -> Workshop:
                 "another one: fsm-agent debug -m <provider>:<model>",
             ) from None
 
-    return Workshop(store, make)
+    return DebugSession(store, make)
 
 
-def workshop_of_table(name: str, given: Given) -> Workshop:
+def debug_session_of_table(name: str, given: Given) -> DebugSession:
     """Turns of a table of the user's own: ``name`` is ``module:name`` of a ``Workflow``, of a function
     without arguments that makes one, or of a ``Table``, which is played by hand."""
     found = attribute_of(name)
     home = home_of(given.home, os.environ)
     if isinstance(found, Table):
-        return Workshop.of_workflow(played(found, limits(found, given.sets) or {}, home))
+        return DebugSession.of_workflow(played(found, limits(found, given.sets) or {}, home))
     if given.sets:
         raise ConfigError("maxima are the program's own here", given.sets[0], "no --set")
     made = found if isinstance(found, Workflow) else _called(name, found)
-    return Workshop.of_workflow(made if given.home is None else made.in_home(home))
+    return DebugSession.of_workflow(made if given.home is None else made.in_home(home))
 
 
 def _called(name: str, make: Any) -> Workflow[Any]:
@@ -108,27 +108,27 @@ def _called(name: str, make: Any) -> Workflow[Any]:
     return made
 
 
-def _first_of_table(workshop: Workshop, wanted: Wanted) -> str:
+def _first_of_table(session: DebugSession, wanted: Wanted) -> str:
     if wanted.attach is not None:
-        return workshop.find(wanted.attach)
-    return workshop.start(wanted.task or "").id
+        return session.find(wanted.attach)
+    return session.start(wanted.task or "").id
 
 
-def _first(workshop: Workshop, wanted: Wanted) -> str | None:
+def _first(session: DebugSession, wanted: Wanted) -> str | None:
     if wanted.task is not None:
-        return workshop.start(wanted.task).id
+        return session.start(wanted.task).id
     named = wanted.turn if wanted.turn is not None else wanted.attach
-    return workshop.newest() if named is None else workshop.find(named)
+    return session.newest() if named is None else session.find(named)
 
 
-def _page(workshop: Workshop, first: str | None, wanted: Wanted, given: Given) -> int:
+def _page(session: DebugSession, first: str | None, wanted: Wanted, given: Given) -> int:
     try:
         from fsm_agent.debug.web.serve import Server
     except ImportError as error:
         raise ConfigError(
             f"the debugger's page needs {error.name}, which is not installed", None, "pip install 'fsm-agent[debug]'"
         ) from None
-    server = Server(workshop, wanted.port, first, [given.api_key] if given.api_key else [])
+    server = Server(session, wanted.port, first, [given.api_key] if given.api_key else [])
 
     def ready() -> None:
         print(server.url, flush=True)
@@ -139,12 +139,12 @@ def _page(workshop: Workshop, first: str | None, wanted: Wanted, given: Given) -
     return 130  # served until interrupted
 
 
-def _editor(workshop: Workshop, first: str | None, port: int | None, given: Given) -> int:
+def _editor(session: DebugSession, first: str | None, port: int | None, given: Given) -> int:
     try:
         serve = import_module(EDITOR_FACE).serve
     except ModuleNotFoundError as error:
         if error.name != EDITOR_FACE:
             raise
         raise ConfigError("editors are not served by this installation", None, "--web") from None
-    code: int = serve(workshop, first, port, given)
+    code: int = serve(session, first, port, given)
     return code

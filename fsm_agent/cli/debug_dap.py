@@ -9,34 +9,34 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fsm_agent.cli.debug import workshop_of, workshop_of_table
+from fsm_agent.cli.debug import debug_session_of, debug_session_of_table
 from fsm_agent.cli.given import Given
-from fsm_agent.debug import Workshop
-from fsm_agent.debug.core.hiding import environment_keys
-from fsm_agent.debug.dap import Options, serve_port, serve_stdio
+from fsm_agent.debug import DebugSession
+from fsm_agent.debug.dap import LaunchOptions, serve_port, serve_stdio
 from fsm_agent.errors import ConfigError
+from fsm_agent.support.redaction import environment_keys
 
 
-def serve(workshop: Workshop, first: str | None, port: int | None, given: Given) -> int:
+def serve(session: DebugSession, first: str | None, port: int | None, given: Given) -> int:
     """Serve one editor until it leaves; exit code 0. ``given`` is what the command line said; a launch configuration may say
     otherwise, for its own session."""
-    home = given.home or str(workshop.store.database.path.parent)
+    home = given.home or str(session.store.database.path.parent)
 
-    def opener(options: Options) -> Workshop:
+    def opener(options: LaunchOptions) -> DebugSession:
         _enter(options)
         if options.table is not None:
-            return workshop_of_table(
+            return debug_session_of_table(
                 options.table, replace(given, home=options.home or given.home, sets=(*given.sets, *_sets(options.settings)))
             )
-        return workshop_of(_given(replace(given, home=home), options))
+        return debug_session_of(_given(replace(given, home=home), options))
 
     secrets = [*environment_keys(os.environ), *([given.api_key] if given.api_key else [])]
     if port is None:
-        return serve_stdio(workshop, first, opener, secrets)
-    return serve_port(workshop, first, opener, port, secrets, lambda at: print(f"127.0.0.1:{at}", file=sys.stderr, flush=True))
+        return serve_stdio(session, first, opener, secrets)
+    return serve_port(session, first, opener, port, secrets, lambda at: print(f"127.0.0.1:{at}", file=sys.stderr, flush=True))
 
 
-def _enter(options: Options) -> None:
+def _enter(options: LaunchOptions) -> None:
     """The folder and the environment of the configuration are this process's: it serves one session."""
     if options.cwd is not None:
         try:
@@ -46,13 +46,13 @@ def _enter(options: Options) -> None:
     os.environ.update(options.env)
 
 
-def _given(given: Given, options: Options) -> Given:
+def _given(given: Given, options: LaunchOptions) -> Given:
     named = {
         "model": options.model, "base_url": options.base_url, "home": options.home, "session": options.session,
         "max_iterations": options.max_iterations,
     }  # fmt: skip
     said = {name: value for name, value in named.items() if value is not None}
-    return replace(given, sets=(*given.sets, *_sets(options.settings)), **said)  # type: ignore[arg-type]  # checked by Options
+    return replace(given, sets=(*given.sets, *_sets(options.settings)), **said)  # type: ignore[arg-type]  # checked by LaunchOptions
 
 
 def _sets(settings: Mapping[str, Any], before: str = "") -> Iterator[str]:

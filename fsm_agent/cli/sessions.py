@@ -150,7 +150,7 @@ def export(home: str | None, name: str, output: str | None, format: str, raw: bo
         told = session_trajectory if kind == "session" else turn_trajectory
         lines: Iterator[str] = iter([json.dumps(told(store.database, found, raw=raw, secrets=secrets))])
     elif format == "pytest":
-        from fsm_agent.debug.core.maketest import make_test
+        from fsm_agent.debug.core.pytest_export import make_test
 
         if kind == "session":
             raise ConfigError("a test is made of one turn", f"session {found}", "the id of a turn: fsm-agent sessions show")

@@ -1,7 +1,7 @@
 """What people ask of turns that run here, from other processes: rows of the table ``controls``, read a few times a second.
 
 One thread a database, only while turns run, looks for rows that nobody took yet; the turns themselves never look. A row that
-attaches a debugger lets a ``Deputy`` stand at the turn's gate, which carries out what the following rows say.
+attaches a debugger lets a ``RemoteDebugServer`` stand at the turn's gate, which carries out the commands of the following rows.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ POLL, ATTACHED_POLL = 0.25, 0.02
 """Seconds between two looks, without and with a debugger in another process."""
 IDLE = 2.0
 """Seconds without a running turn after which the thread ends."""
-DEPUTY = "fsm_agent.debug.core.deputy"
+REMOTE_SERVER = "fsm_agent.debug.core.remote_server"
 """Who obeys. By its name: the debugger is built on turns, not turns on the debugger."""
 _OPEN = "SELECT id, turn, command, body FROM controls WHERE taken IS NULL ORDER BY id"
 
 
 class Obeys(Protocol):
-    """Who carries out orders at a gate for a debugger elsewhere."""
+    """Who carries out commands at a gate for a debugger elsewhere."""
 
     @property
     def attached(self) -> bool: ...
 
-    def obey(self, command: str, body: dict[str, Any]) -> None: ...
+    def obey(self, name: str, body: dict[str, Any]) -> None: ...
 
 
 class Controls:
@@ -45,7 +45,7 @@ class Controls:
         self._database = weakref.ref(database)  # the registry must not keep it open
         self._lock = threading.Lock()
         self._gates: weakref.WeakValueDictionary[str, Gate] = weakref.WeakValueDictionary()
-        self._deputies: dict[str, tuple[Gate, Obeys]] = {}
+        self._servers: dict[str, tuple[Gate, Obeys]] = {}
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
 
@@ -67,16 +67,16 @@ class Controls:
             try:
                 self._look()
             except StoreError as error:
-                log.warning("the orders of debuggers cannot be read: %s", error)
+                log.warning("the commands of debuggers cannot be read: %s", error)
                 time.sleep(IDLE)
             with self._lock:
                 if self._gates:
                     idle_since = time.monotonic()
                 elif time.monotonic() - idle_since > IDLE:
                     self._thread = None
-                    self._deputies.clear()
+                    self._servers.clear()
                     return
-                attached = any(deputy.attached for _, deputy in self._deputies.values())
+                attached = any(server.attached for _, server in self._servers.values())
             self._wake.wait(ATTACHED_POLL if attached else POLL)
 
     def _look(self) -> None:
@@ -93,17 +93,17 @@ class Controls:
         database.write(lambda c: c.executemany("UPDATE controls SET taken = ? WHERE id = ?", taken) and None)
         for gate, (_, _, command, body) in mine:
             try:
-                self._deputy(gate, database).obey(command, json.loads(body))
-            except Exception:  # one bad order must not end the thread that looks for all of them
-                log.exception("order %s of turn %s could not be carried out", command, gate.turn.turn_id)
+                self._server(gate, database).obey(command, json.loads(body))
+            except Exception:  # one bad command must not end the thread that looks for all of them
+                log.exception("command %s of turn %s could not be carried out", command, gate.turn.turn_id)
 
-    def _deputy(self, gate: Gate, database: Database) -> Obeys:
-        known = self._deputies.get(gate.turn.turn_id)
+    def _server(self, gate: Gate, database: Database) -> Obeys:
+        known = self._servers.get(gate.turn.turn_id)
         if known is not None and known[0] is gate:
             return known[1]
-        deputy: Obeys = import_module(DEPUTY).Deputy(gate, database)  # loaded only where somebody debugs
-        self._deputies[gate.turn.turn_id] = gate, deputy
-        return deputy
+        server: Obeys = import_module(REMOTE_SERVER).RemoteDebugServer(gate, database)  # loaded only where somebody debugs
+        self._servers[gate.turn.turn_id] = gate, server
+        return server
 
 
 _DESKS: weakref.WeakKeyDictionary[Database, Controls] = weakref.WeakKeyDictionary()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 from urllib.parse import quote
 
 MASK = "***"
@@ -44,6 +45,11 @@ _SIGNS = (
     *("&sig", "?code", "&code"),
 )
 """One of these, in lower case, is in every text that the shapes find anything in; looking for them is ten times as fast."""
+_SECRET_NAME = re.compile(
+    r"(^|[_-])(api[_-]?key|apikey|access[_-]?token|auth[_-]?token|secret|password|authorization)$", re.IGNORECASE
+)
+_KEYS = ("_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
+"""Ends of the names of variables that hold keys."""
 _KEPT = ("scheme", "basic")
 """Groups that a blank stands behind; every other one is kept as it is."""
 
@@ -58,6 +64,25 @@ def mask(text: str, secrets: Iterable[str] = ()) -> str:
         text = text.replace(secret, MASK)
     lower = text.lower()
     return _SHAPES.sub(_masked, text) if any(sign in lower for sign in _SIGNS) else text
+
+
+def mask_json(value: Any, secrets: Sequence[str] = ()) -> Any:
+    """JSON values without keys: by their shape anywhere in a text, by their name in an object, and these ``secrets``."""
+    if isinstance(value, str):
+        return mask(value, secrets)
+    if isinstance(value, Mapping):
+        return {
+            key: MASK if isinstance(one, str) and one and _SECRET_NAME.search(str(key)) else mask_json(one, secrets)
+            for key, one in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [mask_json(one, secrets) for one in value]
+    return value
+
+
+def environment_keys(environment: Mapping[str, str]) -> list[str]:
+    """Values of variables that hold keys."""
+    return [value for name, value in environment.items() if value and name.upper().endswith(_KEYS)]
 
 
 def _forms(secret: str) -> Iterator[str]:

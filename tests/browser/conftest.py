@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fsm_agent.debug import Workshop
+from fsm_agent.debug import DebugSession
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ class Browser:
         self.errors: list[str] = []
         self.strange: list[str] = []
 
-    def serve(self, workshop: Workshop, first: str | None = None) -> Any:
+    def serve(self, workshop: DebugSession, first: str | None = None) -> Any:
         from fsm_agent.debug.web.serve import Server
 
         server = Server(workshop, first=first)

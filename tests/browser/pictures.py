@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from examples.review_loop import workflow
-from fsm_agent.debug import Workshop
+from fsm_agent.debug import DebugSession
 from fsm_agent.debug.web.serve import Server
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import repeat
@@ -85,7 +85,7 @@ def tour(page: Any) -> None:
 
 def own_table(browser: Any) -> None:
     """A review of the example, held back before the writer is asked to revise."""
-    workshop = Workshop.of_workflow(workflow(home=Path(tempfile.mkdtemp())))
+    workshop = DebugSession.of_workflow(workflow(home=Path(tempfile.mkdtemp())))
     debugger = workshop.start("Say what a finite-state machine is.")
     server = Server(workshop, first=debugger.id)
     server.start()

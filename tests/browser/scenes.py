@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent import Agent, tool
-from fsm_agent.debug import Workshop
+from fsm_agent.debug import DebugSession
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, status, text, tools
 
@@ -75,9 +75,9 @@ def agent_of(home: Path, script: Any, **options: Any) -> Agent:
     return Agent(ScriptedModel(script), home=home, store=store_for(home, "normal"), **options)
 
 
-def workshop_of(home: Path, script: Any, **options: Any) -> Workshop:
+def workshop_of(home: Path, script: Any, **options: Any) -> DebugSession:
     """``script`` is begun anew for each agent."""
-    return Workshop(store_for(home, "normal"), lambda hint: agent_of(home, script, **options))
+    return DebugSession(store_for(home, "normal"), lambda hint: agent_of(home, script, **options))
 
 
 def failed_turn(home: Path) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from examples.review_loop import TABLE, workflow
-from fsm_agent.debug import Workshop
+from fsm_agent.debug import DebugSession
 from fsm_agent.debug.core.manual import played
 from tests.browser.conftest import Browser
 from tests.browser.test_page import NAMELESS, OVERLAPS, engine, looks_at
@@ -17,8 +17,8 @@ from tests.browser.test_page import NAMELESS, OVERLAPS, engine, looks_at
 pytestmark = pytest.mark.slow
 
 
-def own(home: Path) -> Workshop:
-    return Workshop.of_workflow(workflow(home=home))
+def own(home: Path) -> DebugSession:
+    return DebugSession.of_workflow(workflow(home=home))
 
 
 def test_a_review_is_stepped_looked_at_and_forked(browser: Browser, home: Path) -> None:
@@ -107,7 +107,7 @@ def test_a_new_turn_an_export_and_its_import(browser: Browser, home: Path, tmp_p
 
 
 def test_a_table_is_played_by_hand(browser: Browser, home: Path) -> None:
-    workshop = Workshop.of_workflow(played(TABLE, {"rounds": 1}, home))
+    workshop = DebugSession.of_workflow(played(TABLE, {"rounds": 1}, home))
     page = browser.open(browser.serve(workshop, workshop.start("").id).url)
     page.keyboard.press("c")
     for state, event in (("Draft", "written"), ("Criticise", "objections"), ("Revise", "written"), ("Criticise", "objections")):

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from fsm_agent.debug import Workshop
+from fsm_agent.debug import DebugSession
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import repeat, text
 from tests.browser.conftest import Browser
 from tests.browser.scenes import ANSWER, TAIL, cleaner, failed_turn, lengthened, long_turn, paced, provider, workshop_of
-from tests.test_debug_distant import Elsewhere
+from tests.test_debug_remote import Elsewhere
 
 pytestmark = pytest.mark.slow
 PLACES = 8
@@ -378,7 +378,7 @@ def test_a_turn_that_was_left_is_resumed(browser: Browser, home: Path) -> None:
 def test_a_turn_of_another_process_is_paused_and_stepped(browser: Browser, home: Path) -> None:
     elsewhere = Elsewhere(home, 300)
     try:
-        page = browser.open(browser.serve(Workshop(elsewhere.store), elsewhere.turn).url)
+        page = browser.open(browser.serve(DebugSession(elsewhere.store), elsewhere.turn).url)
         engine(page, "running.*another process")
         page.keyboard.press("c")
         engine(page, "paused")
@@ -471,7 +471,7 @@ def test_nothing_moves_for_those_who_want_it_so(browser: Browser, home: Path) ->
 def test_a_question_at_a_terminal_elsewhere_is_answered_on_the_page(browser: Browser, home: Path) -> None:
     elsewhere = Elsewhere(home, 1, attended=True)
     try:
-        page = browser.open(browser.serve(Workshop(elsewhere.store), elsewhere.turn).url)
+        page = browser.open(browser.serve(DebugSession(elsewhere.store), elsewhere.turn).url)
         elsewhere.go_on()
         card = page.get_by_role("alertdialog", name="May this run?")
         card.get_by_text("Somebody is asked where the turn runs, too").wait_for()

@@ -11,8 +11,8 @@ from typing import Any
 
 from fsm_agent import Agent, tool
 from fsm_agent.cli import main
-from fsm_agent.debug import Workshop
-from fsm_agent.debug.dap import Options, serve_stdio
+from fsm_agent.debug import DebugSession
+from fsm_agent.debug.dap import LaunchOptions, serve_stdio
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, status, text, tools
 
@@ -40,16 +40,16 @@ def provider() -> Any:
     return repeat(answer)
 
 
-def workshop(home: Path) -> Workshop:
+def workshop(home: Path) -> DebugSession:
     store = store_for(home, "normal")
 
     def make(hint: str | None) -> Agent:
         return Agent(ScriptedModel(provider()), home=home, store=store, tools=[look_up], toolsets=[], clock=FakeClock())
 
-    return Workshop(store, make)
+    return DebugSession(store, make)
 
 
-def nothing_else(options: Options) -> Workshop:
+def nothing_else(options: LaunchOptions) -> DebugSession:
     raise AssertionError("no workshop of its own was to be asked for")
 
 

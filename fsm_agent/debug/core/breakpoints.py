@@ -6,9 +6,10 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal, assert_never, get_args
 
 from fsm_agent.conversation.exit_reason import ExitReason, Outcome
+from fsm_agent.debug.core.arguments import number
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.condition_parser import condition
 from fsm_agent.fsm.journal import Step
@@ -44,16 +45,18 @@ class Breakpoint:
     id: int = 0
 
     @classmethod
-    def of(cls, value: Mapping[str, Any]) -> Breakpoint:
-        """From JSON. Raises ``ConfigError`` for anything that is no breakpoint."""
+    def of(cls, value: Any) -> Breakpoint:
+        """Return the breakpoint that JSON says. Raises ``ConfigError`` for anything that is none."""
         names = {one.name for one in fields(cls)}
+        if not isinstance(value, Mapping):
+            raise ConfigError("not a breakpoint", value, f"an object of {', '.join(sorted(names))}")
         if unknown := sorted(set(value) - names):
             raise ConfigError("a breakpoint has no such part", unknown[0], ", ".join(sorted(names)))
         if value.get("kind") not in get_args(Kind):
             raise ConfigError("no such kind of breakpoint", value.get("kind"), ", ".join(get_args(Kind)))
         texts = {name: str(value.get(name) or "").strip() for name in ("target", "condition", "hits", "log")}
         texts["target"] = texts["target"].replace("->", ARROW).replace(" ", "")
-        return cls(kind=value["kind"], enabled=bool(value.get("enabled", True)), id=int(value.get("id") or 0), **texts)
+        return cls(kind=value["kind"], enabled=bool(value.get("enabled", True)), id=number(value, "id", 0), **texts)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -71,6 +74,8 @@ class Breakpoint:
                 return f"{step.source}{ARROW}{step.dest}" == self.target
             case "exit":
                 return step.exit is not None and self.target in (step.exit, outcome_of(step.exit))
+            case _:
+                assert_never(self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +130,8 @@ class Breakpoints:
         for one in given:
             self._checked(one)
         before, counts = dict(self._all), dict(self._counts)
-        for number in before:
-            self.drop(number)
+        for known in before:
+            self.drop(known)
         for one in given:
             made = self.put(one)
             if before.get(made.id) == made:
@@ -186,6 +191,8 @@ def targets_of(table: Table, kind: Kind) -> list[str]:
             return list(dict.fromkeys(f"{row.source}{ARROW}{row.dest}" for row in table.rows))
         case "exit":
             return [*(one.value for one in Outcome), *dict.fromkeys(row.exit for row in table.rows if row.exit)]
+        case _:
+            assert_never(kind)
 
 
 def at_hit(text: str) -> Callable[[int], bool]:

@@ -1,7 +1,8 @@
 """Run control: who stands at the gate of a turn, and when the turn may go on.
 
-Orders come from any thread; the turn's own loop carries them out at the next request or move. Nothing here
-knows where the orders come from: a page, an editor, another process."""
+Commands come from any thread; the turn's own loop obeys them at the next request or move. Nothing here knows where they
+come from: a page, an editor, another process.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +12,16 @@ import itertools
 import threading
 import time
 from collections.abc import Iterable
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Literal, assert_never
 
 from fsm_agent.approvals.service import NOBODY
 from fsm_agent.conversation.call_key import signature
 from fsm_agent.conversation.effects import Approval, AskApproval
+from fsm_agent.debug.core import commands
 from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints
-from fsm_agent.debug.core.events import Event, EventKind, Listeners, Phase, Status, entries, step_dict
-from fsm_agent.debug.core.held import PERFORM, Held, held_kind
+from fsm_agent.debug.core.events import Event, EventKind, Listeners, Phase, Reason, Status, entries, step_dict
+from fsm_agent.debug.core.pending_request import PERFORM, HeldKind, PendingRequest, held_kind
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import Gate, Perform
@@ -37,12 +40,13 @@ class Controller:
         self.gate, self.listeners, self.breakpoints = gate, Listeners(), Breakpoints(gate.kind.table)
         self._lock = threading.RLock()
         self._mode: Mode = "paused" if paused else "free"
-        self._reason, self._text, self._met = "entry", "", tuple[int, ...]()
+        self._reason: Reason = "entry"
+        self._text, self._met = "", tuple[int, ...]()
         self._until: Breakpoint | int | None = None
         self._told = False
         self._ended = self._left = self._interrupted = False
         self._hold: set[str] = set()
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, PendingRequest] = {}
         self._numbers = itertools.count(1)
         self._granted: set[str] = set()
         self._visit: list[Exchange] = []
@@ -68,37 +72,50 @@ class Controller:
                 self._resolve(held, Approval(False, NOBODY) if nobody else PERFORM)
             self._notify()
 
-    # Orders, from any thread
+    # From any thread
 
-    def pause(self) -> None:
-        """Stand still before the next request or move."""
-        with self._lock:
-            if self._mode != "paused":
-                self._stop("pause", "paused by hand")
+    def order(self, command: commands.Command) -> None:
+        """Carry out a command. Raises ``ConfigError`` for one that cannot be carried out now, or not on this turn."""
+        match command:
+            case commands.PauseTurn():
+                with self._lock:
+                    if self._mode != "paused":
+                        self._stop("pause", "paused by hand")
+            case commands.StepMove():
+                self._go("step")
+            case commands.StepInto():
+                self._go("into")
+            case commands.StepOver():
+                self._go("over")
+            case commands.ContinueTurn():
+                self._go("free")
+            case commands.RunTo(until=until):
+                self._go("to", until if isinstance(until, int) else self.breakpoints.fresh().put(until))
+            case commands.InterruptTurn(message=message):
+                self._interrupt(message)
+            case commands.SteerTurn(text=text):
+                if not text.strip():
+                    raise ConfigError("there is nothing to tell the turn", text, "some text")
+                self.gate.signals.steer(text)
+            case commands.HoldRequests(kinds=kinds):
+                if unknown := sorted(set(kinds) - set(self.gate.kind.holds)):
+                    raise ConfigError("this cannot be held back", unknown[0], ", ".join(self.gate.kind.holds))
+                with self._lock:
+                    self._hold = set(kinds)
+            case commands.AnswerRequest(id=number, said=said):
+                held = self._waiting(number)
+                self._resolve(held, held.reply(said))
+            case commands.ReleaseRequest(id=number):
+                held = self._waiting(number)
+                if held.kind == "approval":
+                    raise ConfigError("an approval needs an answer", "let it go", "once, session or deny")
+                self._resolve(held, PERFORM)
+            case commands.ReplaceBreakpoints(all=wanted):
+                self.breakpoints.replace(wanted)
+            case _:
+                assert_never(command)
 
-    def step(self) -> None:
-        """To the next move."""
-        self._go("step")
-
-    def into(self) -> None:
-        """One request and its reply, or the move that ends the state."""
-        self._go("into")
-
-    def over(self) -> None:
-        """To the next time that the model is asked; without a model, out of this state, however often it is
-        repeated."""
-        self._go("over")
-
-    def free(self) -> None:
-        """On, until a breakpoint or the end."""
-        self._go("free")
-
-    def to(self, until: Breakpoint | int) -> None:
-        """On until a move meets ``until``, or has that number; breakpoints stop it too."""
-        self._go("to", until)
-
-    def interrupt(self, message: str | None = None) -> None:
-        """Interrupt the turn as its user would; it goes on to its end, past all breakpoints."""
+    def _interrupt(self, message: str | None) -> None:
         with self._lock:
             self.gate.signals.interrupt(message)
             self._interrupted = True
@@ -106,31 +123,6 @@ class Controller:
                 if held.kind != "approval":
                     self._resolve(held, PERFORM)
             self._go("free")
-
-    def steer(self, text: str) -> None:
-        """Tell the turn something without stopping it."""
-        self.gate.signals.steer(text)
-
-    def hold(self, kinds: Iterable[str]) -> None:
-        """Hold requests to the model (``model``) or calls of tools (``tool``) back until a person answers
-        them or lets them go; of a turn of another table every request (``request``)."""
-        wanted = set(kinds)
-        if unknown := sorted(wanted - set(self.gate.kind.holds)):
-            raise ConfigError("this cannot be held back", unknown[0], ", ".join(self.gate.kind.holds))
-        with self._lock:
-            self._hold = wanted
-
-    def answer(self, number: int, said: Any) -> None:
-        """Answer what waits for a person. Raises ``ConfigError`` for an answer that cannot be given."""
-        held = self._waiting(number)
-        self._resolve(held, held.reply(said))
-
-    def let(self, number: int) -> None:
-        """Let a held request be performed."""
-        held = self._waiting(number)
-        if held.kind == "approval":
-            raise ConfigError("an approval needs an answer", "let it go", "once, session or deny")
-        self._resolve(held, PERFORM)
 
     def remember(self, granted: Iterable[str]) -> None:
         """Calls that were approved for the session, by their signature."""
@@ -186,14 +178,14 @@ class Controller:
         return answer
 
     async def _asked(
-        self, kind: Any, request: Any, other: asyncio.Future[Any] | None = None, person: asyncio.Future[Any] | None = None
+        self, kind: HeldKind, request: Any, other: asyncio.Future[Any] | None = None, person: asyncio.Future[Any] | None = None
     ) -> Any:
         """Wait for a person, for ``other`` to answer instead, or for an interrupt. ``person``: some person is
         being asked, so the rules allow it."""
         loop = asyncio.get_running_loop()
         with self._lock:
             self._loop = loop
-            held = Held(next(self._numbers), kind, request, loop.create_future(), elsewhere=other is not None)
+            held = PendingRequest(next(self._numbers), kind, request, loop.create_future(), elsewhere=other is not None)
             held.allowable = other is None or person is None or person.done()
             self._held[held.id] = held
         self._tell_waiting()
@@ -260,8 +252,13 @@ class Controller:
             elif self._mode == "paused" and (self._standing or not self.gate.running):
                 phase = "paused"
             turn, held = self.gate.turn, tuple(one.shown() for one in self._open())
-            why = (self._reason, self._text, self._met) if phase == "paused" else ("", "", ())
-            return Status(phase, turn.seq, turn.state, *why, held, tuple(sorted(self._hold)), "here", self._interrupted)
+            status = Status(
+                phase, turn.seq, turn.state, held=held, hold=tuple(sorted(self._hold)), where="here",
+                interrupted=self._interrupted,
+            )  # fmt: skip
+            if phase == "paused":
+                status = replace(status, reason=self._reason, text=self._text, breakpoints=self._met)
+            return status
 
     def visit(self) -> list[dict[str, Any]]:
         """The exchanges of the visit that goes on, as the journal will have them."""
@@ -280,7 +277,10 @@ class Controller:
                 return self._until.meets(step)
             case "to":
                 return step.seq == self._until
-        return False
+            case "paused" | "free":
+                return False
+            case _:
+                assert_never(self._mode)
 
     def _go(self, mode: Mode, until: Breakpoint | int | None = None) -> None:
         with self._lock:
@@ -290,21 +290,21 @@ class Controller:
         if was == "paused":
             self._tell("running")
 
-    def _stop(self, reason: str, text: str, met: tuple[int, ...] = ()) -> None:
+    def _stop(self, reason: Reason, text: str, met: tuple[int, ...] = ()) -> None:
         self._mode, self._reason, self._text, self._met, self._told = "paused", reason, text, met, False
 
-    def _waiting(self, number: int) -> Held:
+    def _waiting(self, number: int) -> PendingRequest:
         with self._lock:
             waiting = {one.id: one for one in self._open()}
         if number not in waiting:
             raise ConfigError("nothing waits for an answer under this number", number, ", ".join(map(str, waiting)) or "none")
         return waiting[number]
 
-    def _open(self) -> list[Held]:
+    def _open(self) -> list[PendingRequest]:
         """What still waits for a person."""
         return [one for one in self._held.values() if not one.answered]
 
-    def _resolve(self, held: Held, answer: Any) -> None:
+    def _resolve(self, held: PendingRequest, answer: Any) -> None:
         held.answered = True
 
         def settle() -> None:

@@ -4,22 +4,26 @@ all use this.
 >>> debugger = Debugger.start(agent, "what is the time?")      # doctest: +SKIP
 >>> debugger.breakpoint("state", "ClassifyError", condition="retries >= 1")
 >>> debugger.order("continue"); await debugger.settled()
->>> debugger.look.back(); debugger.record.snapshot(debugger.look.at)
+>>> debugger.cursor.back(); debugger.record.snapshot(debugger.cursor.at)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fsm_agent.composition.turn_wiring import KIND
 from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints
-from fsm_agent.debug.core.distant import Distant
-from fsm_agent.debug.core.engines import Engine, Here, Nowhere, settled
-from fsm_agent.debug.core.events import Listener, Status
-from fsm_agent.debug.core.look import Look
-from fsm_agent.debug.core.makers import Runs
+from fsm_agent.debug.core.commands import Command, ReplaceBreakpoints, read_command
+from fsm_agent.debug.core.cursor import Cursor
+from fsm_agent.debug.core.engines import Engine, LocalEngine, RecordedEngine
+from fsm_agent.debug.core.events import Event, Listener, Status
 from fsm_agent.debug.core.record import Record
+from fsm_agent.debug.core.remote_client import RemoteDebugClient
+from fsm_agent.debug.core.turn_factory import Runs
+from fsm_agent.debug.core.wire import composed
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.pause_point import GATES
 from fsm_agent.fsm.turn_kind import TurnKind
@@ -27,23 +31,23 @@ from fsm_agent.sessions.store import Store
 
 
 class Debugger:
-    """``record`` is what the turn did, ``look`` where a person looks, ``status`` where the engine is. Orders
-    and listeners may be used from any thread; see ``fsm_agent.debug.core.orders`` and ``events`` for their
-    names."""
+    """``record`` is what the turn did, ``cursor`` where a person looks, ``status`` where the engine is. Commands and listeners
+    may be used from any thread; see ``fsm_agent.debug.core.commands`` and ``events`` for what there is."""
 
-    def __init__(self, record: Record, engine: Engine, breakpoints: Breakpoints, subject: TurnKind = KIND) -> None:
-        self.record, self.engine, self.breakpoints, self.subject = record, engine, breakpoints, subject
+    def __init__(self, store: Store, record: Record, engine: Engine, subject: TurnKind = KIND) -> None:
+        self.record, self.engine, self.subject = record, engine, subject
+        self._store = store
         self.table = subject.table
-        self.look = Look(record, subject.counters)
+        self.cursor = Cursor(record, subject.counters)
 
     @classmethod
     def of(cls, store: Store, turn: Runs, *, paused: bool = True) -> Debugger:
-        """Debug a turn of this process that nobody runs yet: one just started, resumed or forked, of an
-        ``Agent`` or a ``Workflow``. It is taken to the gate and waits there, before its first request."""
-        engine = Here(turn.gate, turn, paused)
+        """Debug a turn of this process that nobody runs yet: one just started, resumed or forked, of an ``Agent`` or a
+        ``Workflow``. It is taken to the gate and waits there, before its first request."""
+        engine = LocalEngine(turn.gate, turn, paused)
         engine.start()
         _wait_for(turn, engine, paused)
-        return cls(Record(store, turn.id), engine, engine.controller.breakpoints, turn.gate.kind)
+        return cls(store, Record(store, turn.id), engine, turn.gate.kind)
 
     @classmethod
     def attach(cls, store: Store, turn_id: str, subject: TurnKind = KIND) -> Debugger:
@@ -54,16 +58,18 @@ class Debugger:
         info = record.info
         gate = GATES.get(turn_id)
         if info.ended is None and gate is not None and gate.running:
-            here = Here(gate, paused=False)
-            return cls(record, here, here.controller.breakpoints, gate.kind)
+            return cls(store, record, LocalEngine(gate, paused=False), gate.kind)
         if info.ended is None and info.owner not in (None, store.owners.me) and store.owners.alive(info.owner) is not None:
-            distant = Distant(store, record, subject.table)
-            return cls(record, distant, distant.breakpoints, subject)
-        return cls(record, Nowhere(record), Breakpoints(subject.table), subject)
+            return cls(store, record, RemoteDebugClient(store, record, subject.table), subject)
+        return cls(store, record, RecordedEngine(record, subject.table), subject)
 
     @property
     def id(self) -> str:
         return self.record.turn_id
+
+    @property
+    def breakpoints(self) -> Breakpoints:
+        return self.engine.breakpoints
 
     @property
     def status(self) -> Status:
@@ -73,20 +79,34 @@ class Debugger:
         """Tell ``listener`` of every event, until what this returns is called."""
         return self.engine.listen(listener)
 
-    def order(self, name: str, body: Mapping[str, Any] | None = None) -> None:
-        """An order to the engine; returns at once. Raises ``ConfigError`` for one that cannot be carried
-        out."""
-        self.engine.order(name, body or {})
+    def order(self, command: Command | str, body: Mapping[str, Any] | None = None) -> None:
+        """Tell the engine to do something; returns at once. A command's name, with its fields as JSON values, will do in place of
+        it: ``order("steer", {"text": "left"})``. Raises ``ConfigError`` for what cannot be carried out."""
+        self.engine.order(read_command(command, body or {}) if isinstance(command, str) else command)
 
     async def settled(self, timeout: float | None = None) -> Status:
-        """Wait until the engine stands still. Raises ``TimeoutError`` after so many seconds."""
-        return await settled(self.engine, timeout)
+        """Wait until the engine stands still: paused, waiting for a person, idle or ended. Raises ``TimeoutError`` after so many
+        seconds."""
+        loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+        def hear(event: Event) -> None:
+            loop.call_soon_threadsafe(changed.set)
+
+        stop = self.listen(hear)
+        try:
+            async with asyncio.timeout(timeout):
+                while (status := self.status).phase == "running":
+                    await changed.wait()
+                    changed.clear()
+                return status
+        finally:
+            stop()
 
     def visit(self, at: int) -> list[dict[str, Any]]:
         """What the state at a position asked for so far; of the visit that goes on here, also what is not in
         the journal yet."""
         known = self.record.visit(at)
-        if not isinstance(self.engine, Here) or at != self.status.seq:
+        if not isinstance(self.engine, LocalEngine) or at != self.status.seq:
             return known
         places = {(one["ordinal"], one["place"]) for one in known if one["status"] != "in_flight"}
         fresh = [one for one in self.engine.controller.visit() if (one["ordinal"], one["place"]) not in places]
@@ -94,19 +114,22 @@ class Debugger:
         kept = [one for one in known if (one["ordinal"], one["place"]) not in replaced]
         return sorted([*kept, *fresh], key=lambda one: (one["ordinal"], one["place"]))
 
+    def wire(self, at: int) -> dict[str, Any]:
+        """Return the request that went to the model from a position, composed again: ``body``, or ``why`` there is none."""
+        if not self.subject.talks:
+            return {"body": None, "why": "the turns of this table ask no model"}
+        return composed(self._store, self.id, at)
+
     def breakpoint(self, kind: str, target: str, **options: Any) -> Breakpoint:
         """Set one; see ``Breakpoint``. Raises ``ConfigError`` for one that cannot be."""
         made = self.breakpoints.fresh().put(Breakpoint.of({"kind": kind, "target": target, **options}))
         same = [one for one in self.breakpoints if (one.kind, one.target) != (made.kind, made.target)]
-        self.set_breakpoints([one.to_dict() for one in same] + [made.to_dict() | {"id": 0}])
+        self.set_breakpoints([*same, replace(made, id=0)])
         return next(one for one in self.breakpoints if (one.kind, one.target) == (made.kind, made.target))
 
-    def set_breakpoints(self, wanted: list[dict[str, Any]]) -> list[Breakpoint]:
-        """These and no others."""
-        if isinstance(self.engine, Nowhere):
-            self.breakpoints.replace([Breakpoint.of(one) for one in wanted])
-        else:
-            self.order("breakpoints", {"all": wanted})
+    def set_breakpoints(self, wanted: Iterable[Breakpoint]) -> list[Breakpoint]:
+        """Have these breakpoints and no others; as they are then, with their numbers."""
+        self.order(ReplaceBreakpoints(tuple(wanted)))
         return list(self.breakpoints)
 
     def close(self) -> None:
@@ -114,7 +137,7 @@ class Debugger:
         self.engine.close()
 
 
-def _wait_for(turn: Runs, engine: Here, paused: bool) -> None:
+def _wait_for(turn: Runs, engine: LocalEngine, paused: bool) -> None:
     """Until the turn is in the store and at its gate. Raises what kept it from getting there."""
     import threading
 

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
+from fsm_agent.debug.core.breakpoints import Breakpoints
+from fsm_agent.debug.core.commands import Command, HoldRequests, ReplaceBreakpoints, Running
 from fsm_agent.debug.core.control import Controller
-from fsm_agent.debug.core.events import Event, Listener, Listeners, Status
-from fsm_agent.debug.core.makers import Runs
-from fsm_agent.debug.core.orders import RUNS, carry_out
+from fsm_agent.debug.core.events import Listener, Listeners, Status
 from fsm_agent.debug.core.record import Record
+from fsm_agent.debug.core.turn_factory import Runs
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.pause_point import Gate
+from fsm_agent.fsm.table import Table
 from fsm_agent.support.threads import LOOP
 
 log = logging.getLogger(__name__)
 
 
 class Engine(Protocol):
-    """Orders may come from any thread and return at once; what they lead to is told to the listeners."""
+    """Commands may come from any thread and return at once; what they lead to is told to the listeners."""
 
-    def order(self, name: str, body: Mapping[str, Any]) -> None: ...
+    @property
+    def breakpoints(self) -> Breakpoints: ...
+
+    def order(self, command: Command) -> None:
+        """Carry out a command. Raises ``ConfigError`` for one that cannot be carried out."""
+        ...
 
     def status(self) -> Status: ...
 
@@ -34,9 +40,8 @@ class Engine(Protocol):
         ...
 
 
-class Here:
-    """A turn of this process. ``turn`` is given when nobody else runs it: then the engine does, from the
-    first order on."""
+class LocalEngine:
+    """A turn of this process. ``turn`` is given when nobody else runs it: then the engine does, from the first command on."""
 
     def __init__(self, gate: Gate, turn: Runs | None = None, paused: bool = True) -> None:
         self.controller = Controller(gate, paused=paused)
@@ -56,9 +61,13 @@ class Here:
             self.problem = error
             log.error("the turn stopped: %s", error, exc_info=error)
 
-    def order(self, name: str, body: Mapping[str, Any]) -> None:
-        carry_out(self.controller, name, body)
-        if name in RUNS:
+    @property
+    def breakpoints(self) -> Breakpoints:
+        return self.controller.breakpoints
+
+    def order(self, command: Command) -> None:
+        self.controller.order(command)
+        if isinstance(command, Running):
             self.start()
 
     def status(self) -> Status:
@@ -78,20 +87,26 @@ class Here:
         self.controller.go_away()
 
 
-class Nowhere:
+class RecordedEngine:
     """A turn that ended, or that no process runs: one can only look at it."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: Record, table: Table) -> None:
+        self.breakpoints = Breakpoints(table)
         self._record = record
         self._listeners = Listeners()
 
-    def order(self, name: str, body: Mapping[str, Any]) -> None:
-        info = self._record.info
-        if name in ("breakpoints", "hold"):
-            return
-        if info.ended is not None:
-            raise ConfigError(f"the turn ended with {info.exit}; one can look at it, or fork it and go on from there", name)
-        raise ConfigError("no process runs this turn; resume it, or fork it", name)
+    def order(self, command: Command) -> None:
+        match command:
+            case ReplaceBreakpoints(all=wanted):
+                self.breakpoints.replace(wanted)
+            case HoldRequests():
+                pass
+            case _ if (info := self._record.info).ended is not None:
+                raise ConfigError(
+                    f"the turn ended with {info.exit}; one can look at it, or fork it and go on from there", command.name
+                )
+            case _:
+                raise ConfigError("no process runs this turn; resume it, or fork it", command.name)
 
     def status(self) -> Status:
         info = self._record.info
@@ -102,22 +117,3 @@ class Nowhere:
 
     def close(self) -> None:
         """Nothing to leave."""
-
-
-async def settled(engine: Engine, timeout: float | None = None) -> Status:
-    """Wait until the engine stands still: paused, waiting for a person, idle or ended. Raises
-    ``TimeoutError``."""
-    loop, changed = asyncio.get_running_loop(), asyncio.Event()
-
-    def hear(event: Event) -> None:
-        loop.call_soon_threadsafe(changed.set)
-
-    stop = engine.listen(hear)
-    try:
-        async with asyncio.timeout(timeout):
-            while (status := engine.status()).phase == "running":
-                await changed.wait()
-                changed.clear()
-            return status
-    finally:
-        stop()

@@ -5,7 +5,7 @@
 ``exchanged``   a request has its reply: seq, state, ordinal, kinds
 ``paused``      the engine stands still: seq, state, reason (entry, step, pause, breakpoint), text, breakpoints (ids)
 ``running``     it goes on: seq, state
-``waiting``     a person must answer: held, a list of what is waited for (see ``Held.shown``)
+``waiting``     a person must answer: held, a list of what is waited for (see ``PendingRequest.shown``)
 ``log``         a logpoint was met: seq, breakpoint, text
 ``ended``       the turn is over
 ``left``        whoever ran the turn has stopped; it can be resumed
@@ -27,7 +27,14 @@ from fsm_agent.sessions.store.rows import REQUEST, named, reply_json
 
 EventKind = Literal["moved", "exchanged", "paused", "running", "waiting", "log", "ended", "left"]
 REQUESTS = Persist.__module__
+"""Where requests of this agent's turn are defined."""
 Phase = Literal["paused", "running", "waiting", "ended", "idle"]
+"""``paused`` between two requests, ``running``, ``waiting`` for a person's answer, ``ended``, or ``idle``: unfinished, and no
+process runs it."""
+Reason = Literal["", "entry", "step", "pause", "breakpoint"]
+"""Why a turn is paused; empty while it is not."""
+Where = Literal["here", "elsewhere", "nowhere"]
+"""In this process, in another one, or in none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +50,17 @@ Listener = Callable[[Event], None]
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where the engine is. ``phase``: ``paused`` between two requests, ``running``, ``waiting`` for a
-    person's answer, ``ended``, or ``idle``: unfinished, and no process runs it. ``held`` is what a person is
-    asked; ``where``: here, elsewhere (another process) or nowhere."""
+    """Where the engine is. ``held`` is what a person is asked; ``hold`` are the kinds of requests that are held back."""
 
     phase: Phase
     seq: int
     state: str
-    reason: str = ""
+    reason: Reason = ""
     text: str = ""
     breakpoints: tuple[int, ...] = ()
     held: tuple[dict[str, Any], ...] = ()
     hold: tuple[str, ...] = ()
-    where: Literal["here", "elsewhere", "nowhere"] = "nowhere"
+    where: Where = "nowhere"
     interrupted: bool = False
 
     def to_dict(self) -> dict[str, Any]:

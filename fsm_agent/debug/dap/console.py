@@ -20,128 +20,94 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from fsm_agent.debug.core.workshop import Workshop
-from fsm_agent.debug.dap.lanes import Lane
+from fsm_agent.debug.core.commands import AnswerRequest, HoldRequests, InterruptTurn, ReleaseRequest, SteerTurn
+from fsm_agent.debug.dap.context import EditorContext
+from fsm_agent.debug.dap.threads import TurnThread
 from fsm_agent.errors import ConfigError
 
-
-class Room(Protocol):
-    """What the commands need of the session."""
-
-    @property
-    def workshop(self) -> Workshop: ...
-
-    def branch(self, lane: Lane, at: int, edit: Mapping[str, Any], why: str) -> None:
-        """Fork, and show the new turn as a thread."""
-        ...
-
-    def revive(self, lane: Lane) -> None:
-        """Resume an unfinished turn in its thread."""
-        ...
-
-    def look(self, lane: Lane, at: int) -> None:
-        """Look at a position."""
-        ...
+assert __doc__ is not None
+LISTED = [line.replace("``", "") for line in __doc__.splitlines() if line.startswith("``:")]
+COMMANDS = tuple(line.split()[0].removeprefix(":") for line in LISTED)
 
 
-Command = Callable[[Room, Lane, int, str], str]
-
-
-def command(room: Room, lane: Lane, at: int, said: str) -> str:
-    """Carry one out; what is to be shown. Raises ``ConfigError``."""
+def command(context: EditorContext, thread: TurnThread, at: int, said: str) -> str:
+    """Carry out what was typed; return what is to be shown. ``at`` is the position that is looked at. Raises ``ConfigError``."""
     name, _, words = said.strip().removeprefix(":").partition(" ")
-    if name not in COMMANDS:
-        raise ConfigError("no such command", f":{name}", ", ".join(f":{one}" for one in COMMANDS))
-    return COMMANDS[name](room, lane, at, words.strip())
+    words, debugger = words.strip(), thread.debugger
+    match name:
+        case "approve":
+            return _approve(thread, words or "once")
+        case "deny":
+            debugger.order(AnswerRequest(_held(thread, "approval"), {"deny": words} if words else "deny"))
+            return "denied"
+        case "hold":
+            debugger.order(HoldRequests(kinds := tuple(words.replace(",", " ").split())))
+            return f"held back from now on: {', '.join(kinds)}" if kinds else "nothing is held back any more"
+        case "answer":
+            said_by_hand = _json(words) if words.startswith(("{", '"')) else words
+            debugger.order(AnswerRequest(_held(thread, "model", "tool"), said_by_hand))
+            return "answered by hand"
+        case "let":
+            debugger.order(ReleaseRequest(_held(thread, "model", "tool")))
+            return "it is being done"
+        case "steer":
+            debugger.order(SteerTurn(words))
+            return "told"
+        case "interrupt":
+            debugger.order(InterruptTurn(words or None))
+            return "interrupted"
+        case "fork":
+            return _fork(context, thread, at, words)
+        case "resume":
+            context.revive(thread)
+            return "resumed"
+        case "at":
+            return _look_at(context, thread, words)
+        case "find":
+            return _find(thread, words)
+        case "test":
+            return context.session.test(debugger.id)
+        case "help":
+            return "\n".join(LISTED)
+    raise ConfigError("no such command", f":{name}", ", ".join(f":{one}" for one in COMMANDS))
 
 
-def _held(lane: Lane, *kinds: str) -> int:
-    found = [one for one in lane.debugger.status.held if one["kind"] in kinds]
+def _held(thread: TurnThread, *kinds: str) -> int:
+    found = [one for one in thread.debugger.status.held if one["kind"] in kinds]
     if not found:
         raise ConfigError("nothing waits for this", " or ".join(kinds), "see the scope Request")
     return int(found[0]["id"])
 
 
-def _approve(room: Room, lane: Lane, at: int, words: str) -> str:
-    scope = words or "once"
+def _approve(thread: TurnThread, scope: str) -> str:
     if scope not in ("once", "session"):
-        raise ConfigError("an approval is for once or for the session", words, ":approve, :approve session")
-    lane.debugger.order("answer", {"id": _held(lane, "approval"), "said": scope})
-    return f"approved, {scope}" if scope == "once" else "approved for the session"
+        raise ConfigError("an approval is for once or for the session", scope, ":approve, :approve session")
+    thread.debugger.order(AnswerRequest(_held(thread, "approval"), scope))
+    return "approved, once" if scope == "once" else "approved for the session"
 
 
-def _deny(room: Room, lane: Lane, at: int, words: str) -> str:
-    lane.debugger.order("answer", {"id": _held(lane, "approval"), "said": {"deny": words} if words else "deny"})
-    return "denied"
-
-
-def _hold(room: Room, lane: Lane, at: int, words: str) -> str:
-    kinds = words.replace(",", " ").split()
-    lane.debugger.order("hold", {"kinds": kinds})
-    return f"held back from now on: {', '.join(kinds)}" if kinds else "nothing is held back any more"
-
-
-def _answer(room: Room, lane: Lane, at: int, words: str) -> str:
-    said: Any = words
-    if words.startswith(("{", '"')):
-        said = _json(words)
-    lane.debugger.order("answer", {"id": _held(lane, "model", "tool"), "said": said})
-    return "answered by hand"
-
-
-def _let(room: Room, lane: Lane, at: int, words: str) -> str:
-    lane.debugger.order("let", {"id": _held(lane, "model", "tool")})
-    return "it is being done"
-
-
-def _steer(room: Room, lane: Lane, at: int, words: str) -> str:
-    lane.debugger.order("steer", {"text": words})
-    return "told"
-
-
-def _interrupt(room: Room, lane: Lane, at: int, words: str) -> str:
-    lane.debugger.order("interrupt", {"message": words})
-    return "interrupted"
-
-
-def _fork(room: Room, lane: Lane, at: int, words: str) -> str:
+def _fork(context: EditorContext, thread: TurnThread, at: int, words: str) -> str:
     edit = _json(words) if words else {}
     if not isinstance(edit, dict):
         raise ConfigError("an edit is an object", words, '{"counters": {"retries": 0}}')
-    room.branch(lane, at, edit, f"from {at}")
+    context.branch(thread, at, edit, f"from {at}")
     return ""
 
 
-def _resume(room: Room, lane: Lane, at: int, words: str) -> str:
-    room.revive(lane)
-    return "resumed"
-
-
-def _at(room: Room, lane: Lane, at: int, words: str) -> str:
+def _look_at(context: EditorContext, thread: TurnThread, words: str) -> str:
     if not words.isdecimal():
-        raise ConfigError("no such position", words, f"0 to {lane.debugger.record.count}")
-    room.look(lane, int(words))
+        raise ConfigError("no such position", words, f"0 to {thread.debugger.record.count}")
+    context.look(thread, int(words))
     return ""
 
 
-def _find(room: Room, lane: Lane, at: int, words: str) -> str:
+def _find(thread: TurnThread, words: str) -> str:
     if not words:
         raise ConfigError("there is nothing to look for", words, "some text")
-    found = lane.debugger.record.find(words)
+    found = thread.debugger.record.find(words)
     return "moves " + ", ".join(map(str, found)) if found else "nowhere"
-
-
-def _test(room: Room, lane: Lane, at: int, words: str) -> str:
-    return room.workshop.test(lane.debugger.id)
-
-
-def _help(room: Room, lane: Lane, at: int, words: str) -> str:
-    assert __doc__ is not None
-    listed = [line.replace("``", "") for line in __doc__.splitlines() if line.startswith("``:")]
-    return "\n".join(listed)
 
 
 def _json(words: str) -> Any:
@@ -149,9 +115,3 @@ def _json(words: str) -> Any:
         return json.loads(words)
     except (ValueError, RecursionError):
         raise ConfigError("this cannot be read", words, "JSON") from None
-
-
-COMMANDS: Mapping[str, Command] = {
-    "approve": _approve, "deny": _deny, "hold": _hold, "answer": _answer, "let": _let, "steer": _steer, "interrupt": _interrupt,
-    "fork": _fork, "resume": _resume, "at": _at, "find": _find, "test": _test, "help": _help,
-}  # fmt: skip

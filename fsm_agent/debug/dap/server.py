@@ -16,11 +16,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fsm_agent.debug.core.workshop import Workshop
-from fsm_agent.debug.dap.framing import NotTheProtocol, Reading, Writing, read_message, write_message
+from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.dap.options import Opener
-from fsm_agent.debug.dap.post import Write
-from fsm_agent.debug.dap.session import Session
+from fsm_agent.debug.dap.protocol import ByteReader, ByteWriter, NotTheProtocol, Write, read_message, write_message
+from fsm_agent.debug.dap.session import EditorSession
 from fsm_agent.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -30,35 +29,33 @@ FIRST_WORDS = 5.0
 
 
 def talk(
-    reading: Reading, writing: Writing, workshop: Workshop, first: str | None, opener: Opener, secrets: Sequence[str] = ()
-) -> None:
-    """One session over two streams, until the editor leaves."""
+    reading: ByteReader, writing: ByteWriter, session: DebugSession, first: str | None, opener: Opener,
+    secrets: Sequence[str] = (),
+) -> None:  # fmt: skip
+    """Serve one editor over two streams, until it leaves. ``session`` are the turns that it may see, ``first`` the one to
+    begin with, ``secrets`` never leave for it. Raises ``NotTheProtocol`` when the first message is none."""
     message = read_message(reading)
     if message is not None:
-        _serve(message, reading, writing, Session(_writer(writing), workshop, first, opener, secrets))
+        _serve(message, reading, EditorSession(_writer(writing), session, first, opener, secrets))
 
 
-def serve_stdio(workshop: Workshop, first: str | None, opener: Opener, secrets: Sequence[str] = ()) -> int:
-    """One session over standard input and output. Whatever else writes to standard output comes out on standard error, and
-    nothing else reads the input: a tool, or a process that it starts, cannot break the protocol."""
+def serve_stdio(session: DebugSession, first: str | None, opener: Opener, secrets: Sequence[str] = ()) -> int:
+    """Serve one editor over standard input and output; 0. Whatever else writes to standard output comes out on standard error,
+    and nothing else reads the input: a tool, or a process that it starts, cannot break the protocol."""
     reading, writing = _own_streams()
     try:
-        talk(reading, writing, workshop, first, opener, secrets)
+        talk(reading, writing, session, first, opener, secrets)
     except NotTheProtocol as error:
         raise ConfigError("what came on standard input is not the Debug Adapter Protocol", str(error), "an editor") from None
     return 0
 
 
 def serve_port(
-    workshop: Workshop,
-    first: str | None,
-    opener: Opener,
-    port: int,
-    secrets: Sequence[str] = (),
+    session: DebugSession, first: str | None, opener: Opener, port: int, secrets: Sequence[str] = (),
     ready: Callable[[int], None] = lambda port: None,
-) -> int:
-    """One session on a port of this machine, 0 for any that is free; ``ready`` is told which. Raises ``ConfigError`` for a port
-    that cannot be listened on."""
+) -> int:  # fmt: skip
+    """Serve one editor on a port of this machine, 0 for any that is free; ``ready`` is told which. Raises ``ConfigError`` for a
+    port that cannot be listened on."""
     if not 0 <= port < 65_536:
         raise ConfigError("no such port", port, "1 to 65535; 0 for any that is free")
     try:
@@ -69,18 +66,11 @@ def serve_port(
         ready(listening.getsockname()[1])
         while True:
             connection, _ = listening.accept()
-            if _serve_one(connection, listening, workshop, first, opener, secrets):
+            if _serve_one(connection, listening, lambda write: EditorSession(write, session, first, opener, secrets)):
                 return 0
 
 
-def _serve_one(
-    connection: socket.socket,
-    listening: socket.socket,
-    workshop: Workshop,
-    first: str | None,
-    opener: Opener,
-    secrets: Sequence[str],
-) -> bool:
+def _serve_one(connection: socket.socket, listening: socket.socket, begin: Callable[[Write], EditorSession]) -> bool:
     """Was it an editor?"""
     with connection, connection.makefile("rb", 0) as reading, connection.makefile("wb") as writing:
         connection.settimeout(FIRST_WORDS)
@@ -94,30 +84,30 @@ def _serve_one(
         listening.close()  # nobody else, from now on
         connection.settimeout(None)
         try:
-            _serve(message, reading, writing, Session(_writer(writing), workshop, first, opener, secrets))
+            _serve(message, reading, begin(_writer(writing)))
         finally:
             with contextlib.suppress(OSError):  # it is closed at the other end
                 connection.shutdown(socket.SHUT_RDWR)
     return True
 
 
-def _serve(message: dict[str, object], reading: Reading, writing: Writing, session: Session) -> None:
-    session.take(message)
-    threading.Thread(target=_read, args=(reading, session), daemon=True, name="fsm-agent-editor").start()
-    session.run()
+def _serve(message: dict[str, object], reading: ByteReader, editor: EditorSession) -> None:
+    editor.take(message)
+    threading.Thread(target=_read, args=(reading, editor), daemon=True, name="fsm-agent-editor").start()
+    editor.run()
 
 
-def _read(reading: Reading, session: Session) -> None:
+def _read(reading: ByteReader, editor: EditorSession) -> None:
     try:
         while (message := read_message(reading)) is not None:
-            session.take(message)
+            editor.take(message)
     except (NotTheProtocol, OSError, ValueError) as error:
         log.warning("the editor's connection broke: %s", error)
     finally:
-        session.close()
+        editor.close()
 
 
-def _writer(writing: Writing) -> Write:
+def _writer(writing: ByteWriter) -> Write:
     gone = False
 
     def write(message: Mapping[str, Any]) -> None:
@@ -132,7 +122,7 @@ def _writer(writing: Writing) -> Write:
     return write
 
 
-def _own_streams() -> tuple[Reading, Writing]:
+def _own_streams() -> tuple[ByteReader, ByteWriter]:
     """The process's input and output for ourselves; others get an empty input, and standard error as their output. They stay open
     until the process ends: somebody still waits for input then."""
     sys.stdout.flush()

@@ -6,74 +6,45 @@ import logging
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from fsm_agent.debug.core.arguments import Arguments
+from fsm_agent.debug.core.commands import ContinueTurn, InterruptTurn, PauseTurn
+from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.events import Event
-from fsm_agent.debug.core.workshop import Workshop
-from fsm_agent.debug.dap import looking, moving
-from fsm_agent.debug.dap.arguments import Arguments
-from fsm_agent.debug.dap.capabilities import CAPABILITIES
-from fsm_agent.debug.dap.client import Client
-from fsm_agent.debug.dap.desk import Desk
-from fsm_agent.debug.dap.happenings import Happenings
-from fsm_agent.debug.dap.lanes import Lane, in_doubt, stop_of
-from fsm_agent.debug.dap.options import Opener, Options
-from fsm_agent.debug.dap.post import Post, Write
+from fsm_agent.debug.dap.context import EditorContext
+from fsm_agent.debug.dap.events import LOOK_ROUND, EventTranslator
+from fsm_agent.debug.dap.options import CAPABILITIES, LaunchOptions, Opener
+from fsm_agent.debug.dap.protocol import Client, Outbox, Write
+from fsm_agent.debug.dap.requests import LIVE, REQUESTS
+from fsm_agent.debug.dap.threads import TurnThread, in_doubt
 from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy
 
 log = logging.getLogger(__name__)
-LOOK_ROUND = 0.5
-"""Seconds between two looks for turns that a turn has started."""
+FORESEEN = (FsmAgentError, SessionBusy)
 LAST_WORDS = 5.0
 """Seconds that an interrupted turn has to end, when the editor leaves and wants it ended."""
 
-Answer = Callable[[Desk, Arguments], dict[str, Any] | None]
-REQUESTS: Mapping[str, Answer] = {
-    "setBreakpoints": looking.set_breakpoints, "setFunctionBreakpoints": looking.set_functions,
-    "setExceptionBreakpoints": looking.set_filters, "breakpointLocations": looking.breakpoint_locations,
-    "threads": looking.threads, "stackTrace": looking.stack_trace, "scopes": looking.scopes, "variables": looking.variables,
-    "exceptionInfo": looking.exception_info, "loadedSources": looking.loaded_sources, "evaluate": looking.evaluate,
-    "completions": looking.completions, "continue": moving.continue_, "next": moving.next_, "stepIn": moving.step_in,
-    "stepOut": moving.step_out, "stepBack": moving.step_back, "reverseContinue": moving.reverse_continue, "pause": moving.pause,
-    "restartFrame": moving.restart_frame, "setVariable": moving.set_variable, "terminate": moving.terminate,
-    "terminateThreads": moving.terminate_threads,
-}  # fmt: skip
 
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A message of the editor."""
-
-    message: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """Something happened to a turn."""
-
-    lane: Lane
-    event: Event
-
-
-class Session:
+class EditorSession:
     """``write`` sends a message, ``take`` and ``close`` are called by whoever reads them. ``first`` is the turn to begin with
-    when the editor names none; ``opener`` makes the workshop of a configuration that wants one of its own."""
+    when the editor names none; ``opener`` makes the debug session of a configuration that wants one of its own."""
 
-    def __init__(self, write: Write, workshop: Workshop, first: str | None, opener: Opener, secrets: Sequence[str] = ()) -> None:
-        self._inbox: queue.SimpleQueue[Asked | Heard | None] = queue.SimpleQueue()
-        self._desk = Desk(workshop, Post(write, secrets), self._hear)
-        self._happenings = Happenings(self._desk)
+    def __init__(
+        self, write: Write, session: DebugSession, first: str | None, opener: Opener, secrets: Sequence[str] = ()
+    ) -> None:
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._context = EditorContext(session, Outbox(write, secrets), self._hear)
+        self._events = EventTranslator(self._context)
         self._first, self._opener = first, opener
-        self._own: Workshop | None = None
-        self._begin: tuple[Mapping[str, Any], Options] | None = None
+        self._own: DebugSession | None = None
+        self._begin: tuple[Mapping[str, Any], LaunchOptions] | None = None
         self._initialized = self._configured = self._left = False
-        self._looked = 0.0
 
     def take(self, message: Mapping[str, Any]) -> None:
-        """A message of the editor; from any thread."""
-        self._inbox.put(Asked(message))
+        """Answer a message of the editor, in its turn; from any thread."""
+        self._inbox.put(lambda: self._answer(message))
 
     def close(self) -> None:
         """The editor is gone; from any thread."""
@@ -84,49 +55,33 @@ class Session:
         try:
             while not self._left:
                 try:
-                    item = self._inbox.get(timeout=LOOK_ROUND if self._happenings.busy else None)
+                    work = self._inbox.get(timeout=LOOK_ROUND if self._events.busy else None)
                 except queue.Empty:
-                    self._look_round()
-                    continue
-                self._look_round()
-                if item is None:
+                    work = _nothing
+                self._events.look_round()
+                if work is None:
                     return
-                self._react(item)
+                self._react(work)
         finally:
-            for lane in self._desk.lanes:
-                lane.unlisten()
+            for thread in self._context.threads:
+                thread.unlisten()
             if self._own is not None:
                 self._own.close()
 
-    def _react(self, item: Asked | Heard) -> None:
+    def _react(self, work: Callable[[], None]) -> None:
         """What goes wrong after the answer has gone out, or unasked, is told in the console."""
         try:
-            if isinstance(item, Asked):
-                self._answer(item.message)
-            else:
-                self._happenings.of(item.lane, item.event)
-            self._desk.settle()
-        except (FsmAgentError, SessionBusy) as error:
-            self._desk.post.output(str(error), "important")
-        except Exception as error:  # a bug of ours must not end the session
-            log.exception("%r could not be shown", item)
-            self._desk.post.output(_bug(error), "important")
+            work()
+            self._context.settle()
+        except Exception as error:
+            self._context.outbox.output(_words(error), "important")
 
-    def _look_round(self) -> None:
-        """Also while so much happens that there is never a pause."""
-        if self._happenings.busy and time.monotonic() - self._looked >= LOOK_ROUND:
-            try:
-                self._happenings.look_round()
-            except FsmAgentError as error:
-                log.warning("turns that were started cannot be looked for: %s", error)
-            self._looked = time.monotonic()
-
-    def _hear(self, lane: Lane, event: Event) -> None:
+    def _hear(self, thread: TurnThread, event: Event) -> None:
         """On the turn's own thread: what must stop it at once is seen here."""
-        if self._desk.points.stops_at("unknown") and (call := in_doubt(lane.debugger, event)):
-            lane.in_doubt = call
-            lane.debugger.order("pause")
-        self._inbox.put(Heard(lane, event))
+        if self._context.breakpoints.stops_at("unknown") and (call := in_doubt(thread.debugger, event)):
+            thread.in_doubt = call
+            thread.debugger.order(PauseTurn())
+        self._inbox.put(lambda: self._events.tell(thread, event))
 
     def _answer(self, request: Mapping[str, Any]) -> None:
         command, arguments = request.get("command"), request.get("arguments") or {}
@@ -137,38 +92,35 @@ class Session:
             if not isinstance(arguments, Mapping):
                 raise ConfigError("the arguments are no object", arguments, "an object")
             self._carry_out(str(command), arguments, request)
-        except (FsmAgentError, SessionBusy) as error:
+        except Exception as error:
             quiet = command == "evaluate" and arguments.get("context") in ("hover", "watch", "clipboard")
-            self._desk.post.refuse(request, str(error), show=not quiet)
-        except Exception as error:  # a bug of ours must not end the session; it is told here and there
-            log.exception("request %s failed", command)
-            self._desk.post.refuse(request, _bug(error))
+            self._context.outbox.refuse(request, _words(error), show=not quiet or not isinstance(error, FORESEEN))
 
     def _carry_out(self, command: str, arguments: Arguments, request: Mapping[str, Any]) -> None:
-        desk = self._desk
+        context = self._context
         if not self._initialized and command not in ("initialize", "disconnect"):
             raise ConfigError("a session begins with another request", command, "initialize")
         match command:
             case "initialize":
-                self._initialized, desk.client = True, Client.of(arguments)
-                desk.post.reply(request, CAPABILITIES)
-                desk.post.event("initialized")
+                self._initialized, context.client = True, Client.of(arguments)
+                context.outbox.reply(request, CAPABILITIES)
+                context.outbox.event("initialized")
             case "launch" | "attach":
                 if self._begin is not None:
                     raise ConfigError("the session has its turn already", command, "another session")
-                self._begin = (request, Options.of(arguments, attach=command == "attach"))
-                desk.later(self._start)
+                self._begin = (request, LaunchOptions.of(arguments, attach=command == "attach"))
+                context.later(self._start)
             case "configurationDone":
                 self._configured = True
-                desk.post.reply(request)
-                desk.later(self._start)
+                context.outbox.reply(request)
+                context.later(self._start)
             case "disconnect":
                 self._leave(bool(arguments.get("terminateDebuggee")))
-                desk.post.reply(request)
+                context.outbox.reply(request)
                 self._left = True
             case _ if command in REQUESTS:
-                body = REQUESTS[command](desk, arguments)
-                desk.post.reply(request, body)
+                body = REQUESTS[command](context, arguments)
+                context.outbox.reply(request, body)
             case _:
                 raise ConfigError("no such request here", command, ", ".join(REQUESTS))
 
@@ -182,58 +134,63 @@ class Session:
         try:
             debugger = self._debugger(options)
         except Exception as error:
-            foreseen = isinstance(error, FsmAgentError | SessionBusy)
-            if not foreseen:
-                log.exception("the turn could not be opened")
-            self._desk.post.refuse(request, str(error) if foreseen else _bug(error))
-            self._desk.terminated()
+            self._context.outbox.refuse(request, _words(error))
+            self._context.terminated()
             return
-        self._desk.options = options
-        lane = self._desk.open(debugger)  # first, so that breakpoints are there when the editor hears that it has begun
-        self._desk.post.reply(request)
+        self._context.options = options
+        thread = self._context.open(debugger)  # first, so that breakpoints are there when the editor hears that it has begun
+        self._context.outbox.reply(request)
         started = options.task is not None or options.table is not None or options.resume
-        self._go(lane, options, started or not options.attach)
+        self._go(thread, options, started or not options.attach)
 
-    def _debugger(self, options: Options) -> Debugger:
+    def _debugger(self, options: LaunchOptions) -> Debugger:
         first = self._first if (options.task, options.turn, options.home) == (None, None, None) else None
-        if options.own_workshop and first is None:
+        if options.own_debug_session and first is None:
             if self._own is None:
                 self._own = self._opener(options)
-            self._desk.of(self._own)
-        elif options.own_workshop:
-            self._desk.post.output(f"turn {first} runs with what the server was started with, not with the configuration's")
-        workshop = self._desk.workshop
+            self._context.of(self._own)
+        elif options.own_debug_session:
+            self._context.outbox.output(f"turn {first} runs with what the server was started with, not with the configuration's")
+        session = self._context.session
         fresh = options.table is not None and not options.attach and options.turn is None
         if options.task is not None or fresh:
-            return workshop.start(options.task or "")
-        named = workshop.find(options.turn) if options.turn is not None else None
-        turn = named or first or (workshop.newest() if options.attach else None)
+            return session.start(options.task or "")
+        named = session.find(options.turn) if options.turn is not None else None
+        turn = named or first or (session.newest() if options.attach else None)
         if turn is None:
             raise ConfigError(
                 "there is no turn to debug", None, "task, the message of a new one, or turn, the id of one there is"
             )
-        return workshop.resume(turn) if options.resume else workshop.open(turn)
+        return session.resume(turn) if options.resume else session.open(turn)
 
-    def _go(self, lane: Lane, options: Options, on: bool) -> None:
+    def _go(self, thread: TurnThread, options: LaunchOptions, on: bool) -> None:
         """``on``: a turn that stands at its start, or is just about to, only because it was started for us, goes on."""
-        desk, phase = self._desk, lane.debugger.status.phase
+        context, phase = self._context, thread.debugger.status.phase
         if on and phase in ("running", "paused") and not options.stop_on_entry:
-            lane.debugger.order("continue")
+            thread.debugger.order(ContinueTurn())
         elif phase == "running" and options.stop_on_entry:
-            lane.debugger.order("pause")
+            thread.debugger.order(PauseTurn())
         elif phase != "running":
-            desk.stopped(lane, stop_of(lane, desk.points))
+            context.stands(thread)
 
     def _leave(self, interrupt: bool) -> None:
-        live = [lane for lane in self._desk.lanes if lane.debugger.status.phase in moving.LIVE]
+        live = [thread for thread in self._context.threads if thread.debugger.status.phase in LIVE]
         if not interrupt:
             return
-        for lane in live:
-            lane.debugger.order("interrupt")
+        for thread in live:
+            thread.debugger.order(InterruptTurn())
         until = time.monotonic() + LAST_WORDS
-        while time.monotonic() < until and any(lane.debugger.status.phase in moving.LIVE for lane in live):
+        while time.monotonic() < until and any(thread.debugger.status.phase in LIVE for thread in live):
             time.sleep(0.01)
 
 
-def _bug(error: Exception) -> str:
+def _nothing() -> None:
+    """A time in which nobody asked for anything."""
+
+
+def _words(error: Exception) -> str:
+    """What a person is told of an error. A bug of ours must not end the session: it is told, and logged."""
+    if isinstance(error, FORESEEN):
+        return str(error)
+    log.error("a bug in the debugger", exc_info=error)
     return f"a bug in the debugger: {type(error).__name__}: {error}"

@@ -18,35 +18,35 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from fsm_agent.composition.turn_wiring import KIND
+from fsm_agent.debug.core.arguments import number, text
 from fsm_agent.debug.core.breakpoints import Kind, outcome_of, targets_of
-from fsm_agent.debug.core.hiding import environment_keys
-from fsm_agent.debug.core.wire import composed
-from fsm_agent.debug.core.workshop import Workshop
+from fsm_agent.debug.core.commands import breakpoints_in, read_command
+from fsm_agent.debug.core.debug_session import DebugSession
+from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.web.assets import assets
 from fsm_agent.debug.web.guard import Guard
 from fsm_agent.debug.web.map import bare, map_of
-from fsm_agent.debug.web.plain import answer
-from fsm_agent.debug.web.stream import events
+from fsm_agent.debug.web.responses import answer, events
 from fsm_agent.errors import ConfigError, FsmAgentError
 from fsm_agent.fsm.table import Table
+from fsm_agent.support.redaction import environment_keys
 
 Body = Mapping[str, Any]
 WINDOW = 400
 """Moves that one answer holds at most."""
 
 
-def app_of(workshop: Workshop, port: int, token: str, first: str | None = None, secrets: Sequence[str] = ()) -> Starlette:
-    """``first`` is the turn that the page opens with; ``secrets`` never leave for the page, nor do keys of
-    the environment."""
-    page = Page(workshop, first, (*secrets, *environment_keys(os.environ)))
+def app_of(session: DebugSession, port: int, token: str, first: str | None = None, secrets: Sequence[str] = ()) -> Starlette:
+    """``first`` is the turn that the page opens with; ``secrets`` never leave for the page, nor do keys of the environment."""
+    page = Page(session, first, (*secrets, *environment_keys(os.environ)))
     return Starlette(routes=page.routes(), middleware=[Middleware(Guard, port=port, token=token)])
 
 
 class Page:
     """One handler a request. Handlers that read the store run in threads."""
 
-    def __init__(self, workshop: Workshop, first: str | None, secrets: Sequence[str]) -> None:
-        self._workshop, self._first, self._secrets = workshop, first, secrets
+    def __init__(self, session: DebugSession, first: str | None, secrets: Sequence[str]) -> None:
+        self._session, self._first, self._secrets = session, first, secrets
 
     def routes(self) -> list[Route]:
         turn = "/api/turns/{turn}"
@@ -85,10 +85,10 @@ class Page:
     # What there is
 
     def hello(self, request: Request) -> Any:
-        subject, table = self._workshop.subject, self._workshop.subject.table
+        subject, table = self._session.subject, self._session.subject.table
         return {
-            "first": self._first or self._workshop.newest(),
-            "canRun": self._workshop.can_run,
+            "first": self._first or self._session.newest(),
+            "canRun": self._session.can_run,
             "states": list(table.states),
             "final": table.final,
             "counters": subject.counters,
@@ -107,14 +107,14 @@ class Page:
     @cached_property
     def _pictures(self) -> dict[str, str]:
         """Drawn once."""
-        return _pictures(self._workshop.subject.table)
+        return _pictures(self._session.subject.table)
 
     def turns(self, request: Request) -> Any:
         limit = min(_number(request, "limit", 50), 500)
-        return {"turns": [asdict(info) for info in self._workshop.recent(limit)]}
+        return {"turns": [asdict(info) for info in self._session.recent(limit)]}
 
     def turn(self, request: Request) -> Any:
-        debugger = self._workshop.open(request.path_params["turn"])
+        debugger = self._debugger(request)
         return {
             **debugger.record.overview(),
             "count": debugger.record.count,
@@ -126,19 +126,19 @@ class Page:
     def moves(self, request: Request) -> Any:
         first = max(1, _number(request, "first", 1))
         last = min(_number(request, "last", first + WINDOW - 1), first + WINDOW - 1)
-        return {"first": first, "moves": self._record(request).moves(first, last)}
+        return {"first": first, "moves": self._debugger(request).record.moves(first, last)}
 
     def lanes(self, request: Request) -> Any:
-        record = self._record(request)
+        record = self._debugger(request).record
         count = len(record.path()) - 1
         first, last = _number(request, "first", 0), min(_number(request, "last", count), count)
         buckets = max(1, min(_number(request, "buckets", 1000), 4000))
-        masks = record.lanes(first, last, buckets, self._workshop.subject.table.states)
+        masks = record.lanes(first, last, buckets, self._session.subject.table.states)
         return {"first": first, "last": last, "count": count, "masks": masks}
 
     def at(self, request: Request) -> Any:
         """Everything about one position but messages and wire."""
-        debugger = self._workshop.open(request.path_params["turn"])
+        debugger = self._debugger(request)
         at, record = request.path_params["at"], debugger.record
         snapshot = record.snapshot(at)
         return {
@@ -156,82 +156,76 @@ class Page:
         }
 
     def messages(self, request: Request) -> Any:
-        record, at = self._record(request), request.path_params["at"]
+        record, at = self._debugger(request).record, request.path_params["at"]
         count = record.message_count(at)
         last = min(_number(request, "last", count - 1), count - 1)
         first = _number(request, "first", max(0, last - 49))
         return {"first": first, "count": count, "messages": record.messages(at, first, min(last, first + 199))}
 
     def wire(self, request: Request) -> Any:
-        record = self._record(request)
-        if not self._workshop.subject.talks:
-            return {"body": None, "why": "the turns of this table ask no model"}
-        return composed(self._workshop.store, record.turn_id, request.path_params["at"])
+        return self._debugger(request).wire(request.path_params["at"])
 
     def find(self, request: Request) -> Any:
-        text = request.query_params.get("text", "").strip()
-        if not text:
-            raise ConfigError("there is nothing to look for", text, "some text")
-        return {"found": self._record(request).find(text, _number(request, "after", 0))}
+        said = request.query_params.get("text", "").strip()
+        if not said:
+            raise ConfigError("there is nothing to look for", said, "some text")
+        return {"found": self._debugger(request).record.find(said, _number(request, "after", 0))}
 
     def seek(self, request: Request) -> Any:
         """The nearest position before (``back=1``) or after ``at`` at which a breakpoint stops."""
-        debugger = self._workshop.open(request.path_params["turn"])
-        debugger.look.to(_number(request, "at", 0))
+        debugger = self._debugger(request)
+        debugger.cursor.to(_number(request, "at", 0))
         if request.query_params.get("back"):
-            return {"at": debugger.look.back_to(debugger.breakpoints)[0]}
-        found = debugger.look.forward_to(debugger.breakpoints)
+            return {"at": debugger.cursor.back_to(debugger.breakpoints)[0]}
+        found = debugger.cursor.forward_to(debugger.breakpoints)
         return {"at": found[0] if found else None}
 
     def test(self, request: Request) -> Any:
-        return {"text": self._workshop.test(request.path_params["turn"])}
+        return {"text": self._session.test(request.path_params["turn"])}
 
     def export(self, request: Request) -> Any:
-        return {"text": self._workshop.export(request.path_params["turn"])}
+        return {"text": self._session.export(request.path_params["turn"])}
 
     def compare(self, request: Request) -> Any:
         left, right = (request.query_params.get(name, "") for name in ("left", "right"))
-        return self._workshop.compare(self._workshop.find(left), self._workshop.find(right)).to_dict()
+        return self._session.compare(self._session.find(left), self._session.find(right)).to_dict()
 
     async def events(self, request: Request) -> Response:
         turn = request.path_params["turn"]
-        await run_in_threadpool(self._workshop.open, turn)
-        stream = events(lambda: self._workshop.open(turn), self._secrets)
+        await run_in_threadpool(self._session.open, turn)
+        stream = events(lambda: self._session.open(turn), self._secrets)
         return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
     # What is done
 
     def start(self, request: Request, body: Body) -> Any:
-        text = body.get("text")
-        if not isinstance(text, str):
-            raise ConfigError("the message has the wrong type", type(text).__name__, "text")
-        return {"turn": self._workshop.start(text).id}
+        return {"turn": self._session.start(text(body, "text")).id}
 
     def order(self, request: Request, body: Body) -> Any:
-        debugger = self._workshop.open(request.path_params["turn"])
-        debugger.order(request.path_params["order"], body)
+        debugger = self._debugger(request)
+        debugger.order(read_command(request.path_params["order"], body))
         return {"status": debugger.status.to_dict()}
 
     def breakpoints(self, request: Request, body: Body) -> Any:
-        debugger = self._workshop.open(request.path_params["turn"])
-        return {"breakpoints": [one.to_dict() for one in debugger.set_breakpoints(list(body.get("all", [])))]}
+        debugger = self._debugger(request)
+        return {"breakpoints": [one.to_dict() for one in debugger.set_breakpoints(breakpoints_in(body))]}
 
     def fork(self, request: Request, body: Body) -> Any:
-        at, edit = body.get("at"), body.get("edit") or {}
-        if not isinstance(at, int) or not isinstance(edit, Mapping):
-            raise ConfigError("a fork needs the position it begins at, and what is changed", body.get("at"), "at, edit")
-        return {"turn": self._workshop.fork(request.path_params["turn"], at, edit).id}
+        edit = body.get("edit") or {}
+        if not isinstance(edit, Mapping):
+            raise ConfigError("edit is no object", edit, "what is changed in the fork, or none")
+        return {"turn": self._session.fork(request.path_params["turn"], number(body, "at"), edit).id}
 
     def resume(self, request: Request, body: Body) -> Any:
-        return {"turn": self._workshop.resume(request.path_params["turn"]).id}
+        return {"turn": self._session.resume(request.path_params["turn"]).id}
 
     def import_(self, request: Request, body: Body) -> Any:
-        return {"turn": self._workshop.import_(str(body.get("text", "")))}
+        return {"turn": self._session.import_(str(body.get("text", "")))}
 
     # Inside
 
-    def _record(self, request: Request) -> Any:
-        return self._workshop.open(request.path_params["turn"]).record
+    def _debugger(self, request: Request) -> Debugger:
+        return self._session.open(request.path_params["turn"])
 
     def _reading(self, work: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 import uvicorn
 
-from fsm_agent.debug.core.workshop import Workshop
+from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.web.app import app_of
 from fsm_agent.errors import ConfigError
 
@@ -21,14 +21,14 @@ PATIENCE = 10.0
 
 
 class Server:
-    """The page of a workshop. ``run`` serves until interrupted; ``start`` and ``stop`` serve beside a program."""
+    """The page of a debug session. ``run`` serves until interrupted; ``start`` and ``stop`` serve beside a program."""
 
-    def __init__(self, workshop: Workshop, port: int = 0, first: str | None = None, hide: Sequence[str] = ()) -> None:
+    def __init__(self, session: DebugSession, port: int = 0, first: str | None = None, hide: Sequence[str] = ()) -> None:
         self.token = secrets.token_urlsafe(24)
         self._socket = _bound(port)
         self.port: int = self._socket.getsockname()[1]
         self._first = first
-        app = app_of(workshop, self.port, self.token, first, (*hide, self.token))
+        app = app_of(session, self.port, self.token, first, (*hide, self.token))
         self._server = _Server(
             uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
         )

@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fsm_agent.debug.core.hiding import masked
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.replay import ANSWERED, Replay
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.rewind.positions import position_of
 from fsm_agent.settings.model import Settings
+from fsm_agent.support.redaction import mask_json
 from fsm_agent.support.texts import one_line
 
 LONGEST = 2_000
@@ -35,10 +35,10 @@ def make_test(store: Store, turn_id: str) -> str:
         raise ConfigError("only a turn that has ended can be made a test", turn_id)
     if info.seq > LONGEST:
         raise ConfigError("the turn is too long for a test", f"{info.seq:,} moves", f"up to {LONGEST:,}")
-    recorded = masked(_recorded(store, record))
-    moves, result = [step.row for step in record.steps()], masked(record.overview()["result"] or {})
+    recorded = mask_json(_recorded(store, record))
+    moves, result = [step.row for step in record.steps()], mask_json(record.overview()["result"] or {})
     _prove(recorded, moves, turn_id)
-    return _file(turn_id, one_line(masked(info.asked), 80), recorded, moves, str(info.exit), result.get("final_response"))
+    return _file(turn_id, one_line(mask_json(info.asked), 80), recorded, moves, str(info.exit), result.get("final_response"))
 
 
 def _recorded(store: Store, record: Record) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from fsm_agent.fsm.journal import Step
 
 
 @dataclass(slots=True)
-class Look:
+class Cursor:
     """``at`` is the position looked at; while ``following`` it is the newest one."""
 
     record: Record

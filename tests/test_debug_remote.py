@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fsm_agent.debug import Debugger, Status
-from fsm_agent.debug.core.distant import Distant
+from fsm_agent.debug.core.remote_client import RemoteDebugClient
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.remote_commands import controls_of
 from fsm_agent.sessions.store import Store
@@ -123,7 +123,7 @@ def reached(debugger: Debugger, phase: str, seq: int = 0) -> Status:
 
 def test_a_turn_of_another_process_is_watched_and_steered(elsewhere: Elsewhere) -> None:
     debugger = Debugger.attach(elsewhere.store, elsewhere.turn)
-    assert isinstance(debugger.engine, Distant)
+    assert isinstance(debugger.engine, RemoteDebugClient)
     seen: list[int] = []
     debugger.listen(lambda event: seen.append(event.data["seq"]) if event.kind == "moved" else None)
     reached(debugger, "running", debugger.status.seq + 3)  # watching does not stop it

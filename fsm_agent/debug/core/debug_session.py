@@ -8,9 +8,9 @@ from typing import Any
 
 from fsm_agent.debug.core.compare import Comparison, compare
 from fsm_agent.debug.core.debugger import Debugger
-from fsm_agent.debug.core.engines import Nowhere
-from fsm_agent.debug.core.makers import AgentMaker, Agents, Maker, Runs, WorkflowMaker
+from fsm_agent.debug.core.engines import RecordedEngine
 from fsm_agent.debug.core.record import Record
+from fsm_agent.debug.core.turn_factory import Agents, AgentTurnFactory, Runs, TurnFactory, WorkflowTurnFactory
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.pause_point import GATES
 from fsm_agent.fsm.turn_kind import TurnKind
@@ -21,21 +21,21 @@ from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.workflow import Workflow
 
 
-class Workshop:
-    """Open debuggers by turn. ``agents`` is asked for an agent when a turn is started, resumed or forked;
-    without it one can only look."""
+class DebugSession:
+    """Open debuggers by turn. ``agents`` is asked for an agent when a turn is started, resumed or forked; without it one can only
+    look."""
 
-    def __init__(self, store: Store, agents: Agents | None = None, maker: Maker | None = None) -> None:
+    def __init__(self, store: Store, agents: Agents | None = None, maker: TurnFactory | None = None) -> None:
         self.store = store
-        self._maker: Maker = maker or AgentMaker(store, agents)
+        self._maker: TurnFactory = maker or AgentTurnFactory(store, agents)
         self._open: dict[str, Debugger] = {}
         self._lock = threading.RLock()
         self._turns = Turns(store.database)
 
     @classmethod
-    def of_workflow(cls, workflow: Workflow[Any]) -> Workshop:
+    def of_workflow(cls, workflow: Workflow[Any]) -> DebugSession:
         """The turns of a table of the user's own."""
-        return cls(workflow.store, maker=WorkflowMaker(workflow))
+        return cls(workflow.store, maker=WorkflowTurnFactory(workflow))
 
     @property
     def subject(self) -> TurnKind:
@@ -75,27 +75,27 @@ class Workshop:
         """The debugger of a turn; opened again when the turn has come to life, or has stopped, since."""
         with self._lock:
             known = self._open.get(turn_id)
-            if known is not None and isinstance(known.engine, Nowhere) and self._alive(known.record.info):
+            if known is not None and isinstance(known.engine, RecordedEngine) and self._alive(known.record.info):
                 known = None
             if known is None:
                 before = self._open.get(turn_id)
                 known = self._open[turn_id] = Debugger.attach(self.store, turn_id, self.subject)
                 if before is not None:
-                    known.set_breakpoints([one.to_dict() for one in before.breakpoints])
+                    known.set_breakpoints(before.breakpoints)
             return known
 
-    def start(self, text: str, breakpoints: list[dict[str, Any]] | None = None) -> Debugger:
+    def start(self, text: str) -> Debugger:
         """A new turn, at its gate before the first request."""
-        return self._run(self._maker.start(text), breakpoints)
+        return self._run(self._maker.start(text))
 
     def resume(self, turn_id: str) -> Debugger:
         """An unfinished turn that no process runs, at its gate."""
-        return self._run(self._maker.resume(turn_id), self._breakpoints(turn_id))
+        return self._run(self._maker.resume(turn_id), like=turn_id)
 
     def fork(self, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> Debugger:
-        """A new turn from a position of another one, at its gate; ``fsm_agent.sessions.store.rewind.edits`` says
-        what ``edit`` may change."""
-        return self._run(self._maker.fork(turn_id, at, edit), self._breakpoints(turn_id))
+        """A new turn from a position of another one, at its gate; ``edit``: see
+        ``fsm_agent.sessions.store.rewind.edits``."""
+        return self._run(self._maker.fork(turn_id, at, edit), like=turn_id)
 
     def compare(self, left: str, right: str) -> Comparison:
         return compare(Record(self.store, left), Record(self.store, right))
@@ -105,7 +105,7 @@ class Workshop:
         own."""
         if not self.subject.talks:
             raise ConfigError("tests are made of this agent's turns only", turn_id, "fsm_agent.testing.row_scripts for yours")
-        from fsm_agent.debug.core.maketest import make_test
+        from fsm_agent.debug.core.pytest_export import make_test
 
         return make_test(self.store, turn_id)
 
@@ -138,14 +138,12 @@ class Workshop:
             return info.ended is None
         return info.owner != self.store.owners.me and self.store.owners.alive(info.owner) is not None
 
-    def _breakpoints(self, turn_id: str) -> list[dict[str, Any]]:
-        known = self._open.get(turn_id)
-        return [one.to_dict() for one in known.breakpoints] if known else []
-
-    def _run(self, turn: Runs, breakpoints: list[dict[str, Any]] | None) -> Debugger:
+    def _run(self, turn: Runs, like: str | None = None) -> Debugger:
+        """``like``: a turn whose breakpoints it gets."""
         with self._lock:
             debugger = Debugger.of(self.store, turn)
+            before = self._open.get(like) if like is not None else None
             self._open[debugger.id] = debugger
-            if breakpoints:
-                debugger.set_breakpoints(breakpoints)
+            if before is not None and len(before.breakpoints):
+                debugger.set_breakpoints(before.breakpoints)
             return debugger

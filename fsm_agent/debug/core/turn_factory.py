@@ -1,5 +1,4 @@
-"""Who makes the turns of a workshop: begins, resumes and forks them. For this agent's turns an ``Agent``
-does."""
+"""Who makes the turns of a debug session: begins, resumes and forks them. For this agent's turns an ``Agent`` does."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ class Runs(Protocol):
     async def arun(self) -> object: ...
 
 
-class Maker(Protocol):
+class TurnFactory(Protocol):
     """All raise ``ConfigError`` for what cannot be made."""
 
     @property
@@ -53,7 +52,7 @@ class Maker(Protocol):
     def close(self) -> None: ...
 
 
-class AgentMaker:
+class AgentTurnFactory:
     """Each running turn gets an agent of its own, because an interrupt is the agent's."""
 
     subject = KIND
@@ -93,7 +92,7 @@ class AgentMaker:
         return agent
 
 
-class WorkflowMaker:
+class WorkflowTurnFactory:
     """Begins, resumes and forks the turns of a table of the user's own."""
 
     can_run = True

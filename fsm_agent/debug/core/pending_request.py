@@ -28,10 +28,9 @@ PERFORM = Perform()
 
 
 @dataclass(slots=True, eq=False)
-class Held:
-    """One request that waits. ``answer`` is set in the loop of the turn. ``elsewhere``: somebody else is
-    asked as well, and who answers first decides. ``allowable``: the rules have left it to a person; until
-    then one can only deny."""
+class PendingRequest:
+    """One request that waits. ``answer`` is set in the loop of the turn. ``elsewhere``: somebody else is asked as well,
+    and who answers first decides. ``allowable``: the rules have left it to a person; until then one can only deny."""
 
     id: int
     kind: HeldKind
@@ -78,7 +77,7 @@ class Held:
 
 
 def held_kind(request: Any) -> HeldKind:
-    """As what this can be held."""
+    """Return the kind of a request: what a person says to hold requests like it back, and how it is answered."""
     match request:
         case CallModel():
             return "model"

@@ -8,13 +8,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, assert_never
 
-from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints
-from fsm_agent.debug.core.deputy import SAID, TOLD
+from fsm_agent.debug.core import commands
+from fsm_agent.debug.core.breakpoints import Breakpoints
 from fsm_agent.debug.core.events import Event, EventKind, Listener, Listeners, Status
-from fsm_agent.debug.core.orders import ORDERS, RUNS
 from fsm_agent.debug.core.record import Record
+from fsm_agent.debug.core.remote_server import SAID, AttachDebugger, DetachDebugger, Said
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.fsm.table import Table
@@ -29,7 +30,7 @@ ANSWERED_IN = 5.0
 """Seconds in which the other process takes notice of a debugger, or it is too old, or hangs."""
 
 
-class Distant:
+class RemoteDebugClient:
     """Watches from the start; ``attach`` asks the other process to obey. Its thread ends with ``close`` or with the turn."""
 
     def __init__(self, store: Store, record: Record, table: Table) -> None:
@@ -50,32 +51,34 @@ class Distant:
         """Be obeyed from now on. Raises ``ConfigError`` when another debugger is, or when nobody answers."""
         if self._attached.is_set():
             return
-        breakpoints = [one.to_dict() for one in self.breakpoints]
-        self._write("attach", {"owner": self._store.owners.me, "pause": pause, "breakpoints": breakpoints})
+        attach = AttachDebugger(self._store.owners.me, pause, tuple(self.breakpoints))
+        self._write(attach.name, asdict(attach))
         if not self._attached.wait(ANSWERED_IN):
             raise ConfigError(self._refused or "the process that runs this turn does not answer", self._record.turn_id)
 
-    def order(self, name: str, body: Mapping[str, Any]) -> None:
-        if name not in ORDERS:
-            raise ConfigError("no such order", name, ", ".join(ORDERS))
-        phase = self.status().phase
-        over = phase in ("ended", "idle")
-        if over and name not in ("breakpoints", "hold"):
-            raise ConfigError("the turn has ended" if phase == "ended" else "no process runs this turn any more", name)
-        if name == "breakpoints":
-            self.breakpoints.replace([Breakpoint.of(one) for one in body.get("all", [])])
-        if over or (name == "breakpoints" and not self._attached.is_set() and not len(self.breakpoints)):
-            return
-        if name == "pause" and not self._attached.is_set():
-            self.attach(pause=True)
-            return
-        asked = next((one for one in self.status().held if one.get("late") and one["id"] == body.get("id")), None)
+    def order(self, command: commands.Command) -> None:
+        status, attached = self.status(), self._attached.is_set()
+        over = status.phase in ("ended", "idle")
+        match command:
+            case commands.ReplaceBreakpoints(all=wanted):
+                self.breakpoints.replace(wanted)
+                if over or not (attached or wanted):
+                    return
+            case commands.HoldRequests() if over:
+                return
+            case _ if over:
+                ended = "the turn has ended" if status.phase == "ended" else "no process runs this turn any more"
+                raise ConfigError(ended, command.name)
+            case commands.PauseTurn() if not attached:
+                self.attach(pause=True)
+                return
         self.attach()
-        if name == "answer" and asked is not None:
-            body = {**body, "id": self._now_asked(asked["call_id"])}
-        if name in RUNS:
+        if isinstance(command, commands.AnswerRequest):
+            late = [one for one in status.held if one.get("late") and one["id"] == command.id]
+            command = replace(command, id=self._now_asked(late[0]["call_id"])) if late else command
+        if isinstance(command, commands.Running):
             self._set(phase="running", reason="", text="", breakpoints=())  # what it was is not what it will be
-        self._write(name, body)
+        self._write(command.name, commands.body_of(command))
 
     def status(self) -> Status:
         with self._lock:
@@ -86,7 +89,7 @@ class Distant:
 
     def close(self) -> None:
         if self._attached.is_set():
-            self._write("detach", {})
+            self._write(DetachDebugger.name, {})
         self._closed.set()
 
     # The watching thread
@@ -166,22 +169,29 @@ class Distant:
             said = json.loads(text)
             self._heard(said["kind"], said["data"])
 
-    def _heard(self, kind: str, data: dict[str, Any]) -> None:
-        if kind == "refused":
-            self._refused = data["why"]
-            log.warning("order %s was refused: %s", data["order"], data["why"])
-            return
-        status = data if kind == "status" else data.pop("status")
+    def _heard(self, kind: Said, data: dict[str, Any]) -> None:
+        match kind:
+            case "refused":
+                self._refused = data["why"]
+                log.warning("command %s was refused: %s", data["order"], data["why"])
+            case "status":
+                self._obeyed(data)
+            case "ended" | "left":  # the journal tells that
+                self._obeyed(data["status"])
+            case "paused" | "running" | "waiting" | "log":
+                self._obeyed(data.pop("status"))
+                self._tell(kind, data)
+            case _:
+                assert_never(kind)
+
+    def _obeyed(self, status: dict[str, Any]) -> None:
         values = {name: tuple(value) if isinstance(value, list) else value for name, value in status.items()}
         self._set(**{**values, "where": "elsewhere"})
         self._attached.set()
-        if kind in TOLD and kind not in ("ended", "left"):
-            self._tell(kind, data)  # type: ignore[arg-type]  # one of TOLD
 
     def _set(self, **values: Any) -> None:
         with self._lock:
-            held = {name: getattr(self._status, name) for name in Status.__slots__}
-            self._status = Status(**(held | values))
+            self._status = replace(self._status, **values)
 
     def _tell(self, kind: EventKind, data: Mapping[str, Any]) -> None:
         status = self.status()

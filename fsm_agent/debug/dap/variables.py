@@ -1,4 +1,6 @@
-"""Values as an editor's tree of variables: paged, cut where they are long, without secrets."""
+"""What a frame shows as an editor's tree of variables: scopes, and the values in them, paged, cut where they are long, without
+secrets.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, overload
 
-from fsm_agent.debug.core.hiding import masked
+from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.record import Record
+from fsm_agent.debug.dap.threads import TurnThread
 from fsm_agent.errors import ConfigError
+from fsm_agent.support.redaction import mask_json
 
 ScopeName = Literal["Counters", "Facts", "Messages", "Request", "Guards"]
 Key = str | int
@@ -22,19 +26,19 @@ _PREVIEW = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ValuePlace:
     """Where a value is: the turn's thread, the position, the scope, and the way from there."""
 
-    lane: int
+    thread: int
     at: int
     scope: ScopeName
     path: tuple[Key, ...] = ()
 
-    def to(self, key: Key) -> Place:
-        return Place(self.lane, self.at, self.scope, (*self.path, key))
+    def to(self, key: Key) -> ValuePlace:
+        return ValuePlace(self.thread, self.at, self.scope, (*self.path, key))
 
 
-class Rows(Sequence[Any]):
+class Transcript(Sequence[Any]):
     """The transcript at a position, read by ranges."""
 
     def __init__(self, record: Record, at: int) -> None:
@@ -63,14 +67,14 @@ class Rows(Sequence[Any]):
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class Lazy:
     """A value that is made when somebody looks at it."""
 
     make: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Typed:
+class TypedValue:
     """A value whose type says more than its JSON does."""
 
     value: Any
@@ -82,26 +86,26 @@ class References:
     """Numbers of the values that an editor may open, until the turn goes on. ``settable``: may the value at a place be
     changed?"""
 
-    settable: Callable[[Place], bool]
+    settable: Callable[[ValuePlace], bool]
     secrets: Sequence[str] = ()
-    _open: dict[int, tuple[Place, Any]] = field(default_factory=dict)
+    _open: dict[int, tuple[ValuePlace, Any]] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
-    def add(self, place: Place, value: Any) -> int:
+    def add(self, place: ValuePlace, value: Any) -> int:
         number = next(self._numbers)
         self._open[number] = (place, value)
         return number
 
-    def forget(self, lane: int) -> None:
+    def forget(self, thread: int) -> None:
         """A turn goes on: what was shown of it is old."""
-        self._open = {number: one for number, one in self._open.items() if one[0].lane != lane}
+        self._open = {number: one for number, one in self._open.items() if one[0].thread != thread}
 
-    def get(self, number: Any) -> tuple[Place, Any]:
+    def get(self, number: Any) -> tuple[ValuePlace, Any]:
         """Raises ``ConfigError`` for one that is not open."""
         if number not in self._open:
             raise ConfigError("this value is no longer shown", number, "one of the scopes of a turn that stands still")
         place, value = self._open[number]
-        if isinstance(value, Later):
+        if isinstance(value, Lazy):
             value = value.make()
             self._open[number] = (place, value)
         return place, value
@@ -117,7 +121,7 @@ class References:
             pairs = list(enumerate(value[start:last], start))
         return [self.variable(key, one, place.to(key)) for key, one in pairs]
 
-    def variable(self, key: Key, value: Any, place: Place) -> dict[str, Any]:
+    def variable(self, key: Key, value: Any, place: ValuePlace) -> dict[str, Any]:
         """One variable, as the protocol has it."""
         said = self.said(value, place, name=key if isinstance(key, str) else "")
         made = {"name": f"[{key}]" if isinstance(key, int) else key, **said, "evaluateName": expression(place)}
@@ -125,31 +129,31 @@ class References:
             made["presentationHint"] = {"attributes": ["readOnly"]}
         return made
 
-    def said(self, value: Any, place: Place, *, name: str = "", whole: bool = False) -> dict[str, Any]:
+    def said(self, value: Any, place: ValuePlace, *, name: str = "", whole: bool = False) -> dict[str, Any]:
         """``value``, ``type`` and what opens it. ``name`` tells a secret; ``whole``: not cut."""
         kind = type_of(value)
-        if isinstance(value, Typed):
+        if isinstance(value, TypedValue):
             value = value.value
-        hidden = masked({name: value}, self.secrets)[name] if isinstance(value, str) else value
-        made: dict[str, Any] = {"value": masked(_shown(hidden, whole), self.secrets), "type": kind, "variablesReference": 0}
-        if isinstance(value, Mapping | Later) or is_list(value):
-            if isinstance(value, Later) or len(value):
+        hidden = mask_json({name: value}, self.secrets)[name] if isinstance(value, str) else value
+        made: dict[str, Any] = {"value": mask_json(_shown(hidden, whole), self.secrets), "type": kind, "variablesReference": 0}
+        if isinstance(value, Mapping | Lazy) or is_list(value):
+            if isinstance(value, Lazy) or len(value):
                 made["variablesReference"] = self.add(place, value)
             if isinstance(value, Mapping):
                 made["namedVariables"] = len(value)
-            elif not isinstance(value, Later):
+            elif not isinstance(value, Lazy):
                 made["indexedVariables"] = len(value)
         return made
 
 
 def is_list(value: Any) -> bool:
-    return isinstance(value, list | tuple | Rows)
+    return isinstance(value, list | tuple | Transcript)
 
 
 def type_of(value: Any) -> str:
     """In JSON's words."""
     match value:
-        case Typed(type=name):
+        case TypedValue(type=name):
             return name
         case None:
             return "null"
@@ -159,12 +163,12 @@ def type_of(value: Any) -> str:
             return "number"
         case str():
             return "string"
-        case Mapping() | Later():
+        case Mapping() | Lazy():
             return "object"
     return "array"
 
 
-def expression(place: Place) -> str:
+def expression(place: ValuePlace) -> str:
     """What ``evaluate`` takes for the value at a place; see ``NAMES``."""
     path: tuple[Key, ...] = place.path
     if place.scope in NAMES:
@@ -177,9 +181,9 @@ def expression(place: Place) -> str:
 
 
 def _shown(value: Any, whole: bool) -> str:
-    if isinstance(value, Later):
+    if isinstance(value, Lazy):
         return "…"
-    if whole and not isinstance(value, Rows):
+    if whole and not isinstance(value, Transcript):
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, default=str)
     if isinstance(value, Mapping):
         return _object(value)
@@ -195,7 +199,7 @@ def _object(value: Mapping[str, Any]) -> str:
         calls = ", ".join(str((call.get("function") or call).get("name")) for call in value.get("tool_calls") or ())
         return _cut(f"{value['role']}: {value.get('content') or ''}" + (f" → {calls}" if calls else ""))
     plain = [
-        f"{name}: {json.dumps(masked({name: one})[name], ensure_ascii=False)}"
+        f"{name}: {json.dumps(mask_json({name: one})[name], ensure_ascii=False)}"
         for name, one in itertools.islice(value.items(), 12)
         if isinstance(one, str | int | float | bool)
     ]
@@ -205,3 +209,80 @@ def _object(value: Mapping[str, Any]) -> str:
 def _cut(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _PREVIEW else f"{line[: _PREVIEW - 1]}…"
+
+
+ELSEWHERE = frozenset({"history", "rows", "block"})
+"""Parts of a snapshot that have a scope of their own, besides counters."""
+
+
+def scopes_of(thread: TurnThread, at: int, references: References) -> list[dict[str, Any]]:
+    """The body of ``scopes`` at a position."""
+    debugger = thread.debugger
+    values: dict[ScopeName, Any] = {
+        "Counters": counters(debugger.record.snapshot(at), debugger.subject.counters),
+        "Facts": facts(debugger, at),
+        "Messages": Transcript(debugger.record, at),
+        "Request": Lazy(lambda: asked(debugger, at)),
+        "Guards": guards(debugger, at),
+    }
+    if not debugger.subject.talks:
+        del values["Messages"]
+    return [_scope(name, value, references.add(ValuePlace(thread.id, at, name), value)) for name, value in values.items()]
+
+
+def _scope(name: ScopeName, value: Any, reference: int) -> dict[str, Any]:
+    made: dict[str, Any] = {"name": name, "variablesReference": reference, "expensive": name == "Request"}
+    if isinstance(value, Transcript):
+        made["indexedVariables"] = len(value)
+    elif isinstance(value, Mapping):
+        made["namedVariables"] = len(value)
+    if name == "Counters":
+        made["presentationHint"] = "locals"
+    return made
+
+
+def guards(debugger: Debugger, at: int) -> dict[str, Any]:
+    """Every budget that was looked at for the move to a position, also those that said no; and the row that was taken."""
+    step = next(iter(debugger.record.steps(at, at)), None) if at else None
+    if step is None:
+        return {}
+    row = next((row for row in debugger.table.rows if row.id == step.row), None)
+    about = {"why": row.why, "rung": row.rung, "guard": row.guard.label} if row is not None else {}
+    changes = {name: f"{before} → {after}" for name, before, after in step.changes}
+    exit_reason = {"exit": step.exit} if step.exit else {}
+    return {**dict(step.guards), "row": step.row, **about, "changes": changes, **exit_reason}
+
+
+def facts(debugger: Debugger, at: int) -> dict[str, Any]:
+    """The stored turn without what has a scope of its own."""
+    names = ELSEWHERE.union(debugger.subject.counters)
+    return {name: value for name, value in debugger.record.snapshot(at).items() if name not in names}
+
+
+def counters(snapshot: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """With the limit of each as its type."""
+    limits = snapshot.get("limits", {})
+    values = {name: snapshot.get(name, snapshot.get("block", {}).get(name, 0)) for name in names}
+    return {
+        name: TypedValue(value, f"number, limit {limits[name]}") if name in limits else value for name, value in values.items()
+    }
+
+
+def asked(debugger: Debugger, at: int) -> dict[str, Any]:
+    """What the state asked for, each request with its reply; who is waited for; and the request on the wire, when there is
+    one."""
+    status, found = debugger.status, dict[str, Any]()
+    for entry in debugger.visit(at):
+        shown = {name: entry[name] for name in ("status", "request", "reply", "seconds") if entry.get(name) is not None}
+        found[label(entry)] = shown
+    if at == status.seq and status.held:
+        found["waits for a person"] = [dict(one) for one in status.held]
+    if debugger.subject.talks and debugger.record.path()[at] == debugger.subject.over:
+        found["on the wire"] = Lazy(lambda: debugger.wire(at))
+    return found
+
+
+def label(entry: Mapping[str, Any]) -> str:
+    """A request's name in the tree; different for each of a visit."""
+    name = f" {entry['name']}" if entry["name"] else ""
+    return f"{entry['ordinal']}.{entry['place']} {entry['kind']}{name}"

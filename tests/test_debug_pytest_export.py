@@ -10,8 +10,8 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.conversation.effects import AskApproval
-from fsm_agent.debug import Workshop
-from fsm_agent.debug.core.maketest import make_test
+from fsm_agent.debug import DebugSession
+from fsm_agent.debug.core.pytest_export import make_test
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import (
@@ -145,7 +145,7 @@ def test_a_fork_with_an_answer_by_hand(tmp_path: Path) -> None:
         script = repeat(lambda body: text(f"it says {body['messages'][-1]['content']}"))
         return Agent(ScriptedModel(script), tools=[look], toolsets=[], home=tmp_path / "home", store=store, clock=FakeClock())
 
-    workshop = Workshop(store, agent)
+    workshop = DebugSession(store, agent)
     fork = workshop.fork(turn_id, 3, {"results": {"call_1_0": "the sky is green"}})
     fork.order("continue")
     asyncio.run(fork.settled(PATIENCE))

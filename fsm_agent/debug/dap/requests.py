@@ -1,0 +1,319 @@
+"""Requests of the editor but those that begin and end its session.
+
+The first only look. The others move a turn, or the place that is looked at: where the newest position is looked at, they
+are commands to the engine. Further back they only look: what is recorded is gone through again, and nothing runs. Going on
+from there is a fork, by *restart frame* or by changing a value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, assert_never
+
+from fsm_agent.debug.core.arguments import Arguments, number, objects, text
+from fsm_agent.debug.core.breakpoints import Hit
+from fsm_agent.debug.core.commands import ContinueTurn, InterruptTurn, PauseTurn, StepInto, StepMove, StepOver
+from fsm_agent.debug.core.debugger import Debugger
+from fsm_agent.debug.dap import expressions
+from fsm_agent.debug.dap.breakpoints import EXCEPTIONS, EditorBreakpoint, place, shown
+from fsm_agent.debug.dap.console import COMMANDS, command
+from fsm_agent.debug.dap.context import EditorContext
+from fsm_agent.debug.dap.table_map import same_file
+from fsm_agent.debug.dap.threads import TurnThread, frame_of, stop_of
+from fsm_agent.debug.dap.variables import scopes_of
+from fsm_agent.errors import ConfigError
+
+_WORD = re.compile(r":?[\w.\[\]-]*$")
+
+
+# Breakpoints
+
+
+def set_breakpoints(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
+    source = arguments.get("source")
+    if not isinstance(source, dict):
+        raise ConfigError("breakpoints need a source", source, "a file")
+    path = context.client.path(source)
+    return _set(context, context.breakpoints.set_source(path, objects(arguments, "breakpoints"), context.client))
+
+
+def set_functions(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
+    return _set(context, context.breakpoints.set_functions(objects(arguments, "breakpoints")))
+
+
+def set_filters(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
+    names = arguments.get("filters") or []
+    if not isinstance(names, list):
+        raise ConfigError("filters are no list", names, ", ".join(one.name for one in EXCEPTIONS))
+    wanted: list[tuple[str, Arguments]] = [(str(name), {}) for name in names]
+    wanted += [(str(one.get("filterId")), one) for one in objects(arguments, "filterOptions")]
+    return _set(context, context.breakpoints.set_filters(wanted))
+
+
+def _set(context: EditorContext, breakpoints: list[EditorBreakpoint]) -> dict[str, Any]:
+    for thread in context.threads:
+        context.arm(thread)
+    return {"breakpoints": [shown(point, context.client, context.breakpoints.map) for point in breakpoints]}
+
+
+def breakpoint_locations(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
+    """Where in these lines a breakpoint may be: also each rung of a decision list by its column."""
+    path = context.client.path(arguments.get("source") or {})
+    first = context.client.our_line(number(arguments, "line"))
+    last = context.client.our_line(number(arguments, "endLine", arguments.get("line")))
+    found: list[dict[str, int]] = []
+    if same_file(path, context.breakpoints.map.path):
+        found = [place(spot, context.client) for spot in context.breakpoints.map.between(first, last)]
+    for where in context.breakpoints.states.values():
+        if same_file(path, where.path) and first <= where.line <= last:
+            found.append({"line": context.client.line(where.line)})
+    return {"breakpoints": found}
+
+
+# Threads and frames
+
+
+def threads(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
+    return {"threads": [{"id": thread.id, "name": thread.name} for thread in context.threads]}
+
+
+def stack_trace(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
+    thread = _thread(context, arguments)
+    thread.stand()
+    return context.frames.stack(thread, context.client, number(arguments, "startFrame", 0), number(arguments, "levels", 0))
+
+
+def scopes(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
+    thread, at = _frame(context, arguments)
+    thread.stand()
+    return {"scopes": scopes_of(thread, at, context.references)}
+
+
+def variables(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
+    start, count = number(arguments, "start", 0), number(arguments, "count", 0)
+    return {"variables": context.references.children(arguments.get("variablesReference"), arguments.get("filter"), start, count)}
+
+
+def exception_info(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
+    thread = _thread(context, arguments)
+    thread.stand()
+    stop = thread.stop
+    if stop is None or not stop.of:
+        raise ConfigError("the turn does not stand at an exception", thread.name)
+    about = next(one for one in EXCEPTIONS if one.name == stop.of)
+    snapshot = thread.debugger.record.snapshot(thread.at)
+    said = snapshot.get("error") or (snapshot.get("failure") or {}).get("message") or stop.description
+    return {
+        "exceptionId": stop.text or about.name,
+        "description": f"{about.label}: {about.about}",
+        "breakMode": "always",
+        "details": {"message": str(said), "typeName": about.name},
+    }
+
+
+def loaded_sources(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
+    paths = dict.fromkeys([context.breakpoints.map.path, *(where.path for where in context.breakpoints.states.values())])
+    return {"sources": [context.client.source(path) for path in paths]}
+
+
+# Expressions
+
+
+def evaluate(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
+    """A value, a condition, or in the console a command."""
+    said, purpose = text(arguments, "expression"), arguments.get("context")
+    thread, at = _frame(context, arguments)
+    if purpose == "repl" and said.lstrip().startswith(":"):
+        return {"result": command(context, thread, at, said), "variablesReference": 0}
+    where, value = expressions.evaluate(thread, at, said)
+    made = context.references.said(value, where, name=str(where.path[-1]) if where.path else "", whole=purpose == "clipboard")
+    return {"result": made.pop("value"), **made}
+
+
+def completions(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
+    """Names that go on what stands before the column."""
+    line = text(arguments, "text")
+    line = line.splitlines()[max(0, number(arguments, "line", 1) - context.client.first_line)] if line else line
+    before = line[: max(0, context.client.our_column(number(arguments, "column")) - 1)]
+    found = _WORD.search(before)
+    word = found[0] if found is not None else ""
+    if word.startswith(":"):
+        start, names, kind = found.start() if found else 0, [f":{name}" for name in COMMANDS], "function"
+    else:
+        thread, at = _frame(context, arguments)
+        start, kind = len(before) - len(word.rpartition(".")[2]), "value"
+        names = expressions.names_after(thread, at, word)
+    typed = before[start:]
+    return {
+        "targets": [
+            {"label": name, "type": kind, "start": start, "length": len(typed)}
+            for name in names
+            if name.lower().startswith(typed.lower())
+        ]
+    }
+
+
+def _frame(context: EditorContext, arguments: Arguments) -> tuple[TurnThread, int]:
+    """The turn and the position that a frame is; without one, where the editor is."""
+    if arguments.get("frameId") is None:
+        thread = context.focus if context.focus is not None and not context.focus.over else next(iter(context.threads), None)
+        if thread is None:
+            raise ConfigError("there is no turn yet")
+        return thread, thread.at
+    of, at = frame_of(arguments["frameId"])
+    thread = context.threads.get(of)
+    if at > thread.debugger.record.count:
+        raise ConfigError("no such frame", arguments["frameId"], "one of the stack trace")
+    return thread, at
+
+
+# Moving
+
+
+LIVE = ("running", "paused", "waiting")
+"""Phases of an engine that can be told to do something."""
+
+
+def step_back(context: EditorContext, arguments: Arguments) -> None:
+    """Look at the position before."""
+    thread = _behind(context, arguments)
+    thread.debugger.cursor.back()
+    context.later(lambda: context.looks(thread))
+
+
+def reverse_continue(context: EditorContext, arguments: Arguments) -> None:
+    """Look at the last position before this one at which a breakpoint stops, or at the start."""
+    thread = _behind(context, arguments)
+    _, hits = thread.debugger.cursor.back_to(thread.debugger.breakpoints)
+    context.later(lambda: context.looks(thread, hits))
+
+
+def pause(context: EditorContext, arguments: Arguments) -> None:
+    """Stop a turn before its next request or move."""
+    thread = _thread(context, arguments)
+    if thread.stop is not None:
+        return
+    if thread.debugger.status.phase in ("waiting", "idle", "ended"):
+        context.later(lambda: context.stands(thread))
+    else:
+        thread.debugger.order(PauseTurn())
+
+
+def restart_frame(context: EditorContext, arguments: Arguments) -> None:
+    """Go on from the position of a frame, as another turn."""
+    of, at = frame_of(arguments.get("frameId"))
+    context.branch(context.threads.get(of), at, {}, "started again", again=True)
+
+
+def set_variable(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
+    """Change a value at the position that is looked at: the turn that has it is another one, which is forked there."""
+    where, value = context.references.get(arguments.get("variablesReference"))
+    name, said = text(arguments, "name"), text(arguments, "value")
+    key: str | int = int(name[1:-1]) if not hasattr(value, "keys") and name[1:-1].isdecimal() else name
+    thread = context.threads.get(where.thread)
+    edit, new = expressions.edit_of(thread.debugger, where.to(key), said)
+    context.branch(thread, where.at, edit, f"{name} set to {said[:80]}")
+    return context.references.said(new, where.to(key), name=name)
+
+
+def terminate(context: EditorContext, arguments: Arguments) -> None:
+    """Interrupt every turn, as its user would; the second time, end without waiting for them."""
+    live = [thread for thread in context.threads if thread.debugger.status.phase in LIVE]
+    if context.ending or not live:
+        context.later(context.terminated)
+    context.ending = True
+    for thread in live:
+        _interrupt(context, thread)
+
+
+def terminate_threads(context: EditorContext, arguments: Arguments) -> None:
+    """Interrupt these turns."""
+    for wanted in arguments.get("threadIds") or []:
+        thread = context.threads.get(wanted)
+        if thread.debugger.status.phase in LIVE:
+            _interrupt(context, thread)
+        else:
+            context.later(lambda thread=thread: context.finish(thread))  # type: ignore[misc]  # bound at once
+
+
+def _interrupt(context: EditorContext, thread: TurnThread) -> None:
+    context.running(thread)
+    thread.debugger.cursor.to(thread.debugger.record.count)
+    thread.debugger.order(InterruptTurn())
+
+
+Onward = ContinueTurn | StepOver | StepInto | StepMove
+
+
+def _go(context: EditorContext, arguments: Arguments, command: Onward) -> dict[str, Any] | None:
+    """Let a turn run; look further on in what is recorded, where the person looks back."""
+    thread = _thread(context, arguments)
+    thread.stand()
+    phase, on = thread.debugger.status.phase, isinstance(command, ContinueTurn)
+    if thread.looking_back:
+        context.later(lambda: context.looks(thread, _forward(thread.debugger, command)))
+    elif phase == "ended" and on:
+        context.later(lambda: context.finish(thread))
+    elif phase == "ended":
+        why = "the turn has ended; look back, or go on from another frame with restart frame"
+        raise ConfigError(why, command.name)
+    elif phase == "waiting":
+        raise ConfigError(stop_of(thread, context.breakpoints).description, command.name)
+    else:
+        before = thread.stop
+        context.running(thread)
+        try:
+            thread.debugger.order(command)
+        except ConfigError:
+            thread.stop = before
+            raise
+    return {"allThreadsContinued": False} if on else None
+
+
+def _forward(debugger: Debugger, command: Onward) -> list[Hit]:
+    """Move the cursor through what is recorded; the breakpoints that were met there."""
+    cursor, record = debugger.cursor, debugger.record
+    match command:
+        case ContinueTurn():
+            found = cursor.forward_to(debugger.breakpoints)
+            if found is not None:
+                return found[1]
+            cursor.to(record.count)
+        case StepOver():
+            path, over = record.path(), debugger.subject.over
+            there = range(cursor.at + 1, len(path))
+            found_at = (at for at in there if (path[at] == over if over is not None else path[at] != path[cursor.at]))
+            cursor.to(next(found_at, len(path) - 1))
+        case StepInto() | StepMove():
+            cursor.forward()
+        case _:
+            assert_never(command)
+    return []
+
+
+def _thread(context: EditorContext, arguments: Arguments) -> TurnThread:
+    return context.threads.get(arguments.get("threadId"))
+
+
+def _behind(context: EditorContext, arguments: Arguments) -> TurnThread:
+    thread = _thread(context, arguments)
+    thread.stand()
+    if thread.at == 0:
+        raise ConfigError("this is the start of the turn", thread.name, "forward")
+    return thread
+
+
+Answer = Callable[[EditorContext, Arguments], dict[str, Any] | None]
+REQUESTS: Mapping[str, Answer] = {
+    "setBreakpoints": set_breakpoints, "setFunctionBreakpoints": set_functions, "setExceptionBreakpoints": set_filters,
+    "breakpointLocations": breakpoint_locations, "threads": threads, "stackTrace": stack_trace, "scopes": scopes,
+    "variables": variables, "exceptionInfo": exception_info, "loadedSources": loaded_sources, "evaluate": evaluate,
+    "completions": completions, "continue": partial(_go, command=ContinueTurn()), "next": partial(_go, command=StepOver()),
+    "stepIn": partial(_go, command=StepInto()), "stepOut": partial(_go, command=StepMove()), "stepBack": step_back,
+    "reverseContinue": reverse_continue, "pause": pause, "restartFrame": restart_frame, "setVariable": set_variable,
+    "terminate": terminate, "terminateThreads": terminate_threads,
+}  # fmt: skip
+"""*Step into* is one request and its reply, *next* goes to the next time that the model is asked, *step out* to the end of the
+state, which is the next move."""

@@ -1,0 +1,255 @@
+"""Turns as threads of an editor: where each stands and why, what the editor was told of it, where a person looks; and the stack
+of each: the move that was made last, in the table, the state it led to, and the moves before.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, assert_never
+
+from fsm_agent.debug.core.debugger import Debugger
+from fsm_agent.debug.core.engines import LocalEngine
+from fsm_agent.debug.core.events import Event, Status
+from fsm_agent.debug.dap.breakpoints import EditorBreakpoints, place
+from fsm_agent.debug.dap.protocol import Client
+from fsm_agent.debug.dap.table_map import StateSource, TableMap
+from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.journal import Step
+from fsm_agent.fsm.table import Table
+
+StopReason = Literal["step", "breakpoint", "exception", "pause", "entry", "function breakpoint", "restart"]
+NAME = 60
+"""Characters of a thread's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why a turn stands still, as the editor is told. ``of``: the filter, for an exception; ``hits``: the editor's
+    breakpoints."""
+
+    reason: StopReason
+    description: str
+    text: str = ""
+    hits: tuple[int, ...] = ()
+    of: str = ""
+    in_state: bool = False
+
+
+@dataclass(slots=True)
+class TurnThread:
+    """One turn. ``stop`` is what the editor was told last, ``None`` while it runs for it; ``over``: it was told that the thread
+    has ended. ``asked``: numbers of what waits for a person and was told."""
+
+    id: int
+    debugger: Debugger
+    name: str
+    stop: Stop | None = None
+    over: bool = False
+    asked: frozenset[int] = frozenset()
+    in_doubt: str = ""
+    unlisten: Callable[[], None] = lambda: None
+
+    @property
+    def at(self) -> int:
+        return self.debugger.cursor.at
+
+    @property
+    def looking_back(self) -> bool:
+        """Does the person look at something else than where the engine is?"""
+        return not self.debugger.cursor.following
+
+    @property
+    def inside(self) -> bool:
+        """Has the state that is looked at done something already? Else its move is what is looked at."""
+        if self.stop is not None and self.stop.in_state:
+            return not self.looking_back
+        return not self.looking_back and self.debugger.status.phase != "ended" and bool(self.debugger.visit(self.at))
+
+    def stand(self) -> None:
+        """Raises ``ConfigError`` while the turn runs."""
+        if self.stop is None:
+            raise ConfigError("the turn is running", self.name, "pause it first")
+
+
+Hear = Callable[[TurnThread, Event], None]
+"""Called on the thread where it happened; must not block."""
+
+
+@dataclass(slots=True)
+class TurnThreads:
+    """Those of one session. ``hear`` is told of everything that happens in them."""
+
+    hear: Hear
+    _all: dict[int, TurnThread] = field(default_factory=dict)
+    _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def __iter__(self) -> Iterator[TurnThread]:
+        return iter([thread for thread in self._all.values() if not thread.over])
+
+    def open(self, debugger: Debugger) -> TurnThread:
+        """A new thread."""
+        thread = TurnThread(next(self._numbers), debugger, _name(debugger))
+        self._all[thread.id] = thread
+        thread.unlisten = debugger.listen(lambda event: self.hear(thread, event))
+        return thread
+
+    def of_turn(self, turn_id: str) -> TurnThread | None:
+        return next((thread for thread in self if thread.debugger.id == turn_id), None)
+
+    def get(self, number: Any) -> TurnThread:
+        """A thread by its number. Raises ``ConfigError``."""
+        thread = self._all.get(number) if isinstance(number, int) else None
+        if thread is None or thread.over:
+            raise ConfigError("no such thread", number, ", ".join(str(one.id) for one in self) or "none")
+        return thread
+
+
+def stop_of(thread: TurnThread, breakpoints: EditorBreakpoints) -> Stop:
+    """Why the engine of a turn stands still."""
+    status = thread.debugger.status
+    match status.phase:
+        case "ended":
+            info = thread.debugger.record.info
+            return Stop("pause", f"The turn has ended: {info.exit}", f"{info.outcome}: {info.exit}")
+        case "idle":
+            return Stop("pause", "No process runs this turn; :resume goes on with it", "unfinished")
+        case "waiting":
+            return _waiting(status.held)
+        case "paused" | "running":
+            return _paused(thread, status, breakpoints)
+        case _:
+            assert_never(status.phase)
+
+
+def _paused(thread: TurnThread, status: Status, breakpoints: EditorBreakpoints) -> Stop:
+    if thread.in_doubt:
+        call, thread.in_doubt = thread.in_doubt, ""
+        return Stop("exception", "Nobody can say whether the tool took effect", call, of="unknown")
+    match status.reason:
+        case "breakpoint":
+            return _met(thread, status, breakpoints)
+        case "entry" | "step" | "pause":
+            return Stop(status.reason, status.text or f"Before the first request of {status.state}")
+        case "":  # it has gone on since
+            return Stop("pause", status.text or f"Before the first request of {status.state}")
+        case _:
+            assert_never(status.reason)
+
+
+def _met(thread: TurnThread, status: Status, breakpoints: EditorBreakpoints) -> Stop:
+    hit = breakpoints.of(status.breakpoints)
+    numbers = tuple(point.id for point in hit)
+    kinds = {point.kind for point in hit}
+    if "source" in kinds or not kinds:
+        in_state = any(point.in_state is not None for point in hit) and not any(point.spot is not None for point in hit)
+        return Stop("breakpoint", status.text, hits=numbers, in_state=in_state)
+    if "function" in kinds:
+        return Stop("function breakpoint", status.text, hits=numbers)
+    names = [point.name for point in hit]
+    exit_reason = next((step.exit for step in thread.debugger.record.steps(status.seq, status.seq)), None)
+    return Stop("exception", status.text, exit_reason or status.state, numbers, names[0])
+
+
+def _waiting(held: tuple[Mapping[str, Any], ...]) -> Stop:
+    first = held[0]
+    if first["kind"] == "approval":
+        return Stop("exception", f"{first['name']} needs approval: type :approve or :deny", first["name"], of="approval")
+    return Stop("pause", f"{first['kind']} {first['name']} is held back: type :answer or :let", first["name"])
+
+
+def in_doubt(debugger: Debugger, event: Event) -> str:
+    """The tool whose effect nobody knows, when this event is its reply; empty otherwise."""
+    if event.kind != "exchanged" or "RunTool" not in event.data.get("kinds", ()) or not isinstance(debugger.engine, LocalEngine):
+        return ""
+    return unknown([one for one in debugger.engine.controller.visit() if one["ordinal"] == event.data["ordinal"]])
+
+
+def unknown(visit: Sequence[Mapping[str, Any]]) -> str:
+    """The tools of a visit of whose effect nobody knows."""
+    calls = [one for one in visit if one["kind"] == "RunTool"]
+    return ", ".join(one["name"] for one in calls if (one["reply"] or {}).get("status") == "unknown")
+
+
+def _name(debugger: Debugger) -> str:
+    info = debugger.record.info
+    asked = " ".join(info.asked.split())
+    asked = asked if len(asked) <= NAME else f"{asked[: NAME - 1]}…"
+    forked = f" · fork at {info.forked_at}" if info.forked_at is not None else ""
+    return f"{asked}{forked} · {info.id}"
+
+
+Frame = tuple[Literal["move", "state"], int]
+"""A frame: the move to a position, or the state at it."""
+_POSITIONS = 20
+"""Bits of a frame's number that are its position."""
+
+
+class StackFrames:
+    """Where the frames of every turn are in the sources."""
+
+    def __init__(self, table: Table, map: TableMap, states: Mapping[str, StateSource]) -> None:
+        self._rungs = {row.id: row.rung for row in table.rows}
+        self._map, self._states = map, states
+
+    def stack(self, thread: TurnThread, client: Client, start: int = 0, levels: int = 0) -> dict[str, Any]:
+        """The body of ``stackTrace``; ``levels`` 0 are all."""
+        at = thread.at
+        total = at + 2 if at else 1
+        last = total if not levels else min(total, start + levels)
+        inside = thread.inside
+        frames_at = [_frame_at(at, number, inside) for number in range(start, last)]
+        positions = [position for _, position in frames_at]
+        steps = {step.seq: step for step in self._steps(thread, positions)}
+        frames = [self._frame(thread, frame, steps, client, frame[1] < at) for frame in frames_at]
+        return {"stackFrames": frames, "totalFrames": total}
+
+    def _steps(self, thread: TurnThread, positions: list[int]) -> list[Step]:
+        newest = max(positions, default=0)
+        return thread.debugger.record.steps(max(1, min(positions)), newest) if newest else []
+
+    def _frame(self, thread: TurnThread, frame: Frame, steps: Mapping[int, Step], client: Client, past: bool) -> dict[str, Any]:
+        kind, at = frame
+        made: dict[str, Any] = {"id": frame_id(thread.id, frame), "line": 0, "column": 0}
+        if kind == "state":
+            state = steps[at].dest if at else thread.debugger.record.path()[0]
+            made["name"] = state
+            if (where := self._states.get(state)) is not None:
+                made |= {"source": client.source(where.path), "line": client.line(where.line), "column": client.column(1)}
+            return made
+        step = steps[at]
+        rung = self._rungs.get(step.row, "")
+        made["name"] = f"{at}: {step.source} –{step.event}→ {step.dest}" + (f" · {rung}" if rung and rung[0] not in "→⇥" else "")
+        if step.exit:
+            made["name"] += f" · {step.exit}"
+        if (spot := self._map.rows.get(step.row)) is not None:
+            made |= {"source": client.source(self._map.path)} | place(spot, client)
+        return made | ({"presentationHint": "subtle"} if past else {})
+
+    def where(self, row: str, client: Client) -> dict[str, Any]:
+        """Source, line and column of a row, for output; empty for a row of another table."""
+        spot = self._map.rows.get(row)
+        if spot is None:
+            return {}
+        return {"source": client.source(self._map.path), "line": client.line(spot.line), "column": client.column(spot.column)}
+
+
+def _frame_at(at: int, number: int, inside: bool) -> Frame:
+    if number <= (1 if at else 0):
+        return ("state", at) if at == 0 or (number == 0) == inside else ("move", at)
+    position = at + 1 - number
+    return ("move", position) if position else ("state", 0)
+
+
+def frame_id(thread: int, frame: Frame) -> int:
+    """One number for a turn, a position and which of its two frames."""
+    kind, at = frame
+    return (thread << (_POSITIONS + 1)) | (at << 1) | (kind == "state")
+
+
+def frame_of(number: Any) -> tuple[int, int]:
+    """(thread, position) of a frame's number. Raises ``ConfigError``."""
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1 << (_POSITIONS + 1):
+        raise ConfigError("no such frame", number, "one of the stack trace")
+    return number >> (_POSITIONS + 1), (number >> 1) & ((1 << _POSITIONS) - 1)

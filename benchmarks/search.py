@@ -22,8 +22,8 @@ from pathlib import Path
 
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.sessions.store import Database
-from fsm_agent.sessions.store.indexing import BESIDE, catch_up, index_batch
-from fsm_agent.sessions.store.search import Among, search
+from fsm_agent.sessions.store.search.indexing import BESIDE, catch_up, index_batch
+from fsm_agent.sessions.store.search.messages import Among, search
 
 WORDS, CHARACTERS, A_SESSION = 50_000, 3_000, 50
 LATIN = [f"{'bcdfghklmnprstvz'[n % 16]}{'aeiou'[n // 16 % 5]}{n}" for n in range(WORDS)]

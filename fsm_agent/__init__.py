@@ -13,22 +13,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fsm_agent.agent import Agent
     from fsm_agent.conversation.result import TurnResult
+    from fsm_agent.fsm.base_turn import BaseTurn
     from fsm_agent.fsm.runner import Step
     from fsm_agent.sessions.turn import Turn
     from fsm_agent.settings.model import Settings
     from fsm_agent.tools import tool
+    from fsm_agent.workflow import Workflow, WorkflowResult
 
 _HOMES = {
     "Agent": "fsm_agent.agent",
+    "BaseTurn": "fsm_agent.fsm.base_turn",
     "Settings": "fsm_agent.settings.model",
     "Step": "fsm_agent.fsm.runner",
     "Turn": "fsm_agent.sessions.turn",
     "TurnResult": "fsm_agent.conversation.result",
+    "Workflow": "fsm_agent.workflow",
+    "WorkflowResult": "fsm_agent.workflow",
     "tool": "fsm_agent.tools",
 }
 
 __version__ = "0.1.0"
-__all__ = ["Agent", "Settings", "Step", "Turn", "TurnResult", "__version__", "tool"]
+__all__ = [
+    "Agent", "BaseTurn", "Settings", "Step", "Turn", "TurnResult", "Workflow", "WorkflowResult", "__version__", "tool",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

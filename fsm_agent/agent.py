@@ -11,7 +11,19 @@ from typing import Any
 from fsm_agent.composition.agent_factory import Given, composed
 from fsm_agent.composition.child_factory import Inherited
 from fsm_agent.composition.effect_handler import Performer
-from fsm_agent.composition.turn_wiring import COUNTERS, DIGEST, MACHINE, STATES, TurnState, continued, joined, reopened, result_of
+from fsm_agent.composition.turn_wiring import (
+    COUNTERS,
+    DIGEST,
+    KIND,
+    MACHINE,
+    STATES,
+    TurnState,
+    continued,
+    ending_of,
+    joined,
+    reopened,
+    result_of,
+)
 from fsm_agent.conversation.effects import CloseTurn, Compacted, OpenTurn
 from fsm_agent.conversation.messages import Message, messages_from
 from fsm_agent.conversation.result import TurnResult
@@ -30,13 +42,14 @@ from fsm_agent.runtime.ports import Clock, ModelPort
 from fsm_agent.sessions.remote_commands import controls_of
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.session_lease import Tenancy
-from fsm_agent.sessions.store import Begun, Recording, Store, TurnLog, store_for
-from fsm_agent.sessions.store.edits import edited
-from fsm_agent.sessions.store.find import find_turn
-from fsm_agent.sessions.store.positions import Position, forked, position_of, take_over
-from fsm_agent.sessions.store.read import Turns
+from fsm_agent.sessions.store import Begun, ConversationLog, ConversationRecording, NewTurn, Store, store_for
+from fsm_agent.sessions.store.journal.read import Turns
+from fsm_agent.sessions.store.names import find_turn
+from fsm_agent.sessions.store.rewind.edits import edited
+from fsm_agent.sessions.store.rewind.positions import Position, forked, position_of, take_over
+from fsm_agent.sessions.store.rewind.undo import Undone, undo
+from fsm_agent.sessions.store.rows import asked_words
 from fsm_agent.sessions.store.titles import name_after, rename
-from fsm_agent.sessions.store.undo import Undone, undo
 from fsm_agent.sessions.turn import Turn
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.clock import SystemClock
@@ -47,7 +60,8 @@ from fsm_agent.toolsets.agent import Background
 from fsm_agent.toolsets.agent.family import children_of
 
 DEFAULT_TOOLSETS = ("core", "memory", "skills", "todo", "sessions")
-"""What works everywhere. ``delegate`` costs the requests of other turns, ``clarify`` needs a person: those are asked for."""
+"""What works everywhere. ``delegate`` costs the requests of other turns, ``clarify`` needs a person: those
+are asked for."""
 MAX_MESSAGE = 8_000_000
 """Characters of one user message; more is refused, not cut."""
 
@@ -55,15 +69,17 @@ MAX_MESSAGE = 8_000_000
 class Agent:
     """An agent: a model, tools, settings, and a session that goes on from turn to turn.
 
-    ``model``: ``"<provider>:<model>"``, a ``ModelPort`` (a scripted one for instance), or ``None`` to take what is there:
-    ``FSM_AGENT_MODEL``, a key in the environment, a local server, else the offline demo. ``api_key``: a string, a list, or
-    an object with ``get()`` and ``refresh()``. ``tools``: decorated or plain functions. ``toolsets``: names of built-in
-    groups (``fsm_agent.toolsets``, ``fsm_agent.toolsets.agent``), ``[]`` for none. ``fallbacks``: dicts with the keys model (or a
-    port), base_url, api_key, api_mode, context_window. ``callbacks``: see ``fsm_agent.runtime.callbacks``. ``clock``:
-    every wait and time limit goes through it. ``budget``: iterations shared with other agents. ``auxiliary``: smaller models
-    for summaries, a dict like those of ``fallbacks`` or a list of them; the main model is used when they fail. ``memory``: an
-    external memory besides the files in the home directory. ``mcp``: MCP servers by name instead of those in ``config.toml``, see
-    ``fsm_agent.toolsets.mcp``. ``source``: what its new sessions are begun by, in lists and insights.
+    ``model``: ``"<provider>:<model>"``, a ``ModelPort`` (a scripted one for instance), or ``None`` to take
+    what is there: ``FSM_AGENT_MODEL``, a key in the environment, a local server, else the offline demo.
+    ``api_key``: a string, a list, or an object with ``get()`` and ``refresh()``. ``tools``: decorated or
+    plain functions. ``toolsets``: names of built-in groups (``fsm_agent.toolsets``,
+    ``fsm_agent.toolsets.agent``), ``[]`` for none. ``fallbacks``: dicts with the keys model (or a port),
+    base_url, api_key, api_mode, context_window. ``callbacks``: see ``fsm_agent.runtime.callbacks``.
+    ``clock``: every wait and time limit goes through it. ``budget``: iterations shared with other agents.
+    ``auxiliary``: smaller models for summaries, a dict like those of ``fallbacks`` or a list of them; the
+    main model is used when they fail. ``memory``: an external memory besides the files in the home directory.
+    ``mcp``: MCP servers by name instead of those in ``config.toml``, see ``fsm_agent.toolsets.mcp``.
+    ``source``: what its new sessions are begun by, in lists and insights.
 
     Raises ``ConfigError`` for anything that cannot be used, in one line.
     """
@@ -163,7 +179,8 @@ class Agent:
         conversation_history: Sequence[Mapping[str, Any] | Message] | None = None,
         task_id: str | None = None,
     ) -> Turn:
-        """A turn that has not moved yet. ``conversation_history`` replaces the session's rows and is never changed.
+        """A turn that has not moved yet. ``conversation_history`` replaces the session's rows and is never
+        changed.
 
         Raises ``ConfigError`` for a message that is empty, too long, or neither text nor a list of parts.
         """
@@ -172,6 +189,8 @@ class Agent:
         supplied = None if conversation_history is None else tuple(messages_from(conversation_history))
         state = self._state(session, content, task_id or str(uuid.uuid4()), supplied)
         performer, log = Performer(self._world, session), self._log(state, session)
+        parent = None if self._inherits is None else self._inherits.order.parent_turn
+        new = NewTurn(asked_words(content), KIND.table.name, DIGEST, self.settings.model_dump(mode="json"), parent)
 
         def moved(successor: Session) -> None:
             state.move_to(successor.id, successor.parent)
@@ -180,8 +199,7 @@ class Agent:
             log.followed(successor)
 
         async def enter() -> Begun:
-            parent = None if self._inherits is None else self._inherits.order.parent_turn
-            begun = await self._store.begin(session, state, log.opened, DIGEST, parent, moved)
+            begun = await self._store.begin(session, state, log.opened, new, moved)
             state.share(performer.session.wire)
             performer.prompted(*self._prompt(performer.session, system_message))
             return begun
@@ -189,18 +207,21 @@ class Agent:
         return self._turn(state, session, performer, log, enter)
 
     def resume(self, session_or_turn_id: str) -> Turn:
-        """An unfinished turn, where it was when its process ended: by its id or its beginning, or by the id, beginning or title
-        of its session. Calls of tools that were running then are not repeated unless they are pure or idempotent; the
-        model is told. Raises ``ConfigError`` when there is nothing to resume, ``SessionBusy`` while another process runs it."""
-        info = find_turn(self._store, session_or_turn_id)
+        """An unfinished turn, where it was when its process ended: by its id or its beginning, or by the id,
+        beginning or title of its session. Calls of tools that were running then are not repeated unless they
+        are pure or idempotent; the model is told. Raises ``ConfigError`` when there is nothing to resume,
+        ``SessionBusy`` while another process runs it."""
+        info = find_turn(self._store, session_or_turn_id).moved_by(KIND.table.name)
         self._store.refuse_if_run(info)
         position, session = position_of(self._store, info.id), self._store.session(info.session)
         session.release(session.acquire(info.id))  # refused at once, not at the first move
         return self._continued(position, session, lambda: take_over(self._store, position, session))
 
     def fork(self, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> Turn:
-        """A new turn, in a session of its own, that begins where ``turn_id`` was after ``at`` moves, with the changes of ``edit``
-        (``fsm_agent.sessions.store.edits.edited`` says which). The old turn stays as it is. Raises ``ConfigError``."""
+        """A new turn, in a session of its own, that begins where ``turn_id`` was after ``at`` moves, with the
+        changes of ``edit`` (``fsm_agent.sessions.store.rewind.edits.edited`` says which). The old turn stays as it
+        is. Raises ``ConfigError``."""
+        self.journal.info(turn_id).moved_by(KIND.table.name)
         position = edited(position_of(self._store, turn_id, at), edit or {}, COUNTERS)
         session = self._store.session(_session_id())
         write = forked(self._store, position, session, _turn_id(session), DIGEST)
@@ -231,8 +252,8 @@ class Agent:
         steps = self.journal.steps(position.turn.id, 1, state.seq) if state.seq else []
         return self._turn(state, session, performer, log, reenter, steps)
 
-    def _log(self, state: TurnState, session: Session, recording: Recording | None = None) -> TurnLog:
-        return TurnLog(self._store.database, session, state, recording, tell=self._status)
+    def _log(self, state: TurnState, session: Session, recording: ConversationRecording | None = None) -> ConversationLog:
+        return ConversationLog(self._store.database, session, state, recording, tell=self._status)
 
     def _status(self, text: str) -> None:
         self._world.callbacks.emit("status", text)
@@ -242,26 +263,20 @@ class Agent:
         state: TurnState,
         session: Session,
         performer: Performer,
-        log: TurnLog,
+        log: ConversationLog,
         enter: Callable[[], Awaitable[Begun]],
         steps: Sequence[Step] = (),
     ) -> Turn:
-        gate = Gate(state, self.signals, controls_of(self._store.database))
+        gate = Gate(state, KIND, self.signals, controls_of(self._store.database))
         runner = Runner(state, MACHINE, STATES, performer.through(gate), log, self._moved(state))
-        tenancy = Tenancy(
-            self._store,
-            state.turn_id,
-            log,
-            enter,
-            lambda done: self._ended(state, done, session),
-            self._status,
-            self.settings.store,
-        )
+        ending = ending_of(self._store, state.turn_id, lambda done: self._ended(state, done, session), self.settings.store)
+        tenancy = Tenancy(self._store, state.turn_id, log, enter, ending, self._status)
         return Turn(state, runner, session, tenancy, gate, steps)
 
     async def acompact(self, focus: str = "") -> dict[str, Any] | None:
-        """Make the session shorter now; ``focus`` is what its summary should be about. The figures of the compaction, or
-        ``None`` when nothing could be made shorter. What spoke against automatic compactions is forgotten."""
+        """Make the session shorter now; ``focus`` is what its summary should be about. The figures of the
+        compaction, or ``None`` when nothing could be made shorter. What spoke against automatic compactions
+        is forgotten."""
         session = self._session()
         holder = _turn_id(session)
         claim = session.acquire(holder)
@@ -298,9 +313,9 @@ class Agent:
         return LOOP.run(self.acompact(focus))
 
     async def aundo(self, turns: int = 1) -> Undone:
-        """Take back the session's last turns, one that was left unfinished among them: the transcript is what it was before,
-        and nothing is deleted. What tools did stays done. Raises ``ConfigError`` when there are not so many, ``SessionBusy``
-        while a turn is running."""
+        """Take back the session's last turns, one that was left unfinished among them: the transcript is what
+        it was before, and nothing is deleted. What tools did stays done. Raises ``ConfigError`` when there
+        are not so many, ``SessionBusy`` while a turn is running."""
         undone = await undo(self._store, self._session().id, turns)
         self.session_id = undone.session
         return undone
@@ -311,13 +326,13 @@ class Agent:
 
     @property
     def title(self) -> str:
-        """What the session is called: the first words of its first message, until it is given another title. Empty before
-        its first turn."""
+        """What the session is called: the first words of its first message, until it is given another title.
+        Empty before its first turn."""
         return self._session().title
 
     def rename(self, title: str) -> str:
-        """Give the session a title; what it is called now. Raises ``ConfigError`` for one that another session has, and before
-        the session's first turn."""
+        """Give the session a title; what it is called now. Raises ``ConfigError`` for one that another
+        session has, and before the session's first turn."""
         return rename(self._store, self._session().id, title)
 
     @property
@@ -327,8 +342,9 @@ class Agent:
 
     @property
     def context_used(self) -> float:
-        """How full the window of the model is with this session, from 0 on; 0 when the window is not known. A host that
-        keeps sessions open calls ``compact`` between turns from ``settings.compression.host_threshold`` on."""
+        """How full the window of the model is with this session, from 0 on; 0 when the window is not known. A
+        host that keeps sessions open calls ``compact`` between turns from
+        ``settings.compression.host_threshold`` on."""
         window = self._world.backends.runtime().window
         return self._session().meter.tokens / window if window else 0.0
 
@@ -370,20 +386,21 @@ class Agent:
         self.signals.interrupt(message)
 
     def steer(self, text: str) -> None:
-        """Tell the running turn something without stopping it: the model reads it with the next tool result."""
+        """Tell the running turn something without stopping it: the model reads it with the next tool
+        result."""
         self.signals.steer(text)
 
     @property
     def background(self) -> Background:
-        """The tasks that the model gave to the background: which are at work, and waiting until they have ended. Raises
-        ``ConfigError`` for a child, which has none."""
+        """The tasks that the model gave to the background: which are at work, and waiting until they have
+        ended. Raises ``ConfigError`` for a child, which has none."""
         if self._world.background is None:
             raise ConfigError("a child has no tasks in the background", self.session_id, "the agent that a person talks to")
         return self._world.background
 
     async def aclose(self) -> None:
-        """Stop tasks in the background where they are, to be taken up by the session's next turn; store what an external memory
-        was not told yet; close the connections and programs of this agent."""
+        """Stop tasks in the background where they are, to be taken up by the session's next turn; store what
+        an external memory was not told yet; close the connections and programs of this agent."""
         if self._world.background is not None:
             await self._world.background.aclose()
         await self._world.recall.aclose()

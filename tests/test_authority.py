@@ -21,10 +21,10 @@ from fsm_agent.cli import main
 from fsm_agent.debug import Workshop
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Database, Store
-from fsm_agent.sessions.store.export import export_session
-from fsm_agent.sessions.store.importing import import_lines
-from fsm_agent.sessions.store.read import Turns
+from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.schema import VERSIONS
+from fsm_agent.sessions.store.transfer.export import export_session
+from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, repeat, text, tools
 from tests.store_homes import left_unfinished
 

@@ -19,9 +19,9 @@ from fsm_agent import Agent, tool
 from fsm_agent.errors import ConfigError, JournalError, SessionBusy
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.line import compacted_line, descendants, lineage
+from fsm_agent.sessions.store.lineage import compacted_line, descendants, lineage
 from fsm_agent.sessions.store.rows import changed, insert_session
-from fsm_agent.sessions.store.search import Among, search
+from fsm_agent.sessions.store.search.messages import Among, search
 from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, text, tools
 from fsm_agent.toolsets.agent.earlier import newest_result
 

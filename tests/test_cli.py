@@ -20,7 +20,7 @@ from fsm_agent.cli.live import Live
 from fsm_agent.cli.screen import clean, preview, seconds
 from fsm_agent.cli.wrapping import Wrapping
 from fsm_agent.sessions.store import store_for
-from fsm_agent.sessions.store.read import Turns
+from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.testing import ScriptedServer, call, silence, slow, status, text, tools
 from tests.waiting import PATIENCE, until
 

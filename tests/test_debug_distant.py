@@ -16,7 +16,7 @@ from fsm_agent.debug.core.distant import Distant
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.remote_commands import controls_of
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.read import Turns
+from fsm_agent.sessions.store.journal.read import Turns
 from tests.waiting import PATIENCE, until
 
 PROGRAM = """

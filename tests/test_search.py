@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.indexing import catch_up, index_batch, keep_up, pending
-from fsm_agent.sessions.store.recallable import around, by_words, recent
-from fsm_agent.sessions.store.search import SCAN, Among, search
-from fsm_agent.sessions.store.snippets import snippet_of
-from fsm_agent.sessions.store.words import fold, plain_text, query_of
+from fsm_agent.sessions.store.search.indexing import catch_up, index_batch, keep_up, pending
+from fsm_agent.sessions.store.search.messages import SCAN, Among, search
+from fsm_agent.sessions.store.search.session_recall import around, by_words, recent
+from fsm_agent.sessions.store.search.snippets import snippet_of
+from fsm_agent.sessions.store.search.text_analysis import fold, plain_text, query_of
 from fsm_agent.testing import call, text, tools
 from tests.store_homes import agent, left_unfinished, written
 from tests.waiting import until

@@ -16,9 +16,9 @@ from fsm_agent.agent import DEFAULT_TOOLSETS
 from fsm_agent.cli import main
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store import Database, Store
-from fsm_agent.sessions.store.health import health
+from fsm_agent.sessions.store.integrity import marked
+from fsm_agent.sessions.store.reports.health import health
 from fsm_agent.sessions.store.schema import VERSIONS
-from fsm_agent.sessions.store.whole import marked
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 from tests.store_homes import agent, left_unfinished
 

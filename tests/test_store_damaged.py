@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 from fsm_agent.cli import main
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store import Database, Store
-from fsm_agent.sessions.store.health import health
+from fsm_agent.sessions.store.integrity import look_through
+from fsm_agent.sessions.store.reports.health import health
 from fsm_agent.sessions.store.schema import VERSIONS
 from fsm_agent.sessions.store.sealed import LENGTH, dumps, loads, opened
-from fsm_agent.sessions.store.search import search
-from fsm_agent.sessions.store.whole import look_through
+from fsm_agent.sessions.store.search.messages import search
 from fsm_agent.testing import call, text, tools
 from tests.store_homes import agent
 
@@ -271,6 +271,7 @@ def test_a_file_without_checksums_and_mark_is_read_and_marked(home: Path) -> Non
         c.execute("PRAGMA application_id = 0")
         c.execute("PRAGMA user_version = 2")
         c.execute("ALTER TABLE turns DROP COLUMN imported")
+        c.execute("ALTER TABLE turns DROP COLUMN table_name")
         c.execute("UPDATE messages SET body = RTRIM(body, ' ' || char(9) || char(10) || char(13))")
         c.commit()
     assert health(home) is not None

@@ -14,8 +14,8 @@ import pytest
 
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store import Database, Store
-from fsm_agent.sessions.store.indexing import index_batch
-from fsm_agent.sessions.store.search import search
+from fsm_agent.sessions.store.search.indexing import index_batch
+from fsm_agent.sessions.store.search.messages import search
 from tests.store_homes import written
 
 Job = Callable[[sqlite3.Connection], Any]

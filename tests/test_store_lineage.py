@@ -17,9 +17,9 @@ from fsm_agent.cli.given import Given, agent_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Database, Store
-from fsm_agent.sessions.store.insights import insights
-from fsm_agent.sessions.store.listing import sessions
-from fsm_agent.sessions.store.undo import undo
+from fsm_agent.sessions.store.reports.insights import insights
+from fsm_agent.sessions.store.reports.listing import sessions
+from fsm_agent.sessions.store.rewind.undo import undo
 from fsm_agent.support.threads import LOOP
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 from tests.store_homes import agent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import runpy
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,6 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from examples.review_loop import main as review
 from fsm_agent.testing import FakeClock, ScriptedModel, strategies
 from fsm_agent.testing.invariants import INVARIANTS
 from fsm_agent_states.table import TURN
@@ -73,8 +73,12 @@ def test_the_tables_name_everything_there_is() -> None:
         assert anchor in headings, anchor
 
 
-def test_the_example_prints_what_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
-    assert review.main([]) == 0
+def test_the_example_prints_what_the_page_shows(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FSM_AGENT_HOME", str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["review_loop"])
+    runpy.run_path(str(PAGE.parents[1] / "examples" / "review_loop.py"), run_name="__main__")
     printed = capsys.readouterr().out.rstrip()
     console = "\n".join(block for _, block in blocks("console"))
     assert printed in console

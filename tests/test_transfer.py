@@ -10,11 +10,11 @@ import pytest
 from fsm_agent.agent import Agent
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store, store_for
-from fsm_agent.sessions.store.export import export_session, export_turn
-from fsm_agent.sessions.store.importing import Imported, import_lines
-from fsm_agent.sessions.store.lines import KINDS
-from fsm_agent.sessions.store.read import Turns
-from fsm_agent.sessions.store.trajectory import save_trajectory, session_trajectory, turn_trajectory
+from fsm_agent.sessions.store.journal.read import Turns
+from fsm_agent.sessions.store.transfer.export import export_session, export_turn
+from fsm_agent.sessions.store.transfer.importing import Imported, import_lines
+from fsm_agent.sessions.store.transfer.line_format import KINDS
+from fsm_agent.sessions.store.transfer.trajectory import save_trajectory, session_trajectory, turn_trajectory
 from fsm_agent.testing import call, text, tools
 from tests.store_homes import agent, left_unfinished
 

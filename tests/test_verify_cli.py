@@ -151,7 +151,7 @@ def test_a_table_of_the_users_own(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_states_to_watch_are_bounded_each_and_together(capsys: pytest.CaptureFixture[str]) -> None:
-    table = "examples.review_loop.table:TABLE"
+    table = "examples.review_loop:TABLE"
     code, out, _ = verify(capsys, table, "--watch", "Draft", "--watch", "Revise")
     assert code == 0
     for part in ("visits of Draft, without caps", "visits of Revise, without caps", "visits of Draft and Revise, without caps"):

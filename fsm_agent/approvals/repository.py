@@ -17,7 +17,7 @@ from typing import Literal
 from fsm_agent.approvals.rules import Pattern
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store.database import Database
-from fsm_agent.sessions.store.line import compacted_line
+from fsm_agent.sessions.store.lineage import compacted_line
 
 Verdict = Literal["allow", "deny"]
 

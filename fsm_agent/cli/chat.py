@@ -22,7 +22,7 @@ from fsm_agent.cli.sessions import store_of
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError, SessionBusy
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.read import TurnInfo
+from fsm_agent.sessions.store.journal.read import TurnInfo
 from fsm_agent.sessions.turn import Turn
 
 HELP = """Write a message and press Enter. Alt-Enter, or a backslash at the end of the line, begins a new line.

@@ -14,8 +14,8 @@ from fsm_agent.cli.sessions import store_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.probe import is_loopback
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.find import any_turn, find_turn
-from fsm_agent.sessions.store.read import Turns
+from fsm_agent.sessions.store.journal.read import Turns
+from fsm_agent.sessions.store.names import any_turn, find_turn
 from fsm_agent.sessions.turn import Turn
 
 

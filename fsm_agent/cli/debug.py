@@ -3,36 +3,35 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import webbrowser
 from dataclasses import dataclass, replace
 from importlib import import_module
+from typing import Any
 
 from fsm_agent.agent import Agent
 from fsm_agent.cli.given import Given, agent_of
 from fsm_agent.cli.table import attribute_of
 from fsm_agent.cli.verify import limits
 from fsm_agent.debug import Workshop
-from fsm_agent.debug.own.played import played
+from fsm_agent.debug.core.manual import played
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 from fsm_agent.sessions.store import store_for
 from fsm_agent.support.home import home_of
+from fsm_agent.workflow import Workflow
 
-TABLES = "tables"
-"""Folder of a home in which turns of other tables are kept, each table's in its own."""
 EDITOR_FACE = "fsm_agent.cli.debug_dap"
-"""The module that serves editors: ``serve(workshop, first, port, given) -> int``; ``port`` is ``None`` for standard input and
-output."""
+"""The module that serves editors: ``serve(workshop, first, port, given) -> int``; ``port`` is ``None`` for
+standard input and output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which turn, and through which face. ``turn`` and ``attach`` name one that there is (or the beginning of its id),
-    ``task`` is the message of a new one; none of them: the newest. A ``turn`` with a colon is ``module:name``: turns of a
-    table of the user's own, a new one unless ``attach`` names one. ``dap``: the port for editors; ``stdio``: an editor at
-    the other end."""
+    """Which turn, and through which face. ``turn`` and ``attach`` name one that there is (or the beginning of
+    its id), ``task`` is the message of a new one; none of them: the newest. A ``turn`` with a colon is
+    ``module:name``: turns of a table of the user's own, a new one unless ``attach`` names one. ``dap``: the
+    port for editors; ``stdio``: an editor at the other end."""
 
     turn: str | None = None
     attach: str | None = None
@@ -45,7 +44,8 @@ class Wanted:
 
 
 def debug(wanted: Wanted, given: Given) -> int:
-    """Serve until interrupted. Raises ``ConfigError`` for options that do not go together, or a turn that is not there."""
+    """Serve until interrupted. Raises ``ConfigError`` for options that do not go together, or a turn that is
+    not there."""
     own = wanted.turn is not None and ":" in wanted.turn
     if sum(one is not None for one in (None if own else wanted.turn, wanted.attach, wanted.task)) > 1:
         raise ConfigError("only one turn can be opened first", None, "one of TURN, --attach and --task")
@@ -82,19 +82,30 @@ def workshop_of(given: Given) -> Workshop:
 
 
 def workshop_of_table(name: str, given: Given) -> Workshop:
-    """Turns of a table of the user's own: ``name`` is ``module:name`` of a function that makes their runners, or of a ``Table``,
-    which is played by hand. They are kept in a folder of their own in the home."""
+    """Turns of a table of the user's own: ``name`` is ``module:name`` of a ``Workflow``, of a function
+    without arguments that makes one, or of a ``Table``, which is played by hand."""
     found = attribute_of(name)
+    home = home_of(given.home, os.environ)
     if isinstance(found, Table):
-        make = played(found, limits(found, given.sets) or {})
-    elif callable(found):
-        if given.sets:
-            raise ConfigError("maxima are the program's own here", given.sets[0], "no --set")
-        make = found
-    else:
-        raise ConfigError("this cannot be debugged", name, "module:name of a Table, or of a function that makes a Runner")
-    folder = home_of(given.home, os.environ) / TABLES / re.sub(r"\W", "-", name)
-    return Workshop.of_table(store_for(folder, "normal"), make)
+        return Workshop.of_workflow(played(found, limits(found, given.sets) or {}, home))
+    if given.sets:
+        raise ConfigError("maxima are the program's own here", given.sets[0], "no --set")
+    made = found if isinstance(found, Workflow) else _called(name, found)
+    return Workshop.of_workflow(made if given.home is None else made.in_home(home))
+
+
+def _called(name: str, make: Any) -> Workflow[Any]:
+    if not callable(make):
+        raise ConfigError(
+            "this cannot be debugged", name, "module:name of a Workflow, of a function that makes one, or of a Table"
+        )
+    try:
+        made = make()
+    except Exception as error:  # it is the user's, and may raise anything
+        raise ConfigError(f"no workflow could be made ({type(error).__name__}: {error})", name) from error
+    if not isinstance(made, Workflow):
+        raise ConfigError("what was named makes no workflow", type(made).__name__, "a function that returns a Workflow")
+    return made
 
 
 def _first_of_table(workshop: Workshop, wanted: Wanted) -> str:

@@ -61,8 +61,8 @@ def steps_of(source: str) -> list[Step]:
     if Path(source).exists() or Path(source).suffix:
         return files.steps_of(source)
     from fsm_agent.sessions.store import store_for
-    from fsm_agent.sessions.store.find import any_turn
-    from fsm_agent.sessions.store.read import Turns
+    from fsm_agent.sessions.store.journal.read import Turns
+    from fsm_agent.sessions.store.names import any_turn
 
     store = store_for(home_of(None, os.environ))
     turns = Turns(store.database)

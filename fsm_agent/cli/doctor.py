@@ -21,7 +21,7 @@ from fsm_agent.fsm.verify import examine
 from fsm_agent.providers.config_file import Config, config_of
 from fsm_agent.providers.probe import local_models
 from fsm_agent.providers.profiles import LOCAL_SERVERS
-from fsm_agent.sessions.store.health import health
+from fsm_agent.sessions.store.reports.health import health
 from fsm_agent.settings.model import Settings, unknown_variables
 from fsm_agent.support.clock import SystemClock
 from fsm_agent.support.home import home_of

@@ -12,7 +12,7 @@ from fsm_agent.cli.sets import nested
 from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.config_file import config_of
 from fsm_agent.sessions.store import store_for
-from fsm_agent.sessions.store.find import find_session
+from fsm_agent.sessions.store.names import find_session
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.home import home_of
 

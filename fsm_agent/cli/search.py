@@ -14,8 +14,8 @@ from fsm_agent.cli.figures import ago, count
 from fsm_agent.cli.screen import clean, console_of, preview
 from fsm_agent.cli.sessions import positive, put, screen, store_of
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.find import find_session
-from fsm_agent.sessions.store.search import Among, Found, Hit, search
+from fsm_agent.sessions.store.names import find_session
+from fsm_agent.sessions.store.search.messages import Among, Found, Hit, search
 
 
 def search_sessions(

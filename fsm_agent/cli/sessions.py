@@ -17,13 +17,13 @@ from fsm_agent.cli.screen import clean, console_of, preview
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.profiles import PROFILES
 from fsm_agent.sessions.store import Store, store_for
-from fsm_agent.sessions.store.export import export_session, export_turn
-from fsm_agent.sessions.store.find import find_session, one_of
-from fsm_agent.sessions.store.importing import import_lines
-from fsm_agent.sessions.store.listing import SessionInfo, sessions
+from fsm_agent.sessions.store.names import find_session, one_of
+from fsm_agent.sessions.store.reports.listing import SessionInfo, sessions
+from fsm_agent.sessions.store.rewind.undo import undo as undone
 from fsm_agent.sessions.store.titles import rename as renamed
-from fsm_agent.sessions.store.trajectory import session_trajectory, turn_trajectory
-from fsm_agent.sessions.store.undo import undo as undone
+from fsm_agent.sessions.store.transfer.export import export_session, export_turn
+from fsm_agent.sessions.store.transfer.importing import import_lines
+from fsm_agent.sessions.store.transfer.trajectory import session_trajectory, turn_trajectory
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.home import home_of
 from fsm_agent.support.threads import LOOP

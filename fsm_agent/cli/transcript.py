@@ -14,8 +14,8 @@ from rich.text import Text
 from fsm_agent.cli.figures import cost, count, moment, spell, tokens
 from fsm_agent.cli.screen import clean, preview, seconds
 from fsm_agent.cli.sessions import OUTCOMES, last_exit, put, screen, store_of
-from fsm_agent.sessions.store.find import one_of
-from fsm_agent.sessions.store.records import Doubt, Record, Row, Shown, session_record, turn_record
+from fsm_agent.sessions.store.names import one_of
+from fsm_agent.sessions.store.reports.records import Doubt, Record, Row, Shown, session_record, turn_record
 
 LINES = 8
 """Lines of a tool's result that are shown."""

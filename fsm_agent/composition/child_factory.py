@@ -12,7 +12,7 @@ from fsm_agent.composition.services import RESULTS, World, save
 from fsm_agent.conversation.effects import Saved
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.store.read import Turns
+from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.settings.model import Delegation
 from fsm_agent.support.texts import one_line
 from fsm_agent.tools import Tool, as_tool

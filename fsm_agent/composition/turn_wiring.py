@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fsm_agent.conversation.effects import Opened
 from fsm_agent.conversation.exit_reason import ExitReason, Outcome
 from fsm_agent.conversation.result import TurnResult, TurnUsage, VisitedState
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.fsm.codec import restored
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.runner import State
+from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.providers.prices import total_cost
 from fsm_agent.runtime.authority import SETTINGS
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.store.positions import Position
-from fsm_agent.settings.model import Settings
+from fsm_agent.sessions.session_lease import Ending
+from fsm_agent.sessions.store import Closing, Store
+from fsm_agent.sessions.store.rewind.positions import Position
+from fsm_agent.sessions.store.search.indexing import keep_up
+from fsm_agent.sessions.store.transfer.trajectory import save_trajectory
+from fsm_agent.settings.model import Settings, Storage
 from fsm_agent_states.build_messages import build_messages, recompose
 from fsm_agent_states.call_llm import call_llm
 from fsm_agent_states.classify_error import classify_error
@@ -30,8 +35,8 @@ from fsm_agent_states.table import TURN
 from fsm_agent_states.turn import TurnState, limits_of
 
 __all__ = [
-    "COUNTERS", "DIGEST", "MACHINE", "STATES",
-    "TurnState", "continued", "joined", "recompose", "reopened", "result_of",
+    "COUNTERS", "DIGEST", "KIND", "MACHINE", "STATES",
+    "TurnState", "continued", "ending_of", "joined", "recompose", "reopened", "result_of",
 ]  # fmt: skip
 
 STATES: dict[str, State] = {
@@ -48,14 +53,18 @@ MACHINE = Machine(TURN)
 """Proved at import: every turn that it moves ends."""
 
 
+KIND = TurnKind(TURN, STATES, over="CallLLM", talks=True)
+"""Whatever a debugger needs to know of these turns."""
+TRAJECTORIES = "trajectories.jsonl"
+"""File of the home directory that finished turns are added to."""
 DIGEST = TURN.digest
 """Which table a stored turn was moved by."""
 COUNTERS = frozenset(counter.name for counter in TURN.counters)
 
 
 def continued(position: Position, live: Settings | None = None) -> TurnState:
-    """The turn as it was at ``position``, with nothing of its session yet: ``joined`` is to follow. ``live``: settings
-    of the agent that goes on with it, ``None`` where it is only looked at.
+    """The turn as it was at ``position``, with nothing of its session yet: ``joined`` is to follow. ``live``:
+    settings of the agent that goes on with it, ``None`` where it is only looked at.
 
     Raises ``ConfigError`` for a turn that another table moved, into a state or by a row that this one does
     not have, and for counters that no turn has.
@@ -82,14 +91,16 @@ def continued(position: Position, live: Settings | None = None) -> TurnState:
 
 
 def joined(turn: TurnState, session: Session, in_flight: int) -> None:
-    """The turn goes on in ``session``, which is as the turn left it. ``in_flight``: requests whose end nobody saw."""
+    """The turn goes on in ``session``, which is as the turn left it. ``in_flight``: requests whose end nobody
+    saw."""
     turn.share(session.wire)
     session.meter = turn.accounting.meter
     turn.accounting.in_flight(in_flight)
 
 
 def _settings(position: Position, live: Settings | None) -> Settings:
-    """A turn keeps the limits that it was begun with, and has no rights of its own; one from a file, neither."""
+    """A turn keeps the limits that it was begun with, and has no rights of its own; one from a file,
+    neither."""
     if live is None:
         return Settings.of(position.settings)
     if position.turn.imported:
@@ -173,3 +184,27 @@ def result_of(turn: TurnState, steps: Sequence[Step], session: Session) -> TurnR
             VisitedState(state="Finalize", event=None, row=None, seconds=0.0),
         ],
     )
+
+
+def ending_of(store: Store, turn_id: str, result: Callable[[list[Step]], TurnResult], settings: Storage) -> Ending[TurnResult]:
+    """What is done with a turn of an agent that has ended."""
+
+    def closing(ended: TurnResult) -> Closing:
+        said = ended.model_dump(mode="json", exclude={"messages", "states"})
+        exit_reason = ended.turn_exit_reason
+        return Closing(exit_reason.value, exit_reason.outcome.value, said, f"{ended.provider}:{ended.model}")
+
+    def noted(ended: TurnResult, stored: bool, problem: str) -> TurnResult:
+        return ended.model_copy(update={"stored": stored, "cleanup_errors": [*ended.cleanup_errors, problem]})
+
+    def follow_up() -> str:
+        if settings.index:
+            keep_up(store.database)
+        if settings.trajectories:
+            try:
+                save_trajectory(store.database, turn_id, store.home / TRAJECTORIES)
+            except (OSError, StoreError) as error:
+                return f"the trajectory was not saved: {error}"
+        return ""
+
+    return Ending(result, closing, noted, follow_up)

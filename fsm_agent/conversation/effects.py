@@ -1,14 +1,13 @@
 """What a state may ask for, and what it gets back.
 
-Requests are imperatives, replies are nouns; all are plain frozen values, so a turn can be journalled, replayed and
-stepped through. A state yields one request and receives its reply, or yields a list and receives the list of replies:
-the requests of a list run at the same time.
-"""
+Requests are imperatives, replies are nouns; all are plain frozen values, so a turn can be journalled,
+replayed and stepped through. A state yields one request and receives its reply, or yields a list and receives
+the list of replies: the requests of a list run at the same time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fsm_agent.conversation.messages import Message, ModelReply, Usage
@@ -22,10 +21,11 @@ ApiMode = Literal["chat_completions", "codex_responses", "anthropic_messages"]
 
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
-    """What the turn knows of a tool; the handler lives behind the tool port. ``parameters`` is a JSON schema object.
-    ``timeout`` in seconds and ``max_result_chars`` are ``None`` for the settings' defaults. ``path_arguments`` names the
-    arguments that are paths: a ``parallel`` tool that has any runs beside others only when their paths are disjoint.
-    ``deferred``: no request names it; the model finds it with ``tool_search`` and calls it with ``tool_call``."""
+    """What the turn knows of a tool; the handler lives behind the tool port. ``parameters`` is a JSON schema
+    object. ``timeout`` in seconds and ``max_result_chars`` are ``None`` for the settings' defaults.
+    ``path_arguments`` names the arguments that are paths: a ``parallel`` tool that has any runs beside others
+    only when their paths are disjoint. ``deferred``: no request names it; the model finds it with
+    ``tool_search`` and calls it with ``tool_call``."""
 
     name: str
     description: str
@@ -41,8 +41,8 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True)
 class ErrorRow:
-    """A provider's own sign of an error class: every part that is named must match. ``codes`` and ``words`` in lower case; one
-    of each is enough."""
+    """A provider's own sign of an error class: every part that is named must match. ``codes`` and ``words``
+    in lower case; one of each is enough."""
 
     name: str
     statuses: tuple[int, ...] = ()
@@ -54,9 +54,9 @@ class ErrorRow:
 class Runtime:
     """The provider in use, and what could still be switched to. ``window`` in tokens, ``None`` when unknown.
     ``stale_floor``: seconds that a model which thinks before it speaks may be silent at least.
-    ``effort_key``: how chat completions ask for reasoning, empty where they cannot.
-    ``next_window`` is the window of the next usable fallback, ``possible_rekeys`` the most that its pool of keys or one of a
-    usable fallback's allows. Flags come from the provider's profile."""
+    ``effort_key``: how chat completions ask for reasoning, empty where they cannot. ``next_window`` is the
+    window of the next usable fallback, ``possible_rekeys`` the most that its pool of keys or one of a usable
+    fallback's allows. Flags come from the provider's profile."""
 
     provider: str
     model: str
@@ -86,8 +86,9 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One request as it goes out. ``body`` is the exact JSON text of the wire, never stored, because it follows from the
-    transcript; ``estimate`` its size in tokens; ``chars`` its size in characters with images counted flat."""
+    """One request as it goes out. ``body`` is the exact JSON text of the wire, never stored, because it
+    follows from the transcript; ``estimate`` its size in tokens; ``chars`` its size in characters with images
+    counted flat."""
 
     body: bytes = field(default=b"", metadata={"stored": False})
     stream: bool = True
@@ -129,8 +130,8 @@ class SyncMemory:
 
 @dataclass(frozen=True, slots=True)
 class CheckSignals:
-    """Has anybody interrupted, steered, or used up the budget shared with other turns? ``charge`` takes one iteration
-    from that shared budget."""
+    """Has anybody interrupted, steered, or used up the budget shared with other turns? ``charge`` takes one
+    iteration from that shared budget."""
 
     charge: bool = False
     take_steer: bool = False
@@ -138,8 +139,9 @@ class CheckSignals:
 
 @dataclass(frozen=True, slots=True)
 class CallModel:
-    """One attempt at the model. ``stale_after`` and ``total`` in seconds. ``paragraph`` puts a blank line before the first
-    text that is shown. ``auxiliary``: the number of a model for side tasks, instead of the one in use."""
+    """One attempt at the model. ``stale_after`` and ``total`` in seconds. ``paragraph`` puts a blank line
+    before the first text that is shown. ``auxiliary``: the number of a model for side tasks, instead of the
+    one in use."""
 
     request: ModelRequest
     stale_after: float
@@ -147,11 +149,16 @@ class CallModel:
     paragraph: bool = False
     auxiliary: int | None = None
 
+    def recorded(self) -> CallModel:
+        """What is kept of it: the body follows from the transcript, and keeping each would cost the square of
+        its length."""
+        return replace(self, request=replace(self.request, body=b""))
+
 
 @dataclass(frozen=True, slots=True)
 class RunTool:
-    """Run one checked and approved call. ``timeout`` in seconds. ``effect`` says what may be done when nobody knows whether it
-    ran; ``key`` is the same whenever this very call is repeated, and no other call's."""
+    """Run one checked and approved call. ``timeout`` in seconds. ``effect`` says what may be done when nobody
+    knows whether it ran; ``key`` is the same whenever this very call is repeated, and no other call's."""
 
     call_id: str
     name: str
@@ -163,8 +170,9 @@ class RunTool:
 
 @dataclass(frozen=True, slots=True)
 class AskApproval:
-    """May this call run? Waits for a person; nobody there means no. Whoever is asked is told the ``pattern`` that an answer
-    for longer than once is remembered under, and of a child turn the task that it works on (``origin``)."""
+    """May this call run? Waits for a person; nobody there means no. Whoever is asked is told the ``pattern``
+    that an answer for longer than once is remembered under, and of a child turn the task that it works on
+    (``origin``)."""
 
     call_id: str
     name: str
@@ -172,10 +180,16 @@ class AskApproval:
     pattern: str = ""
     origin: str = ""
 
+    @property
+    def question_id(self) -> str:
+        """By what the question is known while it waits for a person."""
+        return self.call_id
+
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait before the next attempt. ``retry_after`` (seconds, from the provider) wins over the computed backoff."""
+    """Wait before the next attempt. ``retry_after`` (seconds, from the provider) wins over the computed
+    backoff."""
 
     kind: Literal["exception", "invalid", "rebuild", "overflow", "empty"]
     attempt: int
@@ -199,8 +213,8 @@ class RebuildClient:
 
 @dataclass(frozen=True, slots=True)
 class SwitchProvider:
-    """Go to the next usable entry of the fallback chain. ``cooldown`` keeps later turns off the primary for a while;
-    ``wider_than`` asks for a window larger than this many tokens."""
+    """Go to the next usable entry of the fallback chain. ``cooldown`` keeps later turns off the primary for a
+    while; ``wider_than`` asks for a window larger than this many tokens."""
 
     why: str
     cooldown: Literal["rate_limit", "none"] = "none"
@@ -221,8 +235,8 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceHistory:
-    """These rows are the session from here on; the store keeps the old ones, inactive. ``rotate``: they begin a child
-    session instead."""
+    """These rows are the session from here on; the store keeps the old ones, inactive. ``rotate``: they begin
+    a child session instead."""
 
     rows: tuple[Message, ...]
     rotate: bool = False
@@ -230,7 +244,8 @@ class ReplaceHistory:
 
 @dataclass(frozen=True, slots=True)
 class NoteCompaction:
-    """Remember with the session how a compaction, or a summary call, went. ``read`` tells a real count of tokens."""
+    """Remember with the session how a compaction, or a summary call, went. ``read`` tells a real count of
+    tokens."""
 
     what: Literal["succeeded", "nothing_gained", "summary_failed", "read"]
     with_model: bool = True
@@ -255,7 +270,8 @@ class DumpRequest:
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """Let the user's ``transform`` callback change the text that is delivered; the transcript keeps what was said."""
+    """Let the user's ``transform`` callback change the text that is delivered; the transcript keeps what was
+    said."""
 
     text: str
 
@@ -270,8 +286,8 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class CloseTurn:
-    """Release what the turn held; each step on its own, so that none can lose the answer. ``chain_exhausted``: every
-    fallback was tried and failed, so the primary is left alone for a moment."""
+    """Release what the turn held; each step on its own, so that none can lose the answer.
+    ``chain_exhausted``: every fallback was tried and failed, so the primary is left alone for a moment."""
 
     chain_exhausted: bool = False
 
@@ -281,7 +297,8 @@ class CloseTurn:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """``done``: compactions of this session. ``blocked``: why none should be made automatically for now, or empty."""
+    """``done``: compactions of this session. ``blocked``: why none should be made automatically for now, or
+    empty."""
 
     done: int = 0
     blocked: str = ""
@@ -289,8 +306,9 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What a turn starts with. ``session_rows`` are the rows stored so far; ``workdir`` is where relative paths begin.
-    ``review_due``: it is time that the notes are looked over. ``news``: reports on tasks in the background."""
+    """What a turn starts with. ``session_rows`` are the rows stored so far; ``workdir`` is where relative
+    paths begin. ``review_due``: it is time that the notes are looked over. ``news``: reports on tasks in the
+    background."""
 
     runtime: Runtime
     tools: tuple[ToolSpec, ...]
@@ -314,8 +332,8 @@ class Prefetched:
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """``starved``: the budget shared with other turns has nothing left. ``at``: when that was, in seconds. ``news``: reports on
-    tasks in the background, when steering texts were asked for."""
+    """``starved``: the budget shared with other turns has nothing left. ``at``: when that was, in seconds.
+    ``news``: reports on tasks in the background, when steering texts were asked for."""
 
     interrupted: bool = False
     message: str | None = None
@@ -329,14 +347,13 @@ class Signals:
 class Failure:
     """A request that brought no usable reply. A value, because the table has rows for it.
 
-    ``kind``: ``http`` (the provider answered with an error), ``transport`` (no or a broken answer), ``stale`` (killed by the
-    watchdog), ``breaker`` (not sent: too many stale attempts in a row), ``shape`` (200, but no reply in it), ``encode`` (the
-    request could not be written), ``local`` (a bug of ours). ``message`` is one masked line of at most 500 characters;
-    ``code`` the provider's structured code or type; ``exception`` the class name; ``detail`` all texts of the error,
-    lower-cased, for matching. ``retry_after`` in seconds from now. ``sent``: the first byte of the request was
-    handed to a connection, so the provider may have got it. ``refreshable`` and ``other_keys`` say what the
-    credentials could still do.
-    """
+    ``kind``: ``http`` (the provider answered with an error), ``transport`` (no or a broken answer), ``stale``
+    (killed by the watchdog), ``breaker`` (not sent: too many stale attempts in a row), ``shape`` (200, but no
+    reply in it), ``encode`` (the request could not be written), ``local`` (a bug of ours). ``message`` is one
+    masked line of at most 500 characters; ``code`` the provider's structured code or type; ``exception`` the
+    class name; ``detail`` all texts of the error, lower-cased, for matching. ``retry_after`` in seconds from
+    now. ``sent``: the first byte of the request was handed to a connection, so the provider may have got it.
+    ``refreshable`` and ``other_keys`` say what the credentials could still do."""
 
     kind: Literal["http", "transport", "stale", "breaker", "shape", "encode", "local"]
     message: str
@@ -353,8 +370,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The user interrupted. ``text`` is what was visible by then, ``usage`` what was reported by then; ``sent``
-    as of a ``Failure``."""
+    """The user interrupted. ``text`` is what was visible by then, ``usage`` what was reported by then;
+    ``sent`` as of a ``Failure``."""
 
     text: str = ""
     reasoning: str = ""
@@ -404,8 +421,8 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True)
 class Switched:
-    """The runtime after a switch, refresh, rotation or rebuild. ``ok`` is false when it could not be done; then ``detail``
-    says why and the runtime is as before."""
+    """The runtime after a switch, refresh, rotation or rebuild. ``ok`` is false when it could not be done;
+    then ``detail`` says why and the runtime is as before."""
 
     ok: bool
     runtime: Runtime
@@ -429,7 +446,8 @@ class Transformed:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The reply of requests that bring nothing back. ``problems`` lists what went wrong without stopping the turn."""
+    """The reply of requests that bring nothing back. ``problems`` lists what went wrong without stopping the
+    turn."""
 
     problems: tuple[str, ...] = ()
 

@@ -1,4 +1,5 @@
-"""The debugger: run a turn step by step, stop it, look back, change it, and go on from anywhere. See ``docs/debugger.md``."""
+"""The debugger: run a turn step by step, stop it, look back, change it, and go on from anywhere. See
+``docs/debugger.md``."""
 
 from __future__ import annotations
 
@@ -9,9 +10,8 @@ from fsm_agent.debug.core.events import Event, Status
 from fsm_agent.debug.core.look import Look
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.workshop import Workshop
-from fsm_agent.debug.own.turn import TableTurn
 
 __all__ = [
-    "Breakpoint", "Breakpoints", "Comparison", "Debugger", "Event", "Look", "Record", "Status", "TableTurn", "Workshop",
+    "Breakpoint", "Breakpoints", "Comparison", "Debugger", "Event", "Look", "Record", "Status", "Workshop",
     "compare",
 ]  # fmt: skip

@@ -1,9 +1,9 @@
-"""What happened, in order: every request and reply, and every move. Everything that looks at a turn reads this.
+"""What happened, in order: every request and reply, and every move. Everything that looks at a turn reads
+this.
 
-A running turn writes through ``Journal``: ``asked`` before requests are performed, ``got`` for each reply, ``moved`` for each
-transition. Bodies of model requests are not kept: they follow from the transcript, and keeping each would cost the square
-of its length.
-"""
+A running turn writes through ``Journal``: ``asked`` before requests are performed, ``got`` for each reply,
+``moved`` for each transition. A request that is large and follows from something else says with a method
+``recorded()`` what is kept of it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from fsm_agent.conversation.effects import CallModel
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One move. ``guards``: (label, value) of every budget looked at, in order; ``changes``: (counter, before, after);
-    ``seconds``: time spent in the state that was left."""
+    """One move. ``guards``: (label, value) of every budget looked at, in order; ``changes``: (counter,
+    before, after); ``seconds``: time spent in the state that was left."""
 
     seq: int
     source: str
@@ -32,8 +30,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request of a state and its reply; lists for requests that ran at the same time. ``ordinal`` counts within the
-    visit of the state."""
+    """One request of a state and its reply; lists for requests that ran at the same time. ``ordinal`` counts
+    within the visit of the state."""
 
     seq: int
     state: str
@@ -58,11 +56,12 @@ UNKNOWN = Unknown()
 
 
 class Journal(Protocol):
-    """Where one running turn writes. ``JournalError`` means that the turn belongs to somebody else now and must stop."""
+    """Where one running turn writes. ``JournalError`` means that the turn belongs to somebody else now and
+    must stop."""
 
     async def asked(self, exchange: Exchange) -> Sequence[Any]:
-        """Before requests are performed: for each of them ``UNKNOWN``, or the reply that is already known. Returns when
-        what must be known after a crash is safe."""
+        """Before requests are performed: for each of them ``UNKNOWN``, or the reply that is already known.
+        Returns when what must be known after a crash is safe."""
         ...
 
     async def got(self, exchange: Exchange, place: int, reply: Any, seconds: float) -> None:
@@ -76,7 +75,8 @@ class Journal(Protocol):
 
 @dataclass(slots=True)
 class MemoryJournal:
-    """Keeps the record of one turn for as long as the process lives: for turns of other tables, and for tests."""
+    """Keeps the record of one turn for as long as the process lives: for turns of other tables, and for
+    tests."""
 
     steps: list[Step] = field(default_factory=list)
     exchanges: list[Exchange] = field(default_factory=list)
@@ -93,4 +93,4 @@ class MemoryJournal:
 
 
 def _slim(request: Any) -> Any:
-    return replace(request, request=replace(request.request, body=b"")) if isinstance(request, CallModel) else request
+    return request.recorded() if hasattr(request, "recorded") else request

@@ -1,8 +1,8 @@
 """The gate of a turn: every request and every move passes here, and a debugger may stand at it.
 
-Nobody there costs one comparison. A debugger in this process takes its place with ``Gate.watcher``; one in another process is
-let in by ``fsm_agent.sessions.remote_commands``, which looks for what people ask of the turns that run here.
-"""
+Nobody there costs one comparison. A debugger in this process takes its place with ``Gate.watcher``; one in
+another process is let in by ``fsm_agent.sessions.remote_commands``, which looks for what people ask of the
+turns that run here."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.fsm.journal import Exchange, Step
+from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.runtime.events import SIZE, Events
 from fsm_agent.runtime.turn_inbox import SignalBox
 
@@ -63,11 +63,12 @@ class Desk(Protocol):
 
 
 class Gate:
-    """One turn's gate. ``running`` while somebody runs the turn. ``questions``: calls that wait for approval, by their id; the
-    event is set as soon as a person is asked, that is when no rule forbids the call."""
+    """One turn's gate. ``running`` while somebody runs the turn. ``questions``: requests that a person
+    answers (they have a ``question_id``), by that id; the event is set as soon as a person is asked, that is
+    when no rule forbids it."""
 
-    def __init__(self, turn: Watched, signals: SignalBox, desk: Desk | None = None) -> None:
-        self.turn, self.signals = turn, signals
+    def __init__(self, turn: Watched, kind: TurnKind, signals: SignalBox, desk: Desk | None = None) -> None:
+        self.turn, self.kind, self.signals = turn, kind, signals
         self.running = False
         self.questions: dict[str, asyncio.Event] = {}
         self._watcher: Watcher | None = None
@@ -79,8 +80,8 @@ class Gate:
         """``perform``, by way of whoever stands here."""
 
         async def by_way(request: Any) -> Any:
-            if isinstance(request, AskApproval):
-                return await self._asked(request, perform)
+            if (question := getattr(request, "question_id", None)) is not None:
+                return await self._asked(request, question, perform)
             watcher = self.watcher
             return await (perform(request) if watcher is None else watcher.performing(request, perform))
 
@@ -98,10 +99,10 @@ class Gate:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
                 loop.call_soon_threadsafe(arrived.set)
 
-    async def _asked(self, request: AskApproval, perform: Perform) -> Any:
+    async def _asked(self, request: Any, question: str, perform: Perform) -> Any:
         """A question may wait for long: a debugger that comes meanwhile may answer it as well."""
-        self.questions[request.call_id] = asyncio.Event()
-        listening = asyncio.ensure_future(self._listen(request.call_id))
+        self.questions[question] = asyncio.Event()
+        listening = asyncio.ensure_future(self._listen(question))
         await asyncio.sleep(0)  # it listens before anybody is asked
         own = asyncio.ensure_future(perform(request))
         here = (asyncio.get_running_loop(), asyncio.Event())
@@ -115,14 +116,14 @@ class Gate:
             return own.result()
         finally:
             self._waiting.remove(here)
-            self.questions.pop(request.call_id, None)
+            self.questions.pop(question, None)
             for task in (listening, arriving, own):
                 task.cancel()
 
-    async def _listen(self, call_id: str) -> None:
+    async def _listen(self, question: str) -> None:
         async for event in Events(self.turn.turn_id, None, SIZE, over=False):
-            if event.name == "approval" and event.values[0].call_id == call_id:
-                self.questions[call_id].set()
+            if event.name == "approval" and event.values[0].call_id == question:
+                self.questions[question].set()
                 return
 
     def opened(self) -> None:

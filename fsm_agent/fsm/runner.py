@@ -1,4 +1,5 @@
-"""The runner: run the state's generator, perform what it asks for, let the table choose, write it down. Nothing else.
+"""The runner: run the state's generator, perform what it asks for, let the table choose, write it down.
+Nothing else.
 
 It knows no model, no tool and no table of its own; any turn with the members of ``RunnableTurn`` can be run.
 """
@@ -7,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol
 
 from fsm_agent.errors import JournalError
@@ -37,9 +38,30 @@ class RunnableTurn(TurnLike, Protocol):
         """A bug of ours, kept for the explanation at the end."""
 
 
-class Runner:
-    """One turn, moved step by step. ``on_move`` is told of every step after it was journalled. ``machine``, ``states``,
-    ``perform`` and ``journal`` are what it was made with, so that a debugger can run the same turn at a gate."""
+class Stepping:
+    """What can be stepped into can be stepped over, and iterated: its moves, one by one."""
+
+    async def step_into(self) -> Exchange | Step | None:
+        """One request and its reply, or the move at the end of the state; ``None`` when the turn has
+        ended."""
+        raise NotImplementedError
+
+    async def step(self) -> Step | None:
+        """Run the current state to its end and make one move. ``None`` when the turn has ended."""
+        while True:
+            happened = await self.step_into()
+            if not isinstance(happened, Exchange):
+                return happened
+
+    async def __aiter__(self) -> AsyncIterator[Step]:
+        while (step := await self.step()) is not None:
+            yield step
+
+
+class Runner(Stepping):
+    """One turn, moved step by step. ``on_move`` is told of every step after it was journalled. ``machine``,
+    ``states``, ``perform`` and ``journal`` are what it was made with, so that a debugger can run the same
+    turn at a gate."""
 
     def __init__(
         self,
@@ -60,15 +82,9 @@ class Runner:
         self._ordinal = 0
         self._entered = 0.0
 
-    async def step(self) -> Step | None:
-        """Run the state to its end and make one move. ``None`` when the final state has done its work."""
-        while True:
-            happened = await self.step_into()
-            if not isinstance(happened, Exchange):
-                return happened
-
     async def step_into(self) -> Exchange | Step | None:
-        """One request and its reply, or the move at the end of the state; ``None`` when the turn has ended."""
+        """One request and its reply, or the move at the end of the state; ``None`` when the turn has
+        ended."""
         if self.ended:
             return None
         if self._asking is not None:  # whoever ran the turn was cancelled while this was performed

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from fsm_agent.conversation.result import TurnResult
-from fsm_agent.errors import StaleCopyError, StoreError
+from fsm_agent.errors import StaleCopyError
 from fsm_agent.fsm.journal import Step
-from fsm_agent.sessions.store import Begun, Store, TurnLog
-from fsm_agent.sessions.store.indexing import keep_up
-from fsm_agent.sessions.store.trajectory import save_trajectory
-from fsm_agent.settings.model import Storage
+from fsm_agent.sessions.store import Begun, Closing, Store, TurnLog
 
 log = logging.getLogger(__name__)
-TRAJECTORIES = "trajectories.jsonl"
+Result = TypeVar("Result")
 
 
-class Tenancy:
-    """``enter`` is what has to be done once before the first move; ``result`` makes the result of the ended turn."""
+@dataclass(frozen=True, slots=True)
+class Ending(Generic[Result]):
+    """What is done with a turn that has ended. ``result`` makes its result from its moves, ``closing`` what
+    is stored of that, ``follow_up`` does what others wait for, and says what it could not do; ``noted`` puts
+    (was it stored, what went wrong) into the result."""
+
+    result: Callable[[list[Step]], Result]
+    closing: Callable[[Result], Closing]
+    noted: Callable[[Result, bool, str], Result]
+    follow_up: Callable[[], str] = lambda: ""
+
+
+class Tenancy(Generic[Result]):
+    """``enter`` is what has to be done once before the first move."""
 
     def __init__(
         self,
@@ -26,15 +36,15 @@ class Tenancy:
         turn_id: str,
         log: TurnLog,
         enter: Callable[[], Awaitable[Begun]],
-        result: Callable[[list[Step]], TurnResult],
-        tell: Callable[[str], None],
-        settings: Storage,
+        ending: Ending[Result],
+        tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._store, self._turn_id, self._log = store, turn_id, log
-        self._enter, self._result, self._tell, self._settings = enter, result, tell, settings
+        self._enter, self._ending, self._tell = enter, ending, tell
         self._entered = False
 
     async def enter(self) -> None:
+        """Take the session, or take it again. Raises ``SessionBusy`` when another turn has it."""
         if self._entered:
             await self._store.hold_again(self._log.session, self._turn_id, self._log.epoch)
             return
@@ -44,38 +54,28 @@ class Tenancy:
         if begun.abandoned is not None:
             self._tell(f"turn {begun.abandoned} of this session was left unfinished when its process ended; it is given up now")
 
-    async def finish(self, steps: list[Step]) -> TurnResult:
-        result = self._result(steps)
-        await self._write_down(result)
+    async def finish(self, steps: list[Step]) -> Result:
+        """The turn has ended: make its result, write it, let go of the session."""
+        result = self._ending.result(steps)
+        closing = self._ending.closing(result)
+        await self._write_down(closing)
         self._store.keep(self._log.session)
-        how = result.turn_exit_reason
-        told = (self._turn_id, result.session_id, how.value, how.outcome.value, result.attempts)
+        told = (self._turn_id, self._log.session.id, closing.exit, closing.outcome, closing.result.get("attempts", len(steps)))
         log.info("turn %s of session %s ended: %s (%s), requests: %d", *told)
         stored = not self._log.problem
-        problem = self._log.problem or self._followed_up()
-        if not problem:
-            return result
-        return result.model_copy(update={"stored": stored, "cleanup_errors": [*result.cleanup_errors, problem]})
+        problem = self._log.problem or self._ending.follow_up()
+        return self._ending.noted(result, stored, problem) if problem else result
 
-    async def _write_down(self, result: TurnResult) -> None:
-        """The end of the turn, if need be on a fresh copy of its session: no answer is lost to who wrote there meanwhile."""
+    async def _write_down(self, closing: Closing) -> None:
+        """The end of the turn, if need be on a fresh copy of its session: no answer is lost to who wrote
+        there meanwhile."""
         try:
-            await self._log.ended(result)
+            await self._log.ended(closing)
         except StaleCopyError as error:
             self._tell(f"{error}; it is written behind what is there now")
             self._store.refresh(self._log.session)
-            await self._log.ended_anew(result)
-
-    def _followed_up(self) -> str:
-        """What is done for others with an ended turn; in words what could not be done."""
-        if self._settings.index:
-            keep_up(self._store.database)
-        if self._settings.trajectories:
-            try:
-                save_trajectory(self._store.database, self._turn_id, self._store.home / TRAJECTORIES)
-            except (OSError, StoreError) as error:
-                return f"the trajectory was not saved: {error}"
-        return ""
+            await self._log.ended_anew(closing)
 
     def leave(self) -> None:
+        """Let go of the session without having ended; the turn can be entered again."""
         self._store.let_go(self._turn_id, self._log.epoch)

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from examples.review_loop.debugged import review
+from examples.review_loop import workflow
 from fsm_agent.debug import Workshop
 from fsm_agent.debug.web.serve import Server
 from fsm_agent.sessions.store import store_for
@@ -85,7 +85,7 @@ def tour(page: Any) -> None:
 
 def own_table(browser: Any) -> None:
     """A review of the example, held back before the writer is asked to revise."""
-    workshop = Workshop.of_table(store_for(Path(tempfile.mkdtemp()), "normal"), review)
+    workshop = Workshop.of_workflow(workflow(home=Path(tempfile.mkdtemp())))
     debugger = workshop.start("Say what a finite-state machine is.")
     server = Server(workshop, first=debugger.id)
     server.start()

@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from examples.review_loop.debugged import review
-from examples.review_loop.table import TABLE
+from examples.review_loop import TABLE, workflow
 from fsm_agent.debug import Workshop
-from fsm_agent.debug.own.played import played
-from fsm_agent.sessions.store import store_for
+from fsm_agent.debug.core.manual import played
 from tests.browser.conftest import Browser
 from tests.browser.test_page import NAMELESS, OVERLAPS, engine, looks_at
 
@@ -20,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 def own(home: Path) -> Workshop:
-    return Workshop.of_table(store_for(home, "normal"), review)
+    return Workshop.of_workflow(workflow(home=home))
 
 
 def test_a_review_is_stepped_looked_at_and_forked(browser: Browser, home: Path) -> None:
@@ -37,7 +35,7 @@ def test_a_review_is_stepped_looked_at_and_forked(browser: Browser, home: Path) 
     page.keyboard.press("c")
     engine(page, "paused.*Revise.*2 moves")
     inspector = page.get_by_label("inspector")
-    inspector.get_by_text("REVISE It does not say how the state changes.").wait_for()
+    inspector.get_by_text("REVISE Which?").wait_for()
     assert "rounds left" in inspector.inner_text()
     page.get_by_role("tab", name="State").click()
     assert page.locator(".counters .changed").inner_text().split() == ["rounds", "0", "1", "/", "3"]
@@ -72,7 +70,7 @@ def test_a_review_is_stepped_looked_at_and_forked(browser: Browser, home: Path) 
     card = page.get_by_role("alertdialog", name="A request is about to be made")
     card.get_by_text("A reviewer says").wait_for()
     card.get_by_role("button", name="answer by hand").click()
-    card.get_by_label("answer by hand", exact=True).last.fill("A machine with states.")
+    card.get_by_label("answer by hand", exact=True).last.fill("A machine.")
     card.get_by_role("button", name="give this answer").click()
     page.get_by_label("how the turn ended").get_by_text("Failed: stalemate").wait_for()
     page.get_by_label("more", exact=True).click()
@@ -109,7 +107,7 @@ def test_a_new_turn_an_export_and_its_import(browser: Browser, home: Path, tmp_p
 
 
 def test_a_table_is_played_by_hand(browser: Browser, home: Path) -> None:
-    workshop = Workshop.of_table(store_for(home, "normal"), played(TABLE, {"rounds": 1}))
+    workshop = Workshop.of_workflow(played(TABLE, {"rounds": 1}, home))
     page = browser.open(browser.serve(workshop, workshop.start("").id).url)
     page.keyboard.press("c")
     for state, event in (("Draft", "written"), ("Criticise", "objections"), ("Revise", "written"), ("Criticise", "objections")):

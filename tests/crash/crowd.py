@@ -29,7 +29,7 @@ from typing import Any
 
 from fsm_agent import Agent, Settings, tool
 from fsm_agent.errors import ConfigError, JournalError, SessionBusy
-from fsm_agent.sessions.store import Store, TurnLog
+from fsm_agent.sessions.store import ConversationLog, Store
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 from tests.crash.driver import MEMORY, warm_up
 
@@ -76,7 +76,7 @@ def lines(path: Path) -> list[Record]:
     return [json.loads(one) for one in path.read_text().splitlines()] if path.exists() else []
 
 
-class NoRevision(TurnLog):
+class NoRevision(ConversationLog):
     """The end of a turn does not count the session's revision up."""
 
     def _end(self, result: Any, delta: str) -> Any:
@@ -94,14 +94,14 @@ class NoRevision(TurnLog):
         self.session.revision = before
 
 
-class NoFence(TurnLog):
+class NoFence(ConversationLog):
     """Nothing is compared before something is written."""
 
     def _fenced(self, jobs: Any) -> Any:
         return lambda c: [job(c) for job in jobs] and None
 
 
-LOGS = {"": TurnLog, "no revision": NoRevision, "no fence": NoFence}
+LOGS = {"": ConversationLog, "no revision": NoRevision, "no fence": NoFence}
 
 
 class Worker:
@@ -113,7 +113,7 @@ class Worker:
         log = LOGS[mutant]
 
         class Speaker(Agent):
-            def _log(self, state: Any, session: Any, recording: Any = None) -> TurnLog:
+            def _log(self, state: Any, session: Any, recording: Any = None) -> ConversationLog:
                 return log(self._store.database, session, state, recording, tell=self._status)
 
         @tool(effect="unsafe")

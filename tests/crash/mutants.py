@@ -11,19 +11,19 @@ from typing import Any
 from fsm_agent import Agent
 from fsm_agent.conversation.effects import RunTool
 from fsm_agent.fsm.journal import UNKNOWN, Exchange, Step
-from fsm_agent.sessions.store import Recording, TurnLog
+from fsm_agent.sessions.store import ConversationLog, ConversationRecording
 from fsm_agent.sessions.store.database import Job
 from tests.crash.scene import CrashingDatabase
 
 
-class NoIntent(TurnLog):
+class NoIntent(ConversationLog):
     """Tools start without a word in the journal."""
 
     def _intent(self, exchange: Exchange, place: int, request: Any) -> Job:
         return lambda connection: None
 
 
-class SplitTransaction(TurnLog):
+class SplitTransaction(ConversationLog):
     """The rows of a move and the move itself are two transactions."""
 
     async def moved(self, step: Step) -> None:
@@ -33,14 +33,14 @@ class SplitTransaction(TurnLog):
         from fsm_agent.fsm.codec import dumps
 
         jobs, self._jobs = self._jobs, [self._transition(step, dumps(delta))]
-        self._recording = Recording()
+        self._recording = ConversationRecording()
         await self._commit()
         self._jobs = jobs
         self._note_session()
         await self._commit()
 
 
-class Repeating(Recording):
+class Repeating(ConversationRecording):
     """What was in flight is simply done again."""
 
     def reply(self, ordinal: int, place: int, request: Any) -> Any:
@@ -65,14 +65,14 @@ class EarlyDatabase(CrashingDatabase):
         return super()._commit(connection, group)
 
 
-def engine(log: type[TurnLog] = TurnLog, recording: type[Recording] | None = None) -> type[Agent]:
+def engine(log: type[ConversationLog] = ConversationLog, recording: type[ConversationRecording] | None = None) -> type[Agent]:
     class Log(log):  # type: ignore[valid-type, misc]
-        def began(self, epoch: int, known: Recording | None = None) -> None:
+        def began(self, epoch: int, known: ConversationRecording | None = None) -> None:
             super().began(epoch, recording(known.entries) if recording is not None and known is not None else known)
 
     class Mutant(Agent):
-        def _log(self, state: Any, session: Any, known: Recording | None = None) -> TurnLog:
-            made: TurnLog = Log(self._store.database, session, state, known, tell=self._status)
+        def _log(self, state: Any, session: Any, known: ConversationRecording | None = None) -> ConversationLog:
+            made: ConversationLog = Log(self._store.database, session, state, known, tell=self._status)
             return made
 
     return Mutant

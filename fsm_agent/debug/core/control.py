@@ -1,8 +1,7 @@
 """Run control: who stands at the gate of a turn, and when the turn may go on.
 
-Orders come from any thread; the turn's own loop carries them out at the next request or move. Nothing here knows where the orders
-come from: a page, an editor, another process.
-"""
+Orders come from any thread; the turn's own loop carries them out at the next request or move. Nothing here
+knows where the orders come from: a page, an editor, another process."""
 
 from __future__ import annotations
 
@@ -20,22 +19,22 @@ from fsm_agent.conversation.effects import Approval, AskApproval
 from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints
 from fsm_agent.debug.core.events import Event, EventKind, Listeners, Phase, Status, entries, step_dict
 from fsm_agent.debug.core.held import PERFORM, Held, held_kind
-from fsm_agent.debug.core.subject import OURS, Subject
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import Gate, Perform
 
 Mode = Literal["paused", "step", "into", "over", "free", "to"]
 SETTLES = 0.25
-"""Seconds in which the rules about approvals have usually spoken; later the debugger is shown that they have not."""
+"""Seconds in which the rules about approvals have usually spoken; later the debugger is shown that they have
+not."""
 
 
 class Controller:
-    """Stands at the gate of one turn. ``listeners`` are told of everything; ``breakpoints`` may be changed at any time."""
+    """Stands at the gate of one turn. ``listeners`` are told of everything; ``breakpoints`` may be changed at
+    any time."""
 
-    def __init__(self, gate: Gate, subject: Subject = OURS, *, paused: bool = True) -> None:
-        self.gate, self.listeners, self.breakpoints = gate, Listeners(), Breakpoints(subject.table)
-        self._subject = subject
+    def __init__(self, gate: Gate, *, paused: bool = True) -> None:
+        self.gate, self.listeners, self.breakpoints = gate, Listeners(), Breakpoints(gate.kind.table)
         self._lock = threading.RLock()
         self._mode: Mode = "paused" if paused else "free"
         self._reason, self._text, self._met = "entry", "", tuple[int, ...]()
@@ -58,8 +57,8 @@ class Controller:
         self.gate.watcher = self
 
     def go_away(self) -> None:
-        """Leave the gate: the turn goes on by itself; what was held is performed, what waited for approval is denied, unless
-        somebody else is asked too."""
+        """Leave the gate: the turn goes on by itself; what was held is performed, what waited for approval is
+        denied, unless somebody else is asked too."""
         with self._lock:
             if self.gate.watcher is self:
                 self.gate.watcher = None
@@ -86,7 +85,8 @@ class Controller:
         self._go("into")
 
     def over(self) -> None:
-        """To the next time that the model is asked; without a model, out of this state, however often it is repeated."""
+        """To the next time that the model is asked; without a model, out of this state, however often it is
+        repeated."""
         self._go("over")
 
     def free(self) -> None:
@@ -112,11 +112,11 @@ class Controller:
         self.gate.signals.steer(text)
 
     def hold(self, kinds: Iterable[str]) -> None:
-        """Hold requests to the model (``model``) or calls of tools (``tool``) back until a person answers them or lets them
-        go; of a turn of another table every request (``request``)."""
+        """Hold requests to the model (``model``) or calls of tools (``tool``) back until a person answers
+        them or lets them go; of a turn of another table every request (``request``)."""
         wanted = set(kinds)
-        if unknown := sorted(wanted - set(self._subject.holds)):
-            raise ConfigError("this cannot be held back", unknown[0], ", ".join(self._subject.holds))
+        if unknown := sorted(wanted - set(self.gate.kind.holds)):
+            raise ConfigError("this cannot be held back", unknown[0], ", ".join(self.gate.kind.holds))
         with self._lock:
             self._hold = wanted
 
@@ -165,8 +165,9 @@ class Controller:
         return await perform(request) if answer is PERFORM else answer
 
     async def _approval(self, request: AskApproval, perform: Perform) -> Any:
-        """The turn's own rules come first, so that what nobody can approve stays forbidden. When they leave it to a person, the
-        debugger is asked as well, and who answers first decides; until then it can only deny."""
+        """The turn's own rules come first, so that what nobody can approve stays forbidden. When they leave
+        it to a person, the debugger is asked as well, and who answers first decides; until then it can only
+        deny."""
         key, asked = signature(request.name, request.arguments), self.gate.questions[request.call_id]
         own, person = asyncio.ensure_future(perform(request)), asyncio.ensure_future(asked.wait())
         try:
@@ -187,8 +188,8 @@ class Controller:
     async def _asked(
         self, kind: Any, request: Any, other: asyncio.Future[Any] | None = None, person: asyncio.Future[Any] | None = None
     ) -> Any:
-        """Wait for a person, for ``other`` to answer instead, or for an interrupt. ``person``: some person is being asked, so the
-        rules allow it."""
+        """Wait for a person, for ``other`` to answer instead, or for an interrupt. ``person``: some person is
+        being asked, so the rules allow it."""
         loop = asyncio.get_running_loop()
         with self._lock:
             self._loop = loop
@@ -273,7 +274,7 @@ class Controller:
             case "step" | "into":
                 return True
             case "over":
-                over = self._subject.over
+                over = self.gate.kind.over
                 return step.dest == over if over is not None else step.dest != step.source
             case "to" if isinstance(self._until, Breakpoint):
                 return self._until.meets(step)

@@ -9,7 +9,6 @@ from typing import Any
 from fsm_agent.debug.core.control import Controller
 from fsm_agent.debug.core.events import Event
 from fsm_agent.debug.core.orders import carry_out
-from fsm_agent.debug.core.subject import subject_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.fsm.pause_point import Gate
@@ -62,7 +61,7 @@ class Deputy:
         if self._controller is not None and self._debugger != body["owner"] and self._owners.alive(self._debugger) is not None:
             raise ConfigError("another debugger is attached to this turn already", self._gate.turn.turn_id, "one at a time")
         self._detach()
-        controller = Controller(self._gate, subject_of(self._gate), paused=bool(body.get("pause")))
+        controller = Controller(self._gate, paused=bool(body.get("pause")))
         controller.stand()
         controller.listeners.add(self._hear)
         carry_out(controller, "breakpoints", {"all": body.get("breakpoints", [])})

@@ -13,7 +13,6 @@ from fsm_agent.debug.core.events import Event, Listener, Listeners, Status
 from fsm_agent.debug.core.makers import Runs
 from fsm_agent.debug.core.orders import RUNS, carry_out
 from fsm_agent.debug.core.record import Record
-from fsm_agent.debug.core.subject import subject_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.pause_point import Gate
 from fsm_agent.support.threads import LOOP
@@ -36,10 +35,11 @@ class Engine(Protocol):
 
 
 class Here:
-    """A turn of this process. ``turn`` is given when nobody else runs it: then the engine does, from the first order on."""
+    """A turn of this process. ``turn`` is given when nobody else runs it: then the engine does, from the
+    first order on."""
 
     def __init__(self, gate: Gate, turn: Runs | None = None, paused: bool = True) -> None:
-        self.controller = Controller(gate, subject_of(gate), paused=paused)
+        self.controller = Controller(gate, paused=paused)
         self.controller.stand()
         self._turn = turn
         self._running: concurrent.futures.Future[Any] | None = None
@@ -105,7 +105,8 @@ class Nowhere:
 
 
 async def settled(engine: Engine, timeout: float | None = None) -> Status:
-    """Wait until the engine stands still: paused, waiting for a person, idle or ended. Raises ``TimeoutError``."""
+    """Wait until the engine stands still: paused, waiting for a person, idle or ended. Raises
+    ``TimeoutError``."""
     loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
     def hear(event: Event) -> None:

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from fsm_agent.conversation.effects import Persist, Preserve, ReplaceHistory, SyncMemory
-from fsm_agent.debug.own.plain import name_of, shown
+from fsm_agent.fsm.exchange_form import kept_reply, name_of, shown
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.sessions.store.rows import REQUEST, named, reply_json
 
@@ -43,10 +43,9 @@ Listener = Callable[[Event], None]
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where the engine is. ``phase``: ``paused`` between two requests, ``running``, ``waiting`` for a person's answer,
-    ``ended``, or
-    ``idle``: unfinished, and no process runs it. ``held`` is what a person is asked; ``where``: here, elsewhere (another
-    process) or nowhere."""
+    """Where the engine is. ``phase``: ``paused`` between two requests, ``running``, ``waiting`` for a
+    person's answer, ``ended``, or ``idle``: unfinished, and no process runs it. ``held`` is what a person is
+    asked; ``where``: here, elsewhere (another process) or nowhere."""
 
     phase: Phase
     seq: int
@@ -86,7 +85,8 @@ class Listeners:
 
 
 def step_dict(step: Step, at: float | None = None) -> dict[str, Any]:
-    """A move as JSON. ``guards`` [[label, value]], ``changes`` [[counter, before, after]]; ``at`` in seconds since the epoch."""
+    """A move as JSON. ``guards`` [[label, value]], ``changes`` [[counter, before, after]]; ``at`` in seconds
+    since the epoch."""
     return {
         "seq": step.seq,
         "source": step.source,
@@ -109,14 +109,15 @@ def entries(exchange: Exchange) -> list[dict[str, Any]]:
             "seq": exchange.seq, "ordinal": exchange.ordinal, "place": place, "state": exchange.state,
             "kind": type(request).__name__, "name": named(request)[0] or ("" if _ours(request) else name_of(request)),
             "status": "done", "request": _request(request) if _ours(request) else shown(request),
-            "reply": json.loads(reply_json(reply)) if _ours(request) else shown(reply), "at": None, "seconds": None,
+            "reply": json.loads(reply_json(reply)) if _ours(request) else kept_reply(request, reply), "at": None, "seconds": None,
         }
         for place, (request, reply) in enumerate(zip(exchange.requests, replies, strict=True))
     ]  # fmt: skip
 
 
 def _ours(request: Any) -> bool:
-    """Is it a request of this agent's turn? A table of the user's own has others, which the journal's codecs do not know."""
+    """Is it a request of this agent's turn? A table of the user's own has others, which the journal's codecs
+    do not know."""
     return type(request).__module__ == REQUESTS
 
 

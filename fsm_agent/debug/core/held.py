@@ -1,4 +1,5 @@
-"""What waits for a person: a request to the model or a tool that is held back, or an approval. And the answers."""
+"""What waits for a person: a request to the model or a tool that is held back, or an approval. And the
+answers."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ from typing import Any, Literal
 from fsm_agent.approvals.service import read_answer
 from fsm_agent.conversation.effects import Approval, AskApproval, CallModel, Failure, RunTool, ToolOutcome, ToolStatus
 from fsm_agent.conversation.messages import ModelReply, ToolCall
-from fsm_agent.debug.own.plain import answerable, answered, plain
-from fsm_agent.debug.own.played import Report
+from fsm_agent.debug.core.manual import Report
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.codec import dumps
+from fsm_agent.fsm.exchange_form import answerable, answered, plain
 
 HeldKind = Literal["model", "tool", "approval", "request", "event"]
 STATUSES: tuple[ToolStatus, ...] = ("ok", "error", "timeout", "unknown")
@@ -28,8 +29,9 @@ PERFORM = Perform()
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """One request that waits. ``answer`` is set in the loop of the turn. ``elsewhere``: somebody else is asked as well,
-    and who answers first decides. ``allowable``: the rules have left it to a person; until then one can only deny."""
+    """One request that waits. ``answer`` is set in the loop of the turn. ``elsewhere``: somebody else is
+    asked as well, and who answers first decides. ``allowable``: the rules have left it to a person; until
+    then one can only deny."""
 
     id: int
     kind: HeldKind
@@ -90,8 +92,8 @@ def held_kind(request: Any) -> HeldKind:
 
 
 def model_reply(said: Any) -> ModelReply | Failure:
-    """What the model says: a text, or {"text", "reasoning", "tool_calls": [{"name", "arguments", "id"}]}; or {"failure": message,
-    "status": 503} for an error of the provider."""
+    """What the model says: a text, or {"text", "reasoning", "tool_calls": [{"name", "arguments", "id"}]}; or
+    {"failure": message, "status": 503} for an error of the provider."""
     words = {"text": said} if isinstance(said, str) else said
     if not isinstance(words, Mapping):
         raise ConfigError("the model cannot say this", type(said).__name__, 'a text, or {"text", "tool_calls"}')

@@ -1,4 +1,5 @@
-"""Who makes the turns of a workshop: begins, resumes and forks them. For this agent's turns an ``Agent`` does."""
+"""Who makes the turns of a workshop: begins, resumes and forks them. For this agent's turns an ``Agent``
+does."""
 
 from __future__ import annotations
 
@@ -6,18 +7,20 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from fsm_agent.agent import Agent
-from fsm_agent.debug.core.subject import OURS, Subject
+from fsm_agent.composition.turn_wiring import KIND
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.pause_point import Gate
+from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.read import Turns
+from fsm_agent.sessions.store.journal.read import Turns
+from fsm_agent.workflow import Workflow
 
 Agents = Callable[[str | None], Agent]
 """Makes the agent that runs a turn; told the ``"<provider>:<model>"`` of one that was begun in this home."""
 
 
 class Runs(Protocol):
-    """A turn that can be run: a ``Turn``, or a ``TableTurn``."""
+    """A turn that can be run: of an ``Agent``, or of a ``Workflow``."""
 
     gate: Gate
 
@@ -36,7 +39,7 @@ class Maker(Protocol):
     """All raise ``ConfigError`` for what cannot be made."""
 
     @property
-    def subject(self) -> Subject: ...
+    def subject(self) -> TurnKind: ...
 
     @property
     def can_run(self) -> bool: ...
@@ -53,7 +56,7 @@ class Maker(Protocol):
 class AgentMaker:
     """Each running turn gets an agent of its own, because an interrupt is the agent's."""
 
-    subject = OURS
+    subject = KIND
 
     def __init__(self, store: Store, agents: Agents | None) -> None:
         self._turns, self._agents = Turns(store.database), agents
@@ -88,3 +91,28 @@ class AgentMaker:
         if agent not in self._made:
             self._made.append(agent)
         return agent
+
+
+class WorkflowMaker:
+    """Begins, resumes and forks the turns of a table of the user's own."""
+
+    can_run = True
+
+    def __init__(self, workflow: Workflow[Any]) -> None:
+        self._workflow, self.subject = workflow, workflow.kind
+
+    def start(self, text: str) -> Runs:
+        try:
+            turn = self._workflow.begin(text)
+        except Exception as error:  # it is the user's, and may raise anything
+            raise ConfigError(f"no turn could be made of this ({type(error).__name__}: {error})", text) from error
+        return self._workflow.start(turn)
+
+    def resume(self, turn_id: str) -> Runs:
+        return self._workflow.resume(turn_id)
+
+    def fork(self, turn_id: str, at: int, edit: Mapping[str, Any] | None) -> Runs:
+        return self._workflow.fork(turn_id, at, edit)
+
+    def close(self) -> None:
+        """What the workflow works with is the user's."""

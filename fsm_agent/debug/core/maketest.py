@@ -14,7 +14,7 @@ from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.replay import ANSWERED, Replay
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.positions import position_of
+from fsm_agent.sessions.store.rewind.positions import position_of
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.texts import one_line
 

@@ -16,7 +16,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.deltas import patched
 from fsm_agent.fsm.journal import Step
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.read import TurnInfo, Turns
+from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.rows import transcript
 from fsm_agent.sessions.store.sealed import loads
 
@@ -126,12 +126,13 @@ class Record:
         return masks
 
     def snapshot(self, at: int) -> dict[str, Any]:
-        """Every stored field of the turn at a position."""
+        """Every stored field and counter of the turn at a position."""
         count = self.count
         if not 0 <= at <= count:
             raise ConfigError(f"turn {self.turn_id} has no position of that number", at, f"0 to {count}")
         with self._lock:
-            return dict(self._snapshot_of(at))
+            found = dict(self._snapshot_of(at))
+        return {**found.pop("counts", {}), **found}
 
     def counters(self, at: int, names: Sequence[str]) -> dict[str, int]:
         """The counters at a position."""

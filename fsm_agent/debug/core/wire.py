@@ -7,7 +7,7 @@ from typing import Any
 
 from fsm_agent.composition.turn_wiring import DIGEST, continued, recompose
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.positions import position_of
+from fsm_agent.sessions.store.rewind.positions import position_of
 
 
 def composed(store: Store, turn_id: str, at: int) -> dict[str, Any]:

@@ -9,21 +9,21 @@ from typing import Any
 from fsm_agent.debug.core.compare import Comparison, compare
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.engines import Nowhere
-from fsm_agent.debug.core.makers import AgentMaker, Agents, Maker, Runs
+from fsm_agent.debug.core.makers import AgentMaker, Agents, Maker, Runs, WorkflowMaker
 from fsm_agent.debug.core.record import Record
-from fsm_agent.debug.core.subject import Subject
-from fsm_agent.debug.own.maker import Make, TableMaker
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.pause_point import GATES
+from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.export import export_turn
-from fsm_agent.sessions.store.importing import import_lines
-from fsm_agent.sessions.store.read import TurnInfo, Turns
+from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
+from fsm_agent.sessions.store.transfer.export import export_turn
+from fsm_agent.sessions.store.transfer.importing import import_lines
+from fsm_agent.workflow import Workflow
 
 
 class Workshop:
-    """Open debuggers by turn. ``agents`` is asked for an agent when a turn is started, resumed or forked; without it one can only
-    look."""
+    """Open debuggers by turn. ``agents`` is asked for an agent when a turn is started, resumed or forked;
+    without it one can only look."""
 
     def __init__(self, store: Store, agents: Agents | None = None, maker: Maker | None = None) -> None:
         self.store = store
@@ -33,14 +33,12 @@ class Workshop:
         self._turns = Turns(store.database)
 
     @classmethod
-    def of_table(cls, store: Store, make: Make) -> Workshop:
-        """The workshop of a table of the user's own. ``make`` makes the runner of a turn: of a new one, when it is given the
-        words that a person begins it with, or of the turn that it is given, to go on from where that is. ``store`` keeps
-        these turns alone: ``store_for(folder)``."""
-        return cls(store, maker=TableMaker(store, make))
+    def of_workflow(cls, workflow: Workflow[Any]) -> Workshop:
+        """The turns of a table of the user's own."""
+        return cls(workflow.store, maker=WorkflowMaker(workflow))
 
     @property
-    def subject(self) -> Subject:
+    def subject(self) -> TurnKind:
         """What kind of turns these are."""
         return self._maker.subject
 
@@ -50,7 +48,7 @@ class Workshop:
 
     def recent(self, limit: int = 50) -> list[TurnInfo]:
         """The newest turns first."""
-        return self._turns.recent(limit)
+        return self._turns.recent(limit, table=self.subject.table.name)
 
     def newest(self) -> str | None:
         """The turn that a page opens with: the newest one."""
@@ -95,15 +93,16 @@ class Workshop:
         return self._run(self._maker.resume(turn_id), self._breakpoints(turn_id))
 
     def fork(self, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> Debugger:
-        """A new turn from a position of another one, at its gate; ``fsm_agent.sessions.store.edits`` says what ``edit`` may
-        change."""
+        """A new turn from a position of another one, at its gate; ``fsm_agent.sessions.store.rewind.edits`` says
+        what ``edit`` may change."""
         return self._run(self._maker.fork(turn_id, at, edit), self._breakpoints(turn_id))
 
     def compare(self, left: str, right: str) -> Comparison:
         return compare(Record(self.store, left), Record(self.store, right))
 
     def test(self, turn_id: str) -> str:
-        """A pytest file that plays the turn again. Raises ``ConfigError`` for turns of a table of the user's own."""
+        """A pytest file that plays the turn again. Raises ``ConfigError`` for turns of a table of the user's
+        own."""
         if not self.subject.talks:
             raise ConfigError("tests are made of this agent's turns only", turn_id, "fsm_agent.testing.row_scripts for yours")
         from fsm_agent.debug.core.maketest import make_test

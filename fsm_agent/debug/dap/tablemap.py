@@ -99,11 +99,16 @@ class _Reader:
         self.spots: list[Spot] = []
         self.rows: dict[str, Spot] = {}
         self._used: dict[str, list[str]] = {}  # name of a rung → rows made with it
+        self._shared: dict[str, ast.expr] = {}  # name of a decision list that several states have
 
     def read(self, tree: ast.Module) -> None:
+        for statement in tree.body:
+            match statement:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id="on")) as call):
+                    self._shared[name] = call
         for node in ast.walk(tree):
             match node:
-                case ast.Call(func=ast.Name(id="lines_of"), args=[ast.Dict(keys=keys, values=values)]):
+                case ast.Dict(keys=keys, values=values):
                     for key, value in zip(keys, values, strict=True):
                         self._state(key, value)
                 case ast.Call(func=ast.Name(id="Table"), keywords=keywords):
@@ -119,11 +124,12 @@ class _Reader:
         state = str(key.value)
         self.spots.append(self._spot(key, (("state", state),), f"entering {state}"))
         for line in value.elts:
-            match line:
+            call = self._shared.get(line.id, line) if isinstance(line, ast.Name) else line
+            match call:
                 case ast.Call(func=ast.Name(id="on"), args=[ast.Constant(value=str(event)), *ladder]):
-                    self._list(state, event, line, ladder)
+                    self._list(state, event, line, ladder if call is line else [])
 
-    def _list(self, state: str, event: str, call: ast.Call, ladder: list[ast.expr]) -> None:
+    def _list(self, state: str, event: str, call: ast.expr, ladder: list[ast.expr]) -> None:
         rows = self._table.by_event.get((state, event), ())
         if not rows:
             return

@@ -1,4 +1,5 @@
-"""The page's application: what it can be asked, and the answers. All work on turns is ``fsm_agent.debug``'s."""
+"""The page's application: what it can be asked, and the answers. All work on turns is
+``fsm_agent.debug``'s."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from fsm_agent.composition.turn_wiring import KIND
 from fsm_agent.debug.core.breakpoints import Kind, outcome_of, targets_of
 from fsm_agent.debug.core.hiding import environment_keys
-from fsm_agent.debug.core.subject import OURS
 from fsm_agent.debug.core.wire import composed
 from fsm_agent.debug.core.workshop import Workshop
 from fsm_agent.debug.web.assets import assets
@@ -35,7 +36,8 @@ WINDOW = 400
 
 
 def app_of(workshop: Workshop, port: int, token: str, first: str | None = None, secrets: Sequence[str] = ()) -> Starlette:
-    """``first`` is the turn that the page opens with; ``secrets`` never leave for the page, nor do keys of the environment."""
+    """``first`` is the turn that the page opens with; ``secrets`` never leave for the page, nor do keys of
+    the environment."""
     page = Page(workshop, first, (*secrets, *environment_keys(os.environ)))
     return Starlette(routes=page.routes(), middleware=[Middleware(Guard, port=port, token=token)])
 
@@ -262,7 +264,7 @@ def _pictures(table: Table) -> dict[str, str]:
 
     from fsm_agent.diagram import render
 
-    layout = import_module("fsm_agent_states.logic.layout").LAYOUT if table is OURS.table else None
+    layout = import_module("fsm_agent_states.logic.layout").LAYOUT if table is KIND.table else None
     return {"map": map_of(table), "table": bare(render(table, "svg", layout=layout))}
 
 

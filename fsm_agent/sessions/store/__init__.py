@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from fsm_agent.sessions.store.database import Database
-from fsm_agent.sessions.store.log import TurnLog
-from fsm_agent.sessions.store.recording import Recording
-from fsm_agent.sessions.store.store import Begun, Store, store_for
+from fsm_agent.sessions.store.journal.conversation_log import ConversationLog
+from fsm_agent.sessions.store.journal.conversation_recording import ConversationRecording
+from fsm_agent.sessions.store.journal.log import Closing, TurnLog
+from fsm_agent.sessions.store.journal.recording import Recording
+from fsm_agent.sessions.store.store import Begun, NewTurn, Store, store_for
 
-__all__ = ["Begun", "Database", "Recording", "Store", "TurnLog", "store_for"]
+__all__ = [
+    "Begun", "Closing", "ConversationLog", "ConversationRecording", "Database", "NewTurn", "Recording", "Store", "TurnLog",
+    "store_for",
+]  # fmt: skip

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fsm_agent.errors import StoreError
-from fsm_agent.sessions.store.landing import Landing
+from fsm_agent.sessions.store.async_commit import Landing
+from fsm_agent.sessions.store.integrity import format_of, look_through, looking, marked
 from fsm_agent.sessions.store.schema import VERSIONS
-from fsm_agent.sessions.store.whole import format_of, look_through, looking, marked
 
 Durability = Literal["full", "normal"]
 Job = Callable[[sqlite3.Connection], Any]

@@ -5,8 +5,9 @@ sessions      a conversation: what goes on from turn to turn, and who is running
 messages      its rows, numbered within the session, never changed; ``active`` is false for rows that were put aside
 transcripts   after a compaction or an undo: the numbers of the rows that the new version of the transcript begins with
 turns         one message of a user and what became of it; ``start`` is its snapshot before the first move, ``undone`` when its
-              user took it back, ``final`` what the last state changed, which makes no move, ``imported`` when it, or
-              the turn that it was forked from, came in a file
+              user took it back, ``final`` what the last state changed, which makes no move, ``imported`` when
+              it, or the turn that it was forked from, came in a file, ``table_name`` which table of
+              transitions moves it
 given         the conversation that a caller gave a turn to begin with, apart because a turn's own row is written at every move
 transitions   every move, with what it changed (``delta``); the snapshot at a move is the sum of those before
 effects       every request of a state and its reply; ``in_flight`` while nobody knows how it ended
@@ -204,4 +205,5 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
         # one that came before and was not gone on with here yet is known by having no owner
         "UPDATE turns SET imported = 1 WHERE ended IS NULL AND owner IS NULL",
     ),
+    ("ALTER TABLE turns ADD COLUMN table_name TEXT NOT NULL DEFAULT 'turn'",),
 )

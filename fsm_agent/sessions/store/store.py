@@ -8,8 +8,8 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,19 +18,18 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire import WireCopy
 from fsm_agent.errors import ConfigError, JournalError, SessionBusy
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.store.abandoned import close_out, give_up, open_turns
 from fsm_agent.sessions.store.database import Database, Durability, Job
-from fsm_agent.sessions.store.line import newest_of
+from fsm_agent.sessions.store.journal.abandoned import close_out, give_up, open_turns
+from fsm_agent.sessions.store.journal.read import TurnInfo
+from fsm_agent.sessions.store.journal.recording import Recording
+from fsm_agent.sessions.store.lineage import newest_of
 from fsm_agent.sessions.store.owners import Owners
-from fsm_agent.sessions.store.read import TurnInfo
-from fsm_agent.sessions.store.recording import Recording
 from fsm_agent.sessions.store.rows import (
     GUARD,
     METER,
     PROMPTS,
     USAGE,
     Kept,
-    asked_words,
     changed,
     insert_session,
     message_of,
@@ -48,12 +47,26 @@ Opened = Callable[[Path, Durability], Database]
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """How a turn got its session: ``epoch`` fences it; ``abandoned`` names a turn that was left unfinished in it and is given up
-    now; ``recording`` is what the journal had of a resumed turn's visit when it was claimed."""
+    """How a turn got its session: ``epoch`` fences it; ``abandoned`` names a turn that was left unfinished in
+    it and is given up now; ``recording`` is what the journal had of a resumed turn's visit when it was
+    claimed."""
 
     epoch: int
     abandoned: str | None = None
     recording: Recording | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewTurn:
+    """What is written of a turn when it begins, besides its snapshot. ``asked``: the words that name it in
+    lists; ``table_name`` and ``digest`` of the table that moves it; ``settings`` as JSON values; ``parent``:
+    the turn that delegated it."""
+
+    asked: str
+    table_name: str
+    digest: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    parent: str | None = None
 
 
 class _StaleError(Exception):
@@ -65,7 +78,8 @@ class _WentOnError(Exception):
 
 
 class Store:
-    """Raises ``StoreError`` when the file cannot be used, and ``SessionBusy`` for a session that another turn holds."""
+    """Raises ``StoreError`` when the file cannot be used, and ``SessionBusy`` for a session that another turn
+    holds."""
 
     def __init__(
         self,
@@ -89,8 +103,8 @@ class Store:
     # Sessions
 
     def session(self, session_id: str) -> Session:
-        """The live copy, which lives as long as somebody holds it (an agent holds its own); a new one when the database does not
-        know it. One that another process wrote to is read again."""
+        """The live copy, which lives as long as somebody holds it (an agent holds its own); a new one when
+        the database does not know it. One that another process wrote to is read again."""
         with self._lock:
             session = self._sessions.get(session_id)
             if session is None:
@@ -110,7 +124,8 @@ class Store:
         return session if last == session.id else self.newest(last)
 
     def _only_here(self, session: Session) -> bool:
-        """Was the session made by a compaction whose turn was taken over before it was stored? Nobody goes on in it."""
+        """Was the session made by a compaction whose turn was taken over before it was stored? Nobody goes on
+        in it."""
         return session.kind == "compression" and session.idle and self._revision(session.id) is None
 
     def _revision(self, session_id: str) -> int | None:
@@ -119,7 +134,8 @@ class Store:
         return row[0] if row else None
 
     def refresh(self, session: Session) -> None:
-        """Read the session as the database has it, and nothing else is believed; the live copy stays the same object."""
+        """Read the session as the database has it, and nothing else is believed; the live copy stays the same
+        object."""
         if session.unsaved:
             log.warning("session %s was changed by another process; what could not be saved of it before is lost", session.id)
             self._saved(session)
@@ -161,19 +177,18 @@ class Store:
         session: Session,
         turn: Any,
         start: Callable[[], dict[str, Any]],
-        digest: str,
-        parent: str | None = None,
+        new: NewTurn,
         moved: Callable[[Session], None] = lambda session: None,
     ) -> Begun:
-        """Write a new turn and hold its session for it, as the store has it now: a copy that others have changed the session
-        behind is read again first. ``start`` gives the turn's snapshot for it; ``parent`` is the turn that delegated it;
-        ``moved`` is told of the session that a compaction elsewhere made of this one, and that the turn begins in then.
+        """Write a new turn and hold its session for it, as the store has it now: a copy that others have
+        changed the session behind is read again first. ``start`` gives the turn's snapshot for it; ``moved``
+        is told of the session that a compaction elsewhere made of this one, and that the turn begins in then.
         Raises ``SessionBusy``."""
         abandoned = None
         while True:
             abandoned = await self._clear(session) or abandoned
             try:
-                return await self._begin(session, turn, start(), digest, parent, abandoned)
+                return await self._begin(session, turn, start(), new, abandoned)
             except _StaleError:
                 self.refresh(session)
             except _WentOnError:
@@ -182,19 +197,19 @@ class Store:
                 moved(successor)
                 session = successor
 
-    async def _begin(
-        self, session: Session, turn: Any, start: dict[str, Any], digest: str, parent: str | None, abandoned: str | None
-    ) -> Begun:
+    async def _begin(self, session: Session, turn: Any, start: dict[str, Any], new: NewTurn, abandoned: str | None) -> Begun:
         at, given = self.now(), start.pop("supplied_history", None)
         values = (
-            turn.turn_id, session.id, parent, asked_words(turn.user_content), turn.state, turn.seq, self.owners.me, digest,
-            dumps(turn.settings.model_dump(mode="json")), dumps(start), at, at,
+            turn.turn_id, session.id, new.parent, new.asked, turn.state, turn.seq, self.owners.me, new.table_name,
+            new.digest, dumps(new.settings), dumps(start), at, at,
         )  # fmt: skip
 
         def begin(c: sqlite3.Connection) -> None:
+            if c.execute("SELECT 1 FROM turns WHERE id = ?", (turn.turn_id,)).fetchone():
+                raise ConfigError("a turn of this id is stored already", turn.turn_id, "another turn_id for each turn")
             c.execute(
-                "INSERT INTO turns (id, session, parent, asked, state, seq, owner, digest, settings, start, began, moved)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO turns (id, session, parent, asked, state, seq, owner, table_name, digest, settings, start, began,"
+                " moved) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 values,
             )
             if given is not None:
@@ -204,8 +219,8 @@ class Store:
         return Begun(1, abandoned)
 
     async def _take(self, session: Session, holder: str, job: Job) -> None:
-        """Hold the session as this copy has it, with what could not be written to it before, and do ``job``: all or nothing.
-        Raises ``_StaleError`` or ``_WentOnError`` when the copy is not what the store has."""
+        """Hold the session as this copy has it, with what could not be written to it before, and do ``job``:
+        all or nothing. Raises ``_StaleError`` or ``_WentOnError`` when the copy is not what the store has."""
         unsaved, at, believed = list(session.unsaved), self.now(), session.revision
 
         def take(c: sqlite3.Connection) -> int:
@@ -233,9 +248,10 @@ class Store:
             self._unsaved[session.id] = session
 
     async def _clear(self, session: Session) -> str | None:
-        """Give up the turns of the session that nobody runs any more, and close what they left open in its transcript. What is
-        open is read in the transaction that closes it: whoever ran such a turn may have written until then. Jobs are done
-        in order, so rows that a cancelled turn of this process handed over, and nobody waited for, stand before it."""
+        """Give up the turns of the session that nobody runs any more, and close what they left open in its
+        transcript. What is open is read in the transaction that closes it: whoever ran such a turn may have
+        written until then. Jobs are done in order, so rows that a cancelled turn of this process handed over,
+        and nobody waited for, stand before it."""
         if session.unsaved or not self.unfinished(session.id):
             return None
         at = self.now()
@@ -286,9 +302,10 @@ class Store:
             self._refuse_if_alive(turn.session, turn.id, turn.owner)
 
     async def claim(self, session: Session, turn: TurnInfo, version: int, newest: int) -> Begun:
-        """Make this process the owner of an unfinished turn, under a new epoch: from then on its old owner can write nothing.
-        Only what is read afterwards is believed. Rows that came after its last move are put aside: the visit that wrote
-        them is run again. Raises ``SessionBusy`` while its owner lives, and for one that moved since it was read."""
+        """Make this process the owner of an unfinished turn, under a new epoch: from then on its old owner
+        can write nothing. Only what is read afterwards is believed. Rows that came after its last move are
+        put aside: the visit that wrote them is run again. Raises ``SessionBusy`` while its owner lives, and
+        for one that moved since it was read."""
         at, turn_id = self.now(), turn.id
 
         def take(c: sqlite3.Connection) -> None:
@@ -313,8 +330,9 @@ class Store:
         return Begun(turn.epoch + 1)
 
     def let_go(self, holder: str, epoch: int | None = None) -> None:
-        """Whoever this process held sessions for is not run any further for now; nobody waits for this to be written. What
-        another process holds for the same turn stays held, and so does what a later ``epoch`` of it holds here."""
+        """Whoever this process held sessions for is not run any further for now; nobody waits for this to be
+        written. What another process holds for the same turn stays held, and so does what a later ``epoch``
+        of it holds here."""
         values = (holder, self.owners.me, epoch, holder, epoch)
         self.database.submit(
             lambda c: (
@@ -332,8 +350,8 @@ class Store:
         return await asyncio.wrap_future(self.database.submit(job))
 
     async def hold(self, session: Session, holder: str) -> Session:
-        """Keep turns off the session, or off what it went on as; that one, as the store has it now. Raises ``SessionBusy`` while
-        a turn of it runs anywhere else."""
+        """Keep turns off the session, or off what it went on as; that one, as the store has it now. Raises
+        ``SessionBusy`` while a turn of it runs anywhere else."""
         while True:
 
             def free(c: sqlite3.Connection, session: Session = session) -> None:
@@ -351,7 +369,8 @@ class Store:
                 session = successor
 
     async def hold_again(self, session: Session, turn_id: str, epoch: int) -> None:
-        """Go on with a turn that stood still. Raises ``JournalError`` when it was taken over, or its session changed."""
+        """Go on with a turn that stood still. Raises ``JournalError`` when it was taken over, or its session
+        changed."""
         believed = session.revision
 
         def take(c: sqlite3.Connection) -> int:
@@ -368,8 +387,8 @@ class Store:
         session.owner = self.owners.me
 
     async def save(self, session: Session) -> None:
-        """Write what was done to a session outside of a turn, into it and what it went on as. Raises ``SessionBusy``, and writes
-        nothing, when it is not as it was when it was held."""
+        """Write what was done to a session outside of a turn, into it and what it went on as. Raises
+        ``SessionBusy``, and writes nothing, when it is not as it was when it was held."""
         at, believed = self.now(), session.revision
         line = [session]
         while line[-1].successor is not None:
@@ -397,7 +416,8 @@ class Store:
 
 
 def refuse_if_changed(c: sqlite3.Connection, session_id: str, believed: int) -> None:
-    """The fence of what is done to a session outside of a turn: raises ``SessionBusy`` when somebody had it since it was held."""
+    """The fence of what is done to a session outside of a turn: raises ``SessionBusy`` when somebody had it
+    since it was held."""
     try:
         _current(c, session_id, believed)
     except (_StaleError, _WentOnError) as error:
@@ -425,7 +445,8 @@ _STORES_LOCK = threading.Lock()
 
 
 def store_for(home: Path | str, durability: Durability = "full") -> Store:
-    """The store of a home; agents of one process that name the same home share it, and with it their sessions."""
+    """The store of a home; agents of one process that name the same home share it, and with it their
+    sessions."""
     with _STORES_LOCK:
         store = _STORES.get(str(home))
         if store is None:

@@ -20,7 +20,7 @@ from fsm_agent.runtime.events import CURRENT
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.read import Turns
+from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.texts import one_line
 from fsm_agent.support.threads import LOOP

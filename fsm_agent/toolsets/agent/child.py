@@ -15,7 +15,7 @@ from fsm_agent.runtime.deadline import Stopwatch
 from fsm_agent.runtime.events import CURRENT
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.read import Turns
+from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.support.texts import one_line
 
 Status = Literal["completed", "failed", "partial", "interrupted"]

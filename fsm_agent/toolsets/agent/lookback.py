@@ -13,7 +13,7 @@ from pydantic import Field
 
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.asides import MOST, WIDEST, aside_around, aside_by_words, asides
+from fsm_agent.sessions.store.search.compacted_messages import MOST, WIDEST, aside_around, aside_by_words, asides
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.agent.recall import plain
 from fsm_agent.toolsets.agent.scene import here

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.recallable import LIMIT, MOST, WIDEST, WINDOW, Around, Recall, around, by_words, recent
+from fsm_agent.sessions.store.search.session_recall import LIMIT, MOST, WIDEST, WINDOW, Around, Recall, around, by_words, recent
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.agent.scene import here
 

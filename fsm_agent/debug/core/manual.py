@@ -1,0 +1,57 @@
+"""A table without states, played by hand: at every state a person says which of its events it reports."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.base_turn import BaseTurn
+from fsm_agent.fsm.runner import State
+from fsm_agent.fsm.table import Row, Table
+from fsm_agent.workflow import Workflow
+
+USUAL_LIMIT = 2
+"""Of a budget that nobody named: enough for "some left", "one left" and "none left"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Which event does ``state`` report? Only a person can say."""
+
+    state: str
+    events: tuple[str, ...]
+
+
+@dataclass
+class ManualTurn(BaseTurn):
+    """Its place, its counters, and the events on its way."""
+
+    name: str = ""
+    path: list[str] = field(default_factory=list)
+
+    def arrive(self, row: Row) -> None:
+        super().arrive(row)
+        self.path.append(row.event)
+
+
+def played(table: Table, limits: Mapping[str, int], home: str | os.PathLike[str] | None = None) -> Workflow[ManualTurn]:
+    """Turns of ``table`` that are played by hand, under these limits."""
+    names = {atom.limit for row in table.rows for atom in row.guard.atoms()}
+    chosen = {name: limits.get(name, USUAL_LIMIT) for name in sorted(names)}
+    events = {state: tuple(dict.fromkeys(event for source, event in table.by_event if source == state)) for state in table.states}
+    states: dict[str, State] = {state: _asks(state, events[state]) for state in table.states}
+    return Workflow(table, states, ManualTurn, _nobody, begin=lambda text: ManualTurn(text, limits=dict(chosen)), home=home)
+
+
+def _asks(state: str, events: tuple[str, ...]) -> State:
+    def ask(turn: ManualTurn) -> Generator[Report, str, str | None]:
+        return (yield Report(state, events)) if events else None
+
+    return ask
+
+
+async def _nobody(request: Any) -> Any:
+    raise ConfigError(f"nobody is there to say what {request.state} reports", None, "a debugger")

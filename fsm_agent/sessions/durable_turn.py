@@ -1,0 +1,132 @@
+"""``DurableTurn``: one turn in the hands of its user. Run it, step through it, look at it; it is stored as it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Generic, Protocol, TypeVar
+
+from fsm_agent.fsm.condition_parser import condition
+from fsm_agent.fsm.journal import Exchange, Step
+from fsm_agent.fsm.pause_point import Gate
+from fsm_agent.fsm.runner import RunnableTurn, Runner, Stepping
+from fsm_agent.runtime.events import CURRENT, SIZE, Events, ended
+from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.session_lease import Tenancy
+from fsm_agent.support.threads import LOOP
+
+Result = TypeVar("Result")
+
+
+class Inspectable(RunnableTurn, Protocol):
+    """What is shown of the turn that runs."""
+
+    def counters(self) -> dict[str, int]: ...
+
+
+class DurableTurn(Stepping, Generic[Result]):
+    """A turn that has not moved yet, is moving, or has ended; of an ``Agent`` or of a ``Workflow``.
+
+    The session is held from the first move to the end, so a second turn on it raises ``SessionBusy``. ``result`` is
+    ``None`` until the turn has ended.
+    """
+
+    def __init__(
+        self,
+        state: Inspectable,
+        runner: Runner,
+        session: Session,
+        tenancy: Tenancy[Result],
+        gate: Gate,
+        steps: Iterable[Step] = (),
+    ) -> None:
+        self.result: Result | None = None
+        self.steps: list[Step] = list(steps)
+        self._state, self._runner, self._session, self._tenancy, self.gate = state, runner, session, tenancy, gate
+        self._holding, self._claim = False, 0
+
+    @property
+    def id(self) -> str:
+        return self._state.turn_id
+
+    @property
+    def state(self) -> str:
+        """The name of the state that the turn is in."""
+        return self._state.state
+
+    def snapshot(self) -> dict[str, Any]:
+        """State, counters, limits and facts as plain values; a copy."""
+        return self._state.dump()
+
+    async def step_into(self) -> Exchange | Step | None:
+        """One request and its reply, or the move that ends the state; ``None`` when the turn has ended."""
+        if self.result is not None:
+            return None
+        if not self._claim:
+            self._claim = self._session.acquire(self.id)
+        here = CURRENT.set(self.id)
+        try:
+            with self._session.step(self._claim):
+                happened = await self._happening()
+        except BaseException:
+            if self._holding:
+                self._tenancy.leave()
+                self.gate.closed(ended=False)
+            self._let_go()
+            raise
+        finally:
+            CURRENT.reset(here)
+        if happened is not None:
+            self.gate.happened(happened)
+        else:
+            self._let_go()
+            self.gate.closed(ended=True)
+            ended(self.id)
+        return happened
+
+    async def _happening(self) -> Exchange | Step | None:
+        if not self._holding:
+            await self._tenancy.enter()
+            self._holding = True
+            self.gate.opened()
+        await self.gate.passed()
+        happened = await self._runner.step_into()
+        if isinstance(happened, Step):
+            self.steps.append(happened)
+        elif happened is None:
+            self.result = await self._tenancy.finish(self.steps)
+        return happened
+
+    def _let_go(self) -> None:
+        self._session.release(self._claim)
+        self._holding, self._claim = False, 0
+
+    async def run_until(
+        self, *, state: str | None = None, event: str | None = None, row: str | None = None, when: str | None = None
+    ) -> Step | None:
+        """Step until a move enters ``state``, is made on ``event``, takes ``row``, and leaves the counters as ``when`` says
+        (``"retries >= 2"``); what is not given does not matter. ``None`` when the turn ended first."""
+        holds = condition(when, self._state.counters()) if when is not None else None
+        while (step := await self.step()) is not None:
+            wanted = ((state, step.dest), (event, step.event), (row, step.row))
+            if any(asked is not None and asked != found for asked, found in wanted):
+                continue
+            if holds is None or holds(self._state.counters()):
+                return step
+        return None
+
+    def events(self, *, run: bool = True, size: int = SIZE) -> Events:
+        """What callbacks are told, as values, until the turn has ended: ``async for event in turn.events()``, or a plain ``for``
+        in a thread. Iterating runs the turn; with ``run=False`` somebody else does. ``size``: events that a slow listener may
+        be behind before some are dropped, see ``fsm_agent.runtime.events``."""
+        return Events(self.id, self.arun if run else None, size, over=self.result is not None)
+
+    async def arun(self) -> Result:
+        """Run to the end."""
+        while await self.step() is not None:
+            pass
+        assert self.result is not None
+        return self.result
+
+    def run(self) -> Result:
+        """Run to the end, synchronously; also inside a running event loop."""
+        return LOOP.run(self.arun())

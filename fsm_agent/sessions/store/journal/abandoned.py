@@ -1,0 +1,74 @@
+"""Turns that nobody runs any more, and what becomes of them when their session goes on without them."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+
+from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.sessions.store.journal.conversation_recording import IN_DOUBT
+from fsm_agent.sessions.store.rows import insert_message, message_of, transcript
+from fsm_agent.sessions.store.sealed import loads
+
+ABANDONED = "abandoned"
+"""How a turn ended whose process died, when the session went on without it."""
+NOT_STARTED = "not run: the process ended before it started"
+
+
+def open_turns(connection: sqlite3.Connection, session_id: str) -> list[tuple[str, str | None]]:
+    """(turn, owner) of the session's turns that have not ended, oldest first."""
+    return connection.execute(
+        "SELECT id, owner FROM turns WHERE session = ? AND ended IS NULL ORDER BY began", (session_id,)
+    ).fetchall()
+
+
+def give_up(connection: sqlite3.Connection, turn_ids: Sequence[str], at: float) -> None:
+    """End these turns, and the turns that they delegated and nobody will ask for any more; those in the
+    background have an end of their own. Whoever runs one of them after all finds another epoch, and stops."""
+    connection.execute(
+        "WITH RECURSIVE down(id) AS (SELECT value FROM json_each(?) UNION"
+        " SELECT t.id FROM turns t JOIN down ON t.parent = down.id WHERE t.forked_at IS NULL"
+        " AND t.session NOT IN (SELECT child FROM delegations))"
+        " UPDATE turns SET ended = ?, exit = ?, outcome = 'failed', epoch = epoch + 1, owner = NULL"
+        " WHERE id IN (SELECT id FROM down) AND ended IS NULL",
+        (json.dumps(turn_ids), at, ABANDONED),
+    )
+    connection.execute(
+        "UPDATE sessions SET exit = ? WHERE id IN (SELECT session FROM turns WHERE exit = ? AND ended = ?)",
+        (ABANDONED, ABANDONED, at),
+    )
+
+
+def close_out(connection: sqlite3.Connection, session_id: str, turn_ids: Sequence[str], at: float) -> None:
+    """Give every call that was left without a result the one that is known of it, so that the transcript
+    stays valid."""
+    (version,) = connection.execute("SELECT version FROM sessions WHERE id = ?", (session_id,)).fetchone()
+    open_calls = _unanswered([message_of(body) for _, body in transcript(connection, session_id, version)])
+    if not open_calls:
+        return
+    effects = connection.execute(
+        "SELECT request, status, class, reply FROM effects WHERE turn IN (SELECT value FROM json_each(?)) AND kind = 'RunTool'",
+        (json.dumps(turn_ids),),
+    ).fetchall()
+    known = {loads(request)["call_id"]: (status, kind, reply) for request, status, kind, reply in effects}
+    (last,) = connection.execute("SELECT MAX(number) FROM messages WHERE session = ?", (session_id,)).fetchone()
+    for number, call in enumerate(open_calls, last + 1):
+        status, kind, reply = known.get(call.id, ("", "", None))
+        text = NOT_STARTED if not status or kind == "pure" else IN_DOUBT
+        text = loads(reply)["text"] if reply else text
+        row = Message("tool", text, tool_call_id=call.id, name=call.name)
+        insert_message(connection, session_id, number, version, None, at, row)
+
+
+def _unanswered(rows: list[Message]) -> list[ToolCall]:
+    """Calls of the last assistant row that have no result yet."""
+    answered = set()
+    for row in reversed(rows):
+        if row.role == "tool":
+            answered.add(row.tool_call_id)
+        elif row.role == "assistant":
+            return [call for call in row.tool_calls if call.id not in answered]
+        elif row.role == "user":
+            return []
+    return []

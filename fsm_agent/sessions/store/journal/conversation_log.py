@@ -1,0 +1,177 @@
+"""The journal of a turn that talks to a model: besides its moves, the rows of the transcript, tokens, and
+what became of tools.
+
+A store that fails in mid-turn does not cost the answer: the turn goes on in memory, runs no unsafe tool any
+more, and ``problem`` says why; what was not written is tried again at the end and at the session's next turn.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from typing import Any
+
+from fsm_agent.conversation.effects import AskApproval, CallModel, RunTool, ToolOutcome
+from fsm_agent.conversation.messages import Usage
+from fsm_agent.errors import StoreError
+from fsm_agent.fsm.deltas import Tracker
+from fsm_agent.fsm.journal import UNKNOWN, Exchange
+from fsm_agent.providers.prices import total_cost
+from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store.database import Job
+from fsm_agent.sessions.store.journal.conversation_recording import IN_DOUBT, ConversationRecording
+from fsm_agent.sessions.store.journal.log import Closing, TurnLog
+from fsm_agent.sessions.store.rows import Kept, changed, named, reply_json, request_json, write_notes
+from fsm_agent.sessions.store.sealed import dumps, opened
+
+ACTS = (CallModel, RunTool, AskApproval)
+"""Requests that take long or act on the world: they are in the journal while they are in flight."""
+NOT_RUN = "not run: what is done cannot be written down at the moment ({problem}), so nothing is done that cannot be undone"
+
+
+class ConversationLog(TurnLog):
+    """``turn`` has a transcript besides: ``history``, ``rows``, ``runtime``."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._begun: set[tuple[int, int, int]] = set()
+
+    def opened(self) -> dict[str, Any]:
+        """The snapshot, with the transcript by reference."""
+        self._tracker = Tracker(self._turn)
+        self._kept = Kept.of(self.session)
+        self._history, self._rows = self._place(), len(self._turn.rows)
+        return self._tracker.start | {"history": self._history, "rows": []}
+
+    async def ended_anew(self, closing: Closing) -> None:
+        """``ended``, on a copy of the session that was read again: rows of this turn that are not in it are
+        written behind it."""
+        with self._database.reading() as c:
+            said = "SELECT body FROM messages WHERE session = ? AND turn = ?"
+            stored = Counter(opened(body) for (body,) in c.execute(said, (self.session.id, self._turn.turn_id)))
+        for row in self._turn.rows:
+            if stored[body := opened(dumps(row.to_dict()))]:
+                stored[body] -= 1
+            else:
+                self.session.append([row])
+        self._kept = Kept.of(self.session)
+        await super().ended_anew(closing)
+
+    # Requests and replies
+
+    def _nothing_known(self) -> ConversationRecording:
+        return ConversationRecording()
+
+    def _known(self, exchange: Exchange, place: int, request: Any) -> Any:
+        """From the record of an earlier process, or of this one: who was cancelled here may ask a second
+        time."""
+        where = (exchange.seq, exchange.ordinal, place)
+        if where in self._begun and isinstance(request, RunTool) and request.effect == "unsafe":
+            return ToolOutcome(request.call_id, "unknown", IN_DOUBT)
+        if isinstance(request, RunTool):
+            self._begun.add(where)
+        return super()._known(exchange, place, request)
+
+    def _acts(self, request: Any) -> bool:
+        return isinstance(request, ACTS)
+
+    def _must_be_safe(self, request: Any) -> bool:
+        return not isinstance(request, CallModel)
+
+    def _refused(self, request: Any) -> Any:
+        if isinstance(request, RunTool) and request.effect == "unsafe":
+            return ToolOutcome(request.call_id, "not_started", NOT_RUN.format(problem=self.problem))
+        return UNKNOWN
+
+    def _lost(self, error: StoreError) -> None:
+        self._tell(f"{error}; the turn goes on, but is not stored")
+
+    def _request_json(self, request: Any) -> str:
+        return request_json(self.session, request)
+
+    def _reply_json(self, request: Any, reply: Any) -> str:
+        return reply_json(reply)
+
+    def _named(self, request: Any) -> tuple[str, str, str]:
+        return named(request)
+
+    def _in_doubt(self, request: Any, reply: Any) -> bool:
+        return isinstance(reply, ToolOutcome) and reply.status in ("unknown", "timeout")
+
+    def _costs(self, request: Any, reply: Any) -> list[Job]:
+        """Tokens as they come in, in the transaction of the reply they came with."""
+        usage: Usage | None = getattr(reply, "usage", None)
+        if usage is None or not isinstance(request, CallModel):
+            return []
+        turn = self._turn
+        runtime = turn.setup.runtime if request.auxiliary is None else turn.setup.auxiliary[request.auxiliary]
+        cost = total_cost({(runtime.provider, runtime.model): usage}, turn.settings.cache.ttl)
+        tokens = (usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning)
+        purpose = request.request.purpose
+        values = (
+            self.session.id, turn.turn_id, self._now(), runtime.provider, runtime.model, purpose, *tokens, cost.usd, cost.status,
+        )  # fmt: skip
+        return [
+            lambda c: c.execute(
+                "INSERT INTO usage (session, turn, at, provider, model, purpose, input, output, cache_read, cache_write,"
+                " reasoning, cost, cost_status) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                values,
+            )
+        ]
+
+    # The transcript
+
+    def _place(self) -> list[Any]:
+        """The transcript by reference: session, version, how many rows of that, and the newest number given
+        so far."""
+        return [self.session.id, self.session.version, len(self._turn.history), self.session.next_number - 1]
+
+    def _rows_delta(self) -> dict[str, Any]:
+        changed: dict[str, Any] = {}
+        if (place := self._place()) != self._history:
+            changed["history"], self._history = {"to": place}, place
+        if len(self._turn.rows) != self._rows:
+            numbers = self.session.numbers
+            new = [numbers.get(row) or row.to_dict() for row in self._turn.rows[self._rows :]]
+            changed["rows"] = {"kept": self._rows, "added": new}
+            self._rows = len(self._turn.rows)
+        return changed
+
+    def _note_rows(self) -> None:
+        """What was done to the transcript since the last time; when it went on in another session, there
+        too."""
+        session, turn_id, at = self.session, self._turn.turn_id, self._now()
+        notes, session.unwritten = session.unwritten, []
+        if notes:
+            self._jobs.append(lambda c: write_notes(c, session, notes, turn_id, at))
+        if session.successor is not None:
+            self._follow(session, session.successor)
+
+    def _follow(self, parent: Session, child: Session) -> None:
+        turn_id, owner = self._turn.turn_id, parent.owner
+        self.session, self._kept, self._rows = child, Kept.of(child), 0
+        self._line.append(child)
+        child.owner, child.revision, parent.revision = owner, 1, parent.revision + 1
+        self._note_rows()
+
+        def follow(c: sqlite3.Connection) -> None:
+            c.execute("UPDATE sessions SET holder = ?, owner = ?, revision = 1 WHERE id = ?", (turn_id, owner, child.id))
+            c.execute("UPDATE sessions SET holder = NULL, owner = NULL WHERE id = ?", (parent.id,))
+            changed(c, parent.id)
+            c.execute("UPDATE turns SET session = ? WHERE id = ?", (child.id, turn_id))
+
+        self._jobs.append(follow)
+
+    def _delta(self) -> dict[str, Any]:
+        self._note_session()
+        return super()._delta() | self._rows_delta()
+
+    def _note_session(self) -> None:
+        """Rows, and what else is kept of a session: prompts, meter, guard, usage."""
+        self._note_rows()
+        if self._kept.still(self.session):
+            return
+        before, self._kept, session_id = self._kept, Kept.of(self.session), self.session.id
+        changed = self._kept.columns(before)
+        names, values = ", ".join(f"{name} = ?" for name in changed), (*changed.values(), session_id)
+        self._jobs.append(lambda c: c.execute(f"UPDATE sessions SET {names} WHERE id = ?", values))  # noqa: S608 - ours

@@ -1,0 +1,204 @@
+"""Reading turns back: what moved, what was asked, and the whole snapshot at any move, all as plain values."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.deltas import patched
+from fsm_agent.fsm.journal import Step
+from fsm_agent.sessions.store.database import Database
+from fsm_agent.sessions.store.rows import transcript
+from fsm_agent.sessions.store.sealed import loads
+
+
+@dataclass(frozen=True, slots=True)
+class TurnInfo:
+    """One turn as lists show it. Times in seconds since the epoch; ``ended`` is ``None`` for one that was not
+    finished. ``table_name``: of the table of transitions that moves it. ``imported``: it, or the turn
+    that it was forked from, came in a file."""
+
+    id: str
+    session: str
+    asked: str
+    state: str
+    seq: int
+    began: float
+    moved: float
+    ended: float | None
+    exit: str | None
+    outcome: str | None
+    parent: str | None
+    forked_at: int | None
+    owner: str | None
+    epoch: int
+    digest: str
+    table_name: str
+    imported: bool
+
+    def moved_by(self, table: str) -> TurnInfo:
+        """The turn itself. Raises ``ConfigError`` for one of another table, whose engine alone can go on with it."""
+        if self.table_name != table:
+            raise ConfigError("the turn is of another table", f"{self.id} of {self.table_name}", f"a turn of {table}")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One request of a state, as the journal has it. ``reply`` is ``None`` while it is in flight; ``seconds``
+    it took. ``origin`` is empty for what the world answered, ``by hand`` for what a person did, ``taken
+    over`` from the turn that was forked."""
+
+    seq: int
+    ordinal: int
+    place: int
+    state: str
+    kind: str
+    name: str
+    status: str
+    request: dict[str, Any]
+    reply: dict[str, Any] | None
+    at: float
+    seconds: float | None
+    origin: str = ""
+
+
+_INFO = (
+    "id, session, asked, state, seq, began, moved, ended, exit, outcome, parent, forked_at, owner, epoch, digest,"
+    " table_name, imported"
+)
+
+
+class Turns:
+    """The turns of one database. A forked turn has the moves of the turn it was forked from before its own.
+    Raises ``ConfigError`` for a turn that is not there."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def info(self, turn_id: str) -> TurnInfo:
+        with self._database.reading() as c:
+            return _info(c, turn_id)
+
+    def recent(
+        self, limit: int = 100, session: str | None = None, unfinished: bool = False, table: str | None = None
+    ) -> list[TurnInfo]:
+        """The newest turns first; of one session, of one table, or of all."""
+        where = "WHERE (? IS NULL OR session = ?) AND (? IS NULL OR table_name = ?)"
+        where += " AND ended IS NULL" if unfinished else ""
+        with self._database.reading() as c:
+            rows = c.execute(
+                f"SELECT {_INFO} FROM turns {where} ORDER BY began DESC, rowid DESC LIMIT ?",  # noqa: S608 - both are ours
+                (session, session, table, table, limit),
+            ).fetchall()
+        return [_read(row) for row in rows]
+
+    def steps(self, turn_id: str, first: int = 1, last: int | None = None) -> list[Step]:
+        """The moves numbered ``first`` to ``last``, both included."""
+        with self._database.reading() as c:
+            return [_step(row[:9]) for row in self._moves(c, turn_id, first, last)]
+
+    def all_steps(self) -> list[Step]:
+        """The moves of all turns, turn by turn; those of a fork begin where it does."""
+        with self._database.reading() as c:
+            rows = c.execute(
+                "SELECT seq, source, event, dest, row, guards, changes, seconds, exit FROM transitions ORDER BY turn, seq"
+            ).fetchall()
+        return [_step(row) for row in rows]
+
+    def times(self, turn_id: str) -> list[float]:
+        """When each move was made."""
+        with self._database.reading() as c:
+            return [row[9] for row in self._moves(c, turn_id, 1, None)]
+
+    def effects(self, turn_id: str, seq: int) -> list[Effect]:
+        """What the state asked for that the turn was in after ``seq`` moves."""
+        with self._database.reading() as c:
+            owner = _owner_of(c, turn_id, seq)
+            rows = c.execute(
+                "SELECT seq, ordinal, place, state, kind, name, status, request, reply, at, seconds, origin FROM effects"
+                " WHERE turn = ? AND seq = ? ORDER BY ordinal, place",
+                (owner, seq),
+            ).fetchall()
+        return [_effect(row) for row in rows]
+
+    def snapshot(self, turn_id: str, seq: int | None = None) -> dict[str, Any]:
+        """Every stored field of the turn after ``seq`` moves (default: now, at the end of an ended one);
+        ``history`` is [session, version, length, newest number] and ``rows`` the numbers of the turn's own
+        rows."""
+        with self._database.reading() as c:
+            return self._snapshot(c, turn_id, seq)
+
+    def messages(self, turn_id: str, seq: int | None = None) -> list[dict[str, Any]]:
+        """The transcript after ``seq`` moves, oldest first; by default as it is now."""
+        with self._database.reading() as c:
+            session, version, length, _ = self._snapshot(c, turn_id, seq)["history"]
+            return [loads(body) for _, body in transcript(c, session, version, length)]
+
+    def result(self, turn_id: str) -> dict[str, Any] | None:
+        """The result without messages and states; ``None`` until the turn has ended."""
+        with self._database.reading() as c:
+            row = c.execute("SELECT result FROM turns WHERE id = ?", (turn_id,)).fetchone()
+        return loads(row[0]) if row and row[0] else None
+
+    def _snapshot(self, c: sqlite3.Connection, turn_id: str, seq: int | None) -> dict[str, Any]:
+        info, at_end = _info(c, turn_id), seq is None
+        seq = info.seq if seq is None else seq
+        if not 0 <= seq <= info.seq:
+            raise ConfigError(f"turn {turn_id} has no move of that number", seq, f"0 to {info.seq}")
+        if info.forked_at is not None and seq < info.forked_at and info.parent is not None:
+            return self._snapshot(c, info.parent, seq)
+        start, final = c.execute("SELECT start, final FROM turns WHERE id = ?", (turn_id,)).fetchone()
+        rows = c.execute("SELECT delta FROM transitions WHERE turn = ? AND seq <= ? ORDER BY seq", (turn_id, seq)).fetchall()
+        given = c.execute("SELECT history FROM given WHERE turn = ?", (turn_id,)).fetchone() if seq == 0 else None
+        deltas = [delta for (delta,) in rows] + ([final] if final and at_end else [])
+        snapshot = patched(loads(start), map(loads, deltas)) | {"seq": seq}
+        return snapshot | {"supplied_history": loads(given[0])} if given else snapshot
+
+    def _moves(self, c: sqlite3.Connection, turn_id: str, first: int, last: int | None) -> list[tuple[Any, ...]]:
+        info = _info(c, turn_id)
+        before: list[tuple[Any, ...]] = []
+        if info.parent is not None and info.forked_at is not None and first <= info.forked_at:
+            before = self._moves(c, info.parent, first, min(info.forked_at, last or info.forked_at))
+        return (
+            before
+            + c.execute(
+                "SELECT seq, source, event, dest, row, guards, changes, seconds, exit, at FROM transitions"
+                " WHERE turn = ? AND seq >= ? AND (? IS NULL OR seq <= ?) ORDER BY seq",
+                (turn_id, first, last, last),
+            ).fetchall()
+        )
+
+
+def _info(c: sqlite3.Connection, turn_id: str) -> TurnInfo:
+    row = c.execute(f"SELECT {_INFO} FROM turns WHERE id = ?", (turn_id,)).fetchone()  # noqa: S608 - the names are ours
+    if row is None:
+        raise ConfigError("no such turn", turn_id, "an id that `fsm-agent sessions show` lists")
+    return _read(row)
+
+
+def _read(row: tuple[Any, ...]) -> TurnInfo:
+    return replace(TurnInfo(*row), imported=bool(row[-1]))
+
+
+def _owner_of(c: sqlite3.Connection, turn_id: str, seq: int) -> str:
+    """Which turn of a line of forks made the visit after ``seq`` moves."""
+    info = _info(c, turn_id)
+    while info.parent is not None and info.forked_at is not None and seq < info.forked_at:
+        info = _info(c, info.parent)
+    return info.id
+
+
+def _effect(row: tuple[Any, ...]) -> Effect:
+    seq, ordinal, place, state, kind, name, status, request, reply, at, seconds, origin = row
+    answer = loads(reply) if reply else None
+    return Effect(seq, ordinal, place, state, kind, name, status, loads(request), answer, at, seconds, origin)
+
+
+def _step(row: tuple[Any, ...]) -> Step:
+    seq, source, event, dest, name, guards, changes, seconds, exit_reason = row
+    pairs = [(label, value) for label, value in loads(guards)]
+    moved = [(counter, before, after) for counter, before, after in loads(changes)]
+    return Step(seq, source, event, dest, name, pairs, moved, seconds, exit_reason)

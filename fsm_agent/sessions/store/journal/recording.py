@@ -1,0 +1,64 @@
+"""What is known of the visit of a state that a crash, a fork or a person interrupted: replies that need not
+be asked for.
+
+States are pure, so a visit that is run again asks for the same things in the same order: a request is known
+by its place in the visit and by what it says. ``Recording`` is of the turns of any table;
+``conversation_recording`` of those that talk to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from fsm_agent.fsm.exchange_form import answerable, effect_of, read_reply, shown
+from fsm_agent.fsm.journal import UNKNOWN
+from fsm_agent.sessions.store.journal.read import Effect
+from fsm_agent.sessions.store.sealed import dumps, loads
+
+Origin = Literal["", "by hand", "taken over"]
+"""Who gave a reply: the world, a person at a fork, or the turn that was forked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One request as the journal has it. ``reply`` is ``None`` while it was in flight. ``foreign``: it is in
+    the journal of the turn that this one was forked from."""
+
+    kind: str
+    request: dict[str, Any]
+    status: str
+    reply: Any = None
+    foreign: bool = False
+
+
+@dataclass(slots=True)
+class Recording:
+    """Replies by (ordinal, place) of one visit. ``doubts`` collects (name, id) of requests whose effect
+    nobody knows, ``origins`` who gave the replies that the journal of this turn does not have."""
+
+    entries: dict[tuple[int, int], Recorded] = field(default_factory=dict)
+    doubts: list[tuple[str, str]] = field(default_factory=list)
+    origins: dict[tuple[int, int], Origin] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, effects: Iterable[Effect]) -> Recording:
+        """What the journal has of a visit."""
+        return cls({(one.ordinal, one.place): Recorded(one.kind, one.request, one.status, one.reply) for one in effects})
+
+    def reply(self, ordinal: int, place: int, request: Any) -> Any:
+        """The reply that is known for this request, or ``UNKNOWN``. One that was in flight when its process
+        ended, and is unsafe, is answered with what it says itself about that."""
+        entry = self.entries.get((ordinal, place))
+        if entry is None or entry.kind != type(request).__name__ or entry.request != loads(dumps(shown(request))):
+            return UNKNOWN
+        if entry.reply is not None and entry.status == "done":
+            return read_reply(request, entry.reply) if answerable(request) else UNKNOWN
+        if effect_of(request) == "unsafe":
+            self.doubts.append((type(request).__name__, f"{ordinal}.{place}"))
+            return request.in_doubt()
+        return UNKNOWN
+
+    def where(self, ordinal: int, place: int, request: Any) -> tuple[int, int]:
+        """(ordinal, place) under which the journal keeps this request."""
+        return ordinal, place

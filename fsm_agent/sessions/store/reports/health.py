@@ -1,0 +1,78 @@
+"""Is the file of the sessions whole? Looked at without changing anything."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+from fsm_agent.errors import StoreError
+from fsm_agent.sessions.store.database import as_store_error, newer
+from fsm_agent.sessions.store.integrity import format_of, look_through, looking
+from fsm_agent.sessions.store.schema import VERSIONS
+from fsm_agent.sessions.store.sealed import loads
+from fsm_agent.sessions.store.store import FILE
+
+TEXTS = {
+    "sessions": ("prompts", "meter", "guard", "usage"),
+    "messages": ("body",),
+    "transcripts": ("numbers",),
+    "turns": ("settings", "start", "result", "final", "answers"),
+    "given": ("history",),
+    "transitions": ("guards", "changes", "delta"),
+    "effects": ("request", "reply"),
+}
+"""Columns that hold JSON, most of them with a checksum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """``size`` in bytes, with what is still in the log; ``version`` of its format; ``unfinished`` turns that have no end."""
+
+    path: Path
+    size: int
+    version: int
+    sessions: int
+    unfinished: int
+
+
+def health(home: Path) -> Health | None:
+    """What is in the file of a home, every page and every text of it read; ``None`` when there is none yet. Raises ``StoreError``
+    for one that is damaged, locked, or of a newer version."""
+    path = home / FILE
+    if not path.exists():
+        return None
+    try:
+        with contextlib.closing(looking(path)) as c:
+            version, _ = format_of(c)
+            if version > len(VERSIONS):
+                raise newer(path, version, len(VERSIONS))
+            look_through(c, path)
+            if version:
+                _read_texts(c, path)
+            sessions = c.execute("SELECT COUNT(*) FROM sessions").fetchone()[0] if version else 0
+            unfinished = c.execute("SELECT COUNT(*) FROM turns WHERE ended IS NULL").fetchone()[0] if version else 0
+    except sqlite3.Error as error:
+        raise as_store_error(error, path) from error
+    size = sum(one.stat().st_size for one in (path, path.with_name(f"{FILE}-wal")) if one.exists())
+    return Health(path, size, version, sessions, unfinished)
+
+
+def _read_texts(c: sqlite3.Connection, path: Path) -> None:
+    """Raise ``StoreError`` with the number of texts that are not what was written, and where the first of them is."""
+    damaged: list[str] = []
+    for table, columns in TEXTS.items():
+        there = {name for _, name, *_ in c.execute(f"PRAGMA table_info({table})")}
+        for column in (name for name in columns if name in there):
+            key = "id" if "id" in there else "session" if "session" in there else "turn"
+            for owner, text in c.execute(f"SELECT {key}, {column} FROM {table} WHERE {column} IS NOT NULL"):  # noqa: S608 - ours
+                try:
+                    loads(text)
+                except StoreError:
+                    damaged.append(f"{column} in {table}, {key} {owner}")
+    if damaged:
+        raise StoreError(
+            f"{path} has {len(damaged)} damaged texts, the first is {damaged[0]}; its pages are whole, so it can be used "
+            "without them; a backup has them"
+        )

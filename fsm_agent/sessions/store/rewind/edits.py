@@ -1,0 +1,167 @@
+"""What a person may change of a turn before it goes on as another one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fsm_agent.conversation.messages import Message, ModelReply, ToolCall
+from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.codec import dumps
+from fsm_agent.runtime import authority
+from fsm_agent.sessions.store.journal.conversation_recording import ConversationRecording
+from fsm_agent.sessions.store.rewind.positions import Position
+
+EDITS = "counters, fields, messages, reply, results, settings, system_prompt, user_message, rerun_tools"
+
+
+def edited(position: Position, edit: Mapping[str, Any], counters: frozenset[str]) -> Position:
+    """``position`` with a person's changes. Raises ``ConfigError`` for one that cannot be made, with what
+    can.
+
+    ``counters``: {name: value}. ``fields``: {name of a stored field: JSON value}. ``messages``: the whole
+    transcript as rows, or {index: row, or None to take it out}. ``results``: {call id: text}, of calls that
+    are still to run or that are in the transcript. ``reply``: what the model says, as text or {"text",
+    "tool_calls": [{"name", "arguments"}]}; the turn must be in CallLLM. ``user_message``: other words of the
+    user. ``rerun_tools``: run the tools of this visit again instead of taking their recorded results. What a
+    turn has from its agent (``fsm_agent.runtime.authority``) is in none of them."""
+    position.recording = ConversationRecording() if edit.get("rerun_tools") else position.recording.taken_over()
+    for name, value in edit.items():
+        editor = _EDITORS.get(name)
+        if editor is None:
+            raise ConfigError("a turn cannot be edited so", name, EDITS)
+        editor(position, value, counters)
+    return position
+
+
+def _edit_counters(position: Position, value: Any, counters: frozenset[str]) -> None:
+    for name, count in _mapping("counters", value).items():
+        if name not in counters:
+            raise ConfigError("no such counter", name, ", ".join(sorted(counters)))
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise ConfigError(f"counter {name} cannot be set so", count, "a whole number from 0")
+        if name in position.snapshot:
+            position.snapshot[name] = count
+        else:
+            position.snapshot["block"] = {**position.snapshot["block"], name: count}
+
+
+def _edit_fields(position: Position, value: Any, counters: frozenset[str]) -> None:
+    place = {"turn_id", "session_id", "seq", "history", "rows", "state", "block"}
+    fixed = place | counters | authority.FIELDS
+    for name, new in _mapping("fields", value).items():
+        if name not in position.snapshot or name in fixed:
+            raise ConfigError("no such field to edit", name, ", ".join(sorted(set(position.snapshot) - fixed)))
+        position.snapshot[name] = new
+
+
+def _edit_messages(position: Position, value: Any, counters: frozenset[str]) -> None:
+    if isinstance(value, Mapping):
+        rows: list[tuple[int | None, Message | None]] = list(position.transcript)
+        for index, row in value.items():
+            number = int(index)
+            if not 0 <= number < len(rows):
+                raise ConfigError("no message of that index", index, f"0 to {len(rows) - 1}")
+            _replace(position, rows, number, None if row is None else Message.from_dict(row))
+        position.transcript = [(number, row) for number, row in rows if row is not None]
+    elif isinstance(value, list):
+        position.transcript = [(None, Message.from_dict(row)) for row in value]
+        position.own = [(None, row) for _, row in position.transcript[-1:]]
+    else:
+        raise ConfigError("messages cannot be set so", type(value).__name__, "a list of rows, or {index: row}")
+
+
+def _replace(position: Position, rows: list[tuple[int | None, Message | None]], index: int, row: Message | None) -> None:
+    old = rows[index][1]
+    rows[index] = (None, row)
+    position.own = [(n, r) if r is not old else (None, row) for n, r in position.own if r is not old or row is not None]  # type: ignore[misc]
+
+
+def _edit_results(position: Position, value: Any, counters: frozenset[str]) -> None:
+    """A call that is still to run is answered by hand; one that ran has its row changed."""
+    places = {row.tool_call_id: index for index, (_, row) in enumerate(position.transcript) if row.role == "tool"}
+    reply = position.snapshot.get("reply") or {}
+    waiting = {call["id"] for call in reply.get("tool_calls", ())} if position.snapshot["state"] == "ExecuteTools" else set()
+    for call_id, text in _mapping("results", value).items():
+        if call_id in waiting:
+            position.recording.results[call_id] = str(text)
+        elif call_id in places:
+            row = {**position.transcript[places[call_id]][1].to_dict(), "content": str(text)}
+            row.pop("sent", None)
+            _edit_messages(position, {places[call_id]: row}, counters)
+        else:
+            raise ConfigError("no such tool call here", call_id, ", ".join(sorted(map(str, {*waiting, *places}))) or "none")
+
+
+def _edit_reply(position: Position, value: Any, counters: frozenset[str]) -> None:
+    if position.snapshot["state"] != "CallLLM":
+        raise ConfigError(
+            "a reply can be given only before the model is asked", position.snapshot["state"], "a move into CallLLM"
+        )
+    said = {"text": value} if isinstance(value, str) else dict(_mapping("reply", value))
+    calls = tuple(
+        ToolCall(str(call.get("id") or f"call_{index}"), str(call["name"]), _arguments(call.get("arguments", {})))
+        for index, call in enumerate(said.get("tool_calls", ()))
+    )
+    text = str(said.get("text", ""))
+    position.recording.reply_of_model = ModelReply(text, tool_calls=calls, finish="tool_calls" if calls else "stop")
+
+
+def _arguments(value: Any) -> str:
+    return value if isinstance(value, str) else dumps(value)
+
+
+def _edit_settings(position: Position, value: Any, counters: frozenset[str]) -> None:
+    changes = _mapping("settings", value)
+    if position.turn.imported:
+        raise ConfigError("a turn that came in a file has no settings of its own", ", ".join(changes), "none")
+    for name in changes:
+        if name in authority.SETTINGS:
+            others = f"all but {', '.join(authority.SETTINGS)}"
+            raise ConfigError("these settings are the agent's, not the turn's", name, others)
+    position.settings = _merged(position.settings, changes)
+
+
+def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    nested = {
+        key: _merged(old[key], value)
+        for key, value in new.items()
+        if isinstance(value, Mapping) and isinstance(old.get(key), Mapping)
+    }
+    return {**old, **new, **nested}
+
+
+def _edit_prompt(position: Position, value: Any, counters: frozenset[str]) -> None:
+    position.snapshot["system_prompt"] = str(value)
+
+
+def _edit_user(position: Position, value: Any, counters: frozenset[str]) -> None:
+    position.snapshot["user_content"] = value
+    for index in range(len(position.transcript) - 1, -1, -1):
+        row = position.transcript[index][1]
+        if position.own and row is position.own[0][1]:
+            _edit_messages(position, {index: {**row.to_dict(), "content": value}}, counters)
+            return
+
+
+def _edit_rerun(position: Position, value: Any, counters: frozenset[str]) -> None:
+    """Taken care of before the others."""
+
+
+def _mapping(name: str, value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name} cannot be set so", type(value).__name__, "names and values")
+    return value
+
+
+_EDITORS = {
+    "counters": _edit_counters,
+    "fields": _edit_fields,
+    "messages": _edit_messages,
+    "results": _edit_results,
+    "reply": _edit_reply,
+    "settings": _edit_settings,
+    "system_prompt": _edit_prompt,
+    "user_message": _edit_user,
+    "rerun_tools": _edit_rerun,
+}

@@ -1,0 +1,144 @@
+"""Where a turn can be continued from: its snapshot after some move, the rows of that moment, and what is
+known of the visit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fsm_agent.conversation.messages import Message
+from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store.database import Job
+from fsm_agent.sessions.store.journal.conversation_recording import ConversationRecording
+from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
+from fsm_agent.sessions.store.rows import METER, insert_session, message_of, transcript
+from fsm_agent.sessions.store.sealed import dumps, loads
+from fsm_agent.sessions.store.store import Begun, Store
+from fsm_agent.sessions.store.titles import free_title
+
+
+@dataclass(slots=True)
+class Position:
+    """``snapshot`` as ``Turns.snapshot`` gives it, ``row`` the id of the row that led there, ``transcript``
+    and ``own`` the rows as (number, row); the number is ``None`` for a row that is not stored. ``in_flight``:
+    model calls whose end nobody saw."""
+
+    turn: TurnInfo
+    snapshot: dict[str, Any]
+    settings: dict[str, Any]
+    row: str | None
+    transcript: list[tuple[int | None, Message]]
+    own: list[tuple[int | None, Message]]
+    recording: ConversationRecording = field(default_factory=ConversationRecording)
+    in_flight: int = 0
+
+    @property
+    def version(self) -> int:
+        return int(self.snapshot["history"][1])
+
+    @property
+    def newest(self) -> int:
+        """The newest number that was given to a row by then."""
+        return int(self.snapshot["history"][3])
+
+
+def position_of(store: Store, turn_id: str, seq: int | None = None) -> Position:
+    """The turn after ``seq`` moves; by default where it is now, with what is recorded of the visit it is
+    in."""
+    turns = Turns(store.database)
+    info, snapshot = turns.info(turn_id), turns.snapshot(turn_id, seq)
+    at = snapshot["seq"]
+    last = turns.steps(turn_id, at, at) if at else []
+    session, version, length, newest = snapshot["history"]
+    with store.database.reading() as c:
+        settings, answers = map(loads, c.execute(_KEPT, (turn_id,)).fetchone())
+        # before its first move a turn has loaded no row yet, and goes on with all that its session had when it began
+        stored = transcript(c, session, version, length if at else None)
+        rows = [(number, message_of(body)) for number, body in stored if at or number <= newest]
+        by_number = dict(rows)
+        own: list[tuple[int | None, Message]] = []
+        for one in snapshot["rows"]:
+            if isinstance(one, dict):
+                own.append((None, Message.from_dict(one)))
+            else:
+                kept = by_number.get(one) or message_of(
+                    c.execute("SELECT body FROM messages WHERE session = ? AND number = ?", (session, one)).fetchone()[0]
+                )
+                own.append((one, kept))
+    effects = turns.effects(turn_id, at)
+    recording = ConversationRecording.of(effects, answers if at == info.forked_at else None)
+    flying = sum(e.kind == "CallModel" and e.reply is None for e in effects)
+    row = last[0].row if last else None
+    return Position(info, snapshot, settings, row, list(rows), own, recording, flying)
+
+
+_KEPT = "SELECT settings, COALESCE(answers, 'null') FROM turns WHERE id = ?"
+
+
+async def take_over(store: Store, position: Position, session: Session) -> Begun:
+    """Continue the turn itself, in this process: claimed first and read then, because whoever ran it may have
+    written up to that moment. Raises ``SessionBusy`` while its owner lives."""
+    begun = await store.claim(session, position.turn, position.version, position.newest)
+    now = position_of(store, position.turn.id)
+    position.recording, position.in_flight = now.recording, now.in_flight
+    adopt(session, position)
+    return replace(begun, recording=now.recording)
+
+
+def adopt(session: Session, position: Position) -> None:
+    """The rows of ``position`` become the live ones of the session. One object for each row, wherever it is
+    held; rows of this turn that a compaction put aside keep their numbers."""
+    session.rows = [row for _, row in position.transcript]
+    session.numbers = {row: number for number, row in (*position.own, *position.transcript) if number is not None}
+    session.next_number = max(session.next_number, position.newest + 1)
+
+
+def forked(store: Store, position: Position, session: Session, turn_id: str, digest: str) -> Job:
+    """Make ``session`` and ``position`` those of a new turn that begins here; the job writes both. The rows
+    are copied, so that both turns go on by themselves."""
+    snapshot, at = position.snapshot, store.now()
+    session.kind, session.source, session.parent = "fork", "fork", position.turn.session
+    parent = store.session(position.turn.session)
+    with store.database.reading() as c:
+        session.title = free_title(c, parent.title or parent.id, session.id)
+    session.prompts, session.usage = dict(parent.prompts), parent.usage
+    session.meter = METER.decode(snapshot.get("meter", {}))
+    numbers: dict[Message, int] = {}
+    for _, row in position.transcript:
+        numbers.setdefault(row, len(numbers) + 1)
+    kept = len(numbers)
+    aside = [row for _, row in position.own if row not in numbers]
+    for row in aside:
+        numbers[row] = len(numbers) + 1
+    snapshot |= {"turn_id": turn_id, "session_id": session.id, "parent_session_id": session.parent}
+    snapshot["history"] = [session.id, 0, kept, len(numbers)]
+    snapshot["rows"] = [numbers[row] for _, row in position.own]
+    values = [
+        (session.id, number, 0 if number <= kept else -1, turn_id, at, row.role, dumps(row.to_dict()), int(number <= kept))
+        for row, number in numbers.items()
+    ]
+    info, answers = position.turn, position.recording.answers()
+    turn = (
+        turn_id, session.id, info.id, snapshot["seq"], info.asked, snapshot["state"], snapshot["seq"], store.owners.me,
+        info.table_name, digest,
+        dumps(position.settings), dumps(snapshot), at, at, None if answers is None else dumps(answers),
+        info.imported,
+    )  # fmt: skip
+
+    def write(c: Any) -> None:
+        insert_session(c, session, at)
+        c.execute("UPDATE sessions SET holder = ?, owner = ?, revision = 1 WHERE id = ?", (turn_id, store.owners.me, session.id))
+        c.executemany(
+            "INSERT INTO messages (session, number, version, turn, at, role, body, active) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            values,
+        )
+        c.execute(
+            "INSERT INTO turns (id, session, parent, forked_at, asked, state, seq, owner, table_name, digest, settings, start,"
+            " began, moved, answers, imported) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            turn,
+        )
+
+    session.rows = [row for _, row in position.transcript]
+    session.numbers, session.next_number = numbers, len(numbers) + 1
+    session.revision, session.owner = 1, store.owners.me
+    return write

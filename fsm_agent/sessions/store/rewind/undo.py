@@ -1,0 +1,123 @@
+"""Taking turns back: the transcript is again what it was before them. No row is lost (SESS-12)."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.token_meter import ContextMeter
+from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.codec import dumps
+from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store.journal.abandoned import give_up
+from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
+from fsm_agent.sessions.store.lineage import compacted_line
+from fsm_agent.sessions.store.rows import METER, Kept, changed, message_of, transcript, write_notes
+from fsm_agent.sessions.store.sealed import loads
+from fsm_agent.sessions.store.store import Store, refuse_if_changed
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """``turns`` that were taken back, the newest first; ``asked`` are the first words of the oldest of them; ``rows`` is how long
+    the transcript is now."""
+
+    session: str
+    turns: tuple[str, ...]
+    asked: str
+    rows: int
+
+
+async def undo(store: Store, session_id: str, turns: int = 1) -> Undone:
+    """Take back the last turns of a session, one that was left unfinished among them. What tools did in the world stays done.
+
+    Raises ``ConfigError`` when there are not so many, ``SessionBusy`` while a turn of the session is running anywhere.
+    """
+    session, holder = store.newest(session_id), f"undo-{uuid.uuid4().hex[:8]}"
+    _last_turns(store, session, turns)
+    claim = session.acquire(holder)
+    try:
+        held = await store.hold(session, holder)
+        try:
+            return await _take_back(store, held, turns)
+        except BaseException:
+            store.refresh(held)
+            raise
+    finally:
+        store.let_go(holder)
+        session.release(claim)
+
+
+async def _take_back(store: Store, session: Session, count: int) -> Undone:
+    found = _last_turns(store, session, count)
+    for turn in found:
+        store.refuse_if_run(turn)
+    with store.database.reading() as c:
+        before, meter = _before(c, found[-1].id, session)
+    session.replace(before)
+    for field in fields(ContextMeter):
+        setattr(session.meter, field.name, getattr(meter, field.name))
+    notes, session.unwritten = session.unwritten, []
+    at, numbers, ids = store.now(), session.numbered(before), [turn.id for turn in found]
+    believed = session.revision
+
+    def write(c: sqlite3.Connection) -> int:
+        refuse_if_changed(c, session.id, believed)
+        write_notes(c, session, notes, None, at)
+        c.executemany("UPDATE messages SET active = 1 WHERE session = ? AND number = ?", [(session.id, one) for one in numbers])
+        c.executemany("UPDATE turns SET undone = ? WHERE id = ?", [(at, turn_id) for turn_id in ids])
+        give_up(c, ids, at)
+        c.execute(
+            "UPDATE sessions SET meter = ?, touched = ? WHERE id = ?", (Kept.of(session).columns()["meter"], at, session.id)
+        )
+        return changed(c, session.id)
+
+    session.revision = await store.written(write)
+    return Undone(session.id, tuple(ids), found[-1].asked, len(before))
+
+
+def _last_turns(store: Store, session: Session, count: int) -> list[TurnInfo]:
+    """The last turns of the session and of those that it continues after compactions, the newest first."""
+    with store.database.reading() as c:
+        rows = c.execute(
+            "SELECT id FROM turns WHERE session IN (SELECT value FROM json_each(?)) AND undone IS NULL"
+            " ORDER BY began DESC, rowid DESC",
+            (json.dumps(compacted_line(c, session.id)),),
+        ).fetchall()
+    if not rows:
+        raise ConfigError("nothing to undo: the session has no turn that was not taken back", session.id)
+    if not 0 < count <= len(rows):
+        raise ConfigError("so many turns cannot be undone", count, f"1 to {len(rows)}")
+    turns = Turns(store.database)
+    return [turns.info(turn_id) for (turn_id,) in rows[:count]]
+
+
+def _before(c: sqlite3.Connection, turn_id: str, session: Session) -> tuple[list[Message], ContextMeter]:
+    """The transcript and its size before a turn was asked; for a forked turn, before the one that it was forked from."""
+    while True:
+        start, parent, forked_at = c.execute("SELECT start, parent, forked_at FROM turns WHERE id = ?", (turn_id,)).fetchone()
+        if parent is None or forked_at is None:
+            break
+        turn_id = parent
+    snapshot = loads(start)
+    home, version, _, newest = snapshot["history"]  # the turn had not loaded any row yet
+    stored = [(number, body) for number, body in transcript(c, home, version) if number <= newest]
+    return _as_rows(stored, session, home == session.id), METER.decode(snapshot.get("meter", {}))
+
+
+def _as_rows(stored: Sequence[tuple[int, str]], session: Session, own: bool) -> list[Message]:
+    """Stored rows as those of the session: the same objects where it has them, by number, or by what they say when they are those
+    of another session."""
+    if own:
+        live = {number: row for row, number in session.numbers.items()}
+        rows = [live.get(number) or message_of(body) for number, body in stored]
+        session.numbers |= {row: number for row, (number, _) in zip(rows, stored, strict=True)}
+        return rows
+    alike: dict[str, list[Message]] = {}
+    for row in reversed(session.rows):
+        alike.setdefault(dumps(row.to_dict()), []).append(row)
+    return [alike[body].pop() if alike.get(body) else message_of(body) for _, body in stored]

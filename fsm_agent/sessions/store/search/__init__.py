@@ -1,0 +1,1 @@
+"""Finding messages of all sessions by their words."""

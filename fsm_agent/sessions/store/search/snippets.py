@@ -1,0 +1,108 @@
+"""How well a text answers a search, and the piece of it that shows why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fsm_agent.sessions.store.search.text_analysis import Folded, Query, composed
+
+SNIPPET = 180
+"""Characters of a snippet."""
+BEFORE = 50
+"""Characters of a snippet before its first marked word."""
+MATCHES = 200
+"""Places in one text that are looked at for the best piece of it."""
+SATURATION, LENGTH_WEIGHT = 1.2, 0.75
+"""k1 and b of BM25, as is usual."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """``marks`` are (start, end) of the words that were looked for. ``cut`` says whether there is more text before and behind."""
+
+    text: str
+    marks: tuple[tuple[int, int], ...] = ()
+    cut: tuple[bool, bool] = (False, False)
+
+    def marked(self, before: str = "**", after: str = "**") -> str:
+        """One line with the words between ``before`` and ``after``."""
+        out, place = "…" if self.cut[0] else "", 0
+        for start, end in self.marks:
+            out += self.text[place:start] + before + self.text[start:end] + after
+            place = end
+        return out + self.text[place:] + ("…" if self.cut[1] else "")
+
+
+EMPTY = Snippet("")
+
+
+def scores(texts: Sequence[str], query: Query) -> list[float]:
+    """BM25 of texts among each other: how rare a term is, is counted among these alone, which are few."""
+    if not texts:
+        return []
+    counts = [[term.count(text) for term in query.terms] for text in map(Folded.of, texts)]
+    usual = sum(map(len, texts)) / len(texts) or 1.0
+    weights = []
+    for column in zip(*counts, strict=True):
+        having = sum(count > 0 for count in column)
+        weights.append(math.log(1 + (len(texts) - having + 0.5) / (having + 0.5)))
+    return [_score(row, weights, len(text) / usual) for row, text in zip(counts, texts, strict=True)]
+
+
+def _score(counts: Sequence[int], weights: Sequence[float], length: float) -> float:
+    damped = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * length)
+    return sum(weight * count * (SATURATION + 1) / (count + damped) for count, weight in zip(counts, weights, strict=True))
+
+
+def snippet_of(text: str, query: Query, size: int = SNIPPET) -> Snippet:
+    """The piece of a text with most of the terms, on one line."""
+    line = " ".join(composed(text).split())
+    folded = Folded.of(line)
+    places = sorted((*place, number) for number, term in enumerate(query.terms) for place in term.places(folded, MATCHES))
+    start = _best(places, len(line), size)
+    end = min(len(line), start + size)
+    start, end = _at_words(line, start, end, {place for one in places for place in one[:2]})
+    marks = _apart(
+        (max(first, start) - start, min(last, end) - start) for first, last, _ in places if first < end and last > start
+    )
+    return Snippet(line[start:end], marks, (start > 0, end < len(line)))
+
+
+def _best(places: Sequence[tuple[int, int, int]], length: int, size: int) -> int:
+    """Where the window begins that holds most different terms; the first of several."""
+    best, most = 0, 0
+    for index, (first, _, _) in enumerate(places):
+        terms = {number for start, _, number in places[index : index + MATCHES] if start < first + size - BEFORE}
+        if len(terms) > most:
+            best, most = first, len(terms)
+    return max(0, min(best - BEFORE, length - size))
+
+
+def _at_words(line: str, start: int, end: int, keep: set[int]) -> tuple[int, int]:
+    """Not in the middle of a word, where a blank is near and no marked word would be lost."""
+    if (
+        start > 0
+        and (blank := line.find(" ", start, start + BEFORE // 2)) > 0
+        and not any(start <= place < blank for place in keep)
+    ):
+        start = blank + 1
+    if (
+        end < len(line)
+        and (blank := line.rfind(" ", end - BEFORE // 2, end)) > 0
+        and not any(blank < place <= end for place in keep)
+    ):
+        end = blank
+    return start, end
+
+
+def _apart(marks: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Marks in order that do not overlap."""
+    out: list[tuple[int, int]] = []
+    for start, end in sorted(marks):
+        if out and start < out[-1][1]:
+            out[-1] = (out[-1][0], max(end, out[-1][1]))
+        elif end > start:
+            out.append((start, end))
+    return tuple(out)

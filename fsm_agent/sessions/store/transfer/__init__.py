@@ -1,0 +1,1 @@
+"""Sessions and turns as files: exported, checked, imported, and written as training data."""

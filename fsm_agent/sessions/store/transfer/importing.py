@@ -1,0 +1,98 @@
+"""Reading back what ``export`` wrote: every line is checked before any is stored, and all are stored or none."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from fsm_agent.sessions.store.journal.abandoned import ABANDONED
+from fsm_agent.sessions.store.store import Store
+from fsm_agent.sessions.store.titles import free_title
+from fsm_agent.sessions.store.transfer.line_format import KINDS, Line, MessageLine, SessionLine, TurnLine
+from fsm_agent.sessions.store.transfer.validation import Lines, read_lines
+
+L = TypeVar("L", bound=Line)
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """``id`` is the session or turn that was exported, as it is called here; ``copied``: it was there already, so everything got
+    new ids. ``unfinished``: turns that can be resumed here."""
+
+    of: str
+    id: str
+    sessions: tuple[str, ...]
+    turns: int
+    messages: int
+    copied: bool
+    unfinished: tuple[str, ...]
+
+
+def import_lines(store: Store, lines: Iterable[str], name: str = "the file") -> Imported:
+    """Store what the lines describe. Sessions and turns whose ids are here already get new ones, all of the
+    file together; an unfinished turn among them is given up then, because the one that is here may still be
+    resumed, and nothing must be done twice. All turns are marked as imported, for good: see
+    ``fsm_agent.runtime.authority``. Raises ``ConfigError`` that names the first bad line."""
+    file = read_lines(lines, name)
+
+    def write(c: sqlite3.Connection) -> Imported:
+        return _write(c, file, _new_ids(c, file))
+
+    imported: Imported = store.database.write(write)
+    return imported
+
+
+def _new_ids(c: sqlite3.Connection, file: Lines) -> dict[str, str]:
+    """New ids for all when one of them is here already; else none."""
+    sessions, turns = [line.id for _, line in file.of(SessionLine)], [line for _, line in file.of(TurnLine)]
+    among = "id IN (SELECT value FROM json_each(?))"
+    here = c.execute(
+        f"SELECT 1 FROM sessions WHERE {among} UNION SELECT 1 FROM turns WHERE {among}",  # noqa: S608 - ours
+        (json.dumps(sessions), json.dumps([turn.id for turn in turns])),
+    ).fetchone()
+    if here is None:
+        return {}
+    ids = {session: f"s-{uuid.uuid4().hex[:12]}" for session in sessions}
+    return ids | {turn.id: f"{ids[turn.session]}-{uuid.uuid4().hex[:8]}" for turn in turns}
+
+
+def _write(c: sqlite3.Connection, file: Lines, ids: Mapping[str, str]) -> Imported:
+    c.execute("PRAGMA defer_foreign_keys = ON")
+    titles = {line.id: free_title(c, line.title, ids.get(line.id, line.id)) for _, line in file.of(SessionLine) if line.title}
+    for kind in KINDS.values():
+        names = kind.columns()
+        insert = f"INSERT INTO {kind.table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608 - ours
+        c.executemany(insert, (tuple(_renamed(line, ids).values()) for _, line in file.of(kind)))
+    c.executemany("UPDATE sessions SET title = ? WHERE id = ?", [(title, ids.get(line, line)) for line, title in titles.items()])
+    turns = [(ids.get(line.id, line.id),) for _, line in file.of(TurnLine)]
+    c.executemany("UPDATE turns SET imported = 1 WHERE id = ?", turns)
+    sessions = [ids.get(line.id, line.id) for _, line in file.of(SessionLine)]
+    open_turns = [turn.id for _, turn in file.of(TurnLine) if turn.ended is None]
+    if ids:
+        given_up = [(ABANDONED, ids[turn]) for turn in open_turns]
+        c.executemany("UPDATE turns SET ended = moved, exit = ?, outcome = 'failed' WHERE id = ?", given_up)
+    header = file.header
+    return Imported(
+        header.of, ids.get(header.id, header.id), tuple(sessions), len(file.of(TurnLine)), len(file.of(MessageLine)), bool(ids),
+        () if ids else tuple(open_turns),
+    )  # fmt: skip
+
+
+def _renamed(line: L, ids: Mapping[str, str]) -> L:
+    return (
+        line if not ids else line.model_copy(update={name: _renamed_value(value, ids) for name, value in line if name != "kind"})
+    )
+
+
+def _renamed_value(value: Any, ids: Mapping[str, str]) -> Any:
+    if isinstance(value, str):
+        return ids.get(value, value)
+    if isinstance(value, list):
+        return [_renamed_value(one, ids) for one in value]
+    if isinstance(value, dict):
+        return {name: _renamed_value(one, ids) for name, one in value.items()}
+    return value

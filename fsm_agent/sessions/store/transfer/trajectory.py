@@ -1,0 +1,146 @@
+"""A conversation as training data: the ShareGPT form, with tools written as Hermes models read them (SESS-14).
+
+One object a conversation: ``conversations`` is a list of {"from": "system" | "human" | "gpt" | "tool", "value": text}. Reasoning
+stands in ``<think>``, calls in ``<tool_call>``, results in ``<tool_response>``; results of one round are one entry.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fsm_agent.fsm.codec import dumps
+from fsm_agent.sessions.store.database import Database
+from fsm_agent.sessions.store.journal.read import Turns
+from fsm_agent.sessions.store.rows import transcript
+from fsm_agent.sessions.store.sealed import loads
+from fsm_agent.support.redaction import mask
+
+TOOLS = (
+    "You may call functions. Their signatures are within <tools></tools>; write each call as JSON within "
+    "<tool_call></tool_call>:\n"
+    '<tool_call>\n{{"name": <name>, "arguments": <object>}}\n</tool_call>\n<tools>\n{tools}\n</tools>'
+)
+
+
+def session_trajectory(
+    database: Database, session_id: str, *, raw: bool = False, secrets: Collection[str] = ()
+) -> dict[str, Any]:
+    """The transcript of a session as it is now. ``completed`` is that of its last turn."""
+    with database.reading() as c:
+        version, created, model = c.execute("SELECT version, created, model FROM sessions WHERE id = ?", (session_id,)).fetchone()
+        rows = [loads(body) for _, body in transcript(c, session_id, version)]
+        last = c.execute(
+            "SELECT id, outcome FROM turns WHERE session = ? AND undone IS NULL ORDER BY began DESC, rowid DESC LIMIT 1",
+            (session_id,),
+        ).fetchone()
+    told = Turns(database).snapshot(last[0]) if last else {}
+    return _trajectory(session_id, rows, told, (created, model, bool(last) and last[1] == "completed"), None if raw else secrets)
+
+
+def turn_trajectory(database: Database, turn_id: str, *, raw: bool = False, secrets: Collection[str] = ()) -> dict[str, Any]:
+    """The transcript up to the end of one turn. Raises ``ConfigError`` for one that is not there."""
+    turns = Turns(database)
+    info, told, result = turns.info(turn_id), turns.snapshot(turn_id), turns.result(turn_id) or {}
+    session, version, length, newest = told["history"]
+    with database.reading() as c:
+        last = c.execute("SELECT MAX(number) FROM messages WHERE session = ? AND turn = ?", (session, turn_id)).fetchone()[0]
+        rows = [
+            loads(body)
+            for place, (number, body) in enumerate(transcript(c, session, version))
+            if place < length or newest < number <= (last or 0)
+        ]
+    model = f"{result['provider']}:{result['model']}" if result else ""
+    return _trajectory(turn_id, rows, told, (info.began, model, info.outcome == "completed"), None if raw else secrets)
+
+
+def save_trajectory(database: Database, turn_id: str, path: Path) -> None:
+    """Append one turn, masked, to a file of trajectories."""
+    line = dumps(turn_trajectory(database, turn_id))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def _trajectory(
+    name: str,
+    rows: Iterable[Mapping[str, Any]],
+    told: Mapping[str, Any],
+    facts: tuple[float, str, bool],
+    secrets: Collection[str] | None,
+) -> dict[str, Any]:
+    at, model, completed = facts
+    said = [{"from": "system", "value": _system(told)}] if told else []
+    for speaker, text in _joined(_speaking(rows)):
+        said.append({"from": speaker, "value": text})
+    if secrets is not None:
+        said = [{"from": one["from"], "value": mask(one["value"], secrets)} for one in said]
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+    return {"id": name, "conversations": said, "timestamp": when, "model": model, "completed": completed}
+
+
+def _system(told: Mapping[str, Any]) -> str:
+    prompt = str(told.get("system_prompt", ""))
+    specs = [
+        {
+            "type": "function",
+            "function": {"name": tool["name"], "description": tool["description"], "parameters": tool["parameters"]},
+        }
+        for tool in told.get("tools", ())
+    ]
+    tools = TOOLS.format(tools="\n".join(json.dumps(spec, ensure_ascii=False) for spec in specs)) if specs else ""
+    return "\n\n".join(part for part in (prompt, tools) if part)
+
+
+def _speaking(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    names: dict[str, str] = {}
+    for row in rows:
+        if not row.get("wire", True):
+            continue
+        text = _text(row.get("content"))
+        match row["role"]:
+            case "assistant":
+                names |= {call["id"]: call["function"]["name"] for call in row.get("tool_calls", ())}
+                yield "gpt", "\n".join((*_thoughts(row), *([text] if text else ()), *_calls(row)))
+            case "tool":
+                name = row.get("name") or names.get(row.get("tool_call_id", ""), "")
+                said = {"tool_call_id": row.get("tool_call_id"), "name": name, "content": text}
+                yield "tool", f"<tool_response>\n{json.dumps(said, ensure_ascii=False)}\n</tool_response>"
+            case role:
+                yield "human" if role == "user" else role, text
+
+
+def _thoughts(row: Mapping[str, Any]) -> Iterator[str]:
+    if row.get("reasoning"):
+        yield f"<think>\n{row['reasoning']}\n</think>"
+
+
+def _calls(row: Mapping[str, Any]) -> Iterator[str]:
+    for call in row.get("tool_calls", ()):
+        function = call["function"]
+        try:
+            arguments = loads(function["arguments"])
+        except (ValueError, RecursionError):
+            arguments = function["arguments"]
+        yield f"<tool_call>\n{json.dumps({'name': function['name'], 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
+
+
+def _joined(said: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Entries of one speaker in a row as one."""
+    out: list[tuple[str, str]] = []
+    for speaker, text in said:
+        if out and out[-1][0] == speaker:
+            out[-1] = (speaker, f"{out[-1][1]}\n{text}")
+        else:
+            out.append((speaker, text))
+    return out
+
+
+def _text(content: Any) -> str:
+    """Images and other parts by their kind."""
+    if isinstance(content, list):
+        return "\n".join(str(part.get("text", "")) if part.get("type") == "text" else f"[{part.get('type')}]" for part in content)
+    return content or ""

@@ -1,0 +1,244 @@
+"""Is this a whole and sound export? Every line by itself, then all of them together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from fsm_agent.conversation.messages import Message
+from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.deltas import patched
+from fsm_agent.sessions.store.rows import GUARD, METER, PROMPTS, USAGE
+from fsm_agent.sessions.store.transfer.line_format import (
+    FORMAT,
+    KINDS,
+    EffectLine,
+    End,
+    Header,
+    Line,
+    MessageLine,
+    MoveLine,
+    SessionLine,
+    TranscriptLine,
+    TurnLine,
+    UsageLine,
+)
+
+L = TypeVar("L", bound=Line)
+
+
+class _BadLine(Exception):
+    """Why a line is not taken."""
+
+
+@dataclass(slots=True)
+class Lines:
+    """What was read: each line with its number."""
+
+    header: Header
+    lines: dict[type[Line], list[tuple[int, Any]]] = field(default_factory=lambda: {line: [] for line in KINDS.values()})
+
+    def of(self, kind: type[L]) -> list[tuple[int, L]]:
+        return self.lines[kind]
+
+
+def read_lines(lines: Iterable[str], name: str) -> Lines:
+    """All lines of a file called ``name``. Raises ``ConfigError`` that names the first bad one."""
+    file: Lines | None = None
+    number, ended = 0, False
+    try:
+        for number, text in enumerate(lines, 1):
+            if ended:
+                raise _BadLine("there is nothing behind the end")
+            if file is None:
+                file = Lines(_header(text))
+            elif (ended := _ends(text, number)) is False:
+                line = _line(text)
+                file.lines[type(line)].append((number, line))
+        if file is None:
+            raise _BadLine("there is nothing in it")
+        if not ended:
+            raise _BadLine('the file was cut: its last line must be {"kind": "end", …}')
+        if (first := next(_problems(file), None)) is not None:
+            number = first[0]
+            raise _BadLine(first[1])
+    except _BadLine as error:
+        raise ConfigError(f"{name} cannot be imported: line {max(1, number)}: {error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{name} cannot be imported: line {number + 1}: it is not UTF-8") from None
+    return file
+
+
+def _header(text: str) -> Header:
+    said = _json(text)
+    if said.get("kind") != "fsm-agent":
+        raise _BadLine('the first line must be {"kind": "fsm-agent", "format": 1, …}')
+    if said.get("format") != FORMAT:
+        raise _BadLine(f"format {said.get('format')!r} is of another version of fsm-agent; this one reads format {FORMAT}")
+    header: Header = _checked(Header, said)
+    return header
+
+
+def _ends(text: str, number: int) -> bool:
+    """Is this the last line? Lines that are missing before it are noticed here."""
+    said = _json(text)
+    if said.get("kind") != "end":
+        return False
+    end = _checked(End, said)
+    if end.lines != number - 1:
+        raise _BadLine(f"{number - 1} lines stand before the end, {end.lines} were written")
+    return True
+
+
+def _line(text: str) -> Line:
+    said = _json(text)
+    kind = KINDS.get(str(said.get("kind")))
+    if kind is None:
+        raise _BadLine(f"unknown kind {str(said.get('kind'))[:40]!r}; known: {', '.join(KINDS)}")
+    return _checked(kind, said)
+
+
+def _json(text: str) -> dict[str, Any]:
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError):
+        said = None
+    if not isinstance(said, dict):
+        raise _BadLine("this is no JSON object")
+    return said
+
+
+def _checked(kind: type[L], said: Mapping[str, Any]) -> L:
+    try:
+        return kind.model_validate(said)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise _BadLine(f"{said.get('kind')}: {where}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+def _problems(file: Lines) -> Iterator[tuple[int, str]]:
+    """What is wrong between the lines, with the number of the line that shows it."""
+    sessions = {line.id for _, line in file.of(SessionLine)}
+    turns = {line.id: line for _, line in file.of(TurnLine)}
+    yield from _unknown(file, sessions, turns)
+    yield from _repeated(file)
+    yield from _circles(file)
+    yield from _unreadable(file)
+    yield from _broken_turns(file, sessions)
+    if file.header.id not in (sessions if file.header.of == "session" else turns):
+        yield 1, f"the {file.header.of} that it names is not in the file"
+
+
+def _unknown(file: Lines, sessions: set[str], turns: Mapping[str, TurnLine]) -> Iterator[tuple[int, str]]:
+    named: dict[type[Line], tuple[tuple[str, Iterable[str]], ...]] = {
+        SessionLine: (("parent", sessions), ("successor", sessions)),
+        TranscriptLine: (("session", sessions),),
+        TurnLine: (("session", sessions), ("parent", turns)),
+        MessageLine: (("session", sessions), ("turn", turns)),
+        MoveLine: (("turn", turns),),
+        EffectLine: (("turn", turns),),
+        UsageLine: (("turn", turns),),
+    }
+    for kind, references in named.items():
+        for number, line in file.of(kind):
+            for name, known in references:
+                if (value := getattr(line, name)) is not None and value not in known:
+                    yield number, f"{name} {value} is not in the file"
+    numbers = {(line.session, line.number) for _, line in file.of(MessageLine)}
+    for number, transcript in file.of(TranscriptLine):
+        if missing := [one for one in transcript.numbers if (transcript.session, one) not in numbers]:
+            yield number, f"message {missing[0]} of session {transcript.session} is not in the file"
+
+
+def _repeated(file: Lines) -> Iterator[tuple[int, str]]:
+    keys: dict[type[Line], Sequence[str]] = {
+        SessionLine: ("id",), TranscriptLine: ("session", "version"), TurnLine: ("id",), MessageLine: ("session", "number"),
+        MoveLine: ("turn", "seq"), EffectLine: ("turn", "seq", "ordinal", "place"),
+    }  # fmt: skip
+    for kind, names in keys.items():
+        seen: set[tuple[Any, ...]] = set()
+        for number, line in file.lines[kind]:
+            key = tuple(getattr(line, name) for name in names)
+            if key in seen:
+                yield number, f"the {line.kind} {' '.join(map(str, key))} is in the file twice"
+            seen.add(key)
+
+
+def _circles(file: Lines) -> Iterator[tuple[int, str]]:
+    for kind, name in ((SessionLine, "parent"), (SessionLine, "successor"), (TurnLine, "parent")):
+        leads = {line.id: getattr(line, name) for _, line in file.lines[kind]}
+        for number, line in file.lines[kind]:
+            place, seen = line.id, set[str]()
+            while place is not None and place not in seen:
+                seen.add(place)
+                place = leads[place]
+            if place is not None:
+                yield number, f"{name} leads round in a circle"
+
+
+def _unreadable(file: Lines) -> Iterator[tuple[int, str]]:
+    """Values that only look like what they should be."""
+    for number, message in file.of(MessageLine):
+        if (problem := _problem(Message.from_dict, message.body)) or message.body["role"] != message.role:
+            yield number, problem or "role is not that of the body"
+    for number, session in file.of(SessionLine):
+        for name, codec in (("prompts", PROMPTS), ("meter", METER), ("guard", GUARD), ("usage", USAGE)):
+            if problem := _problem(codec.decode, getattr(session, name)):
+                yield number, f"{name}: {problem}"
+
+
+def _problem(read: Callable[[Any], object], value: object) -> str:
+    try:
+        read(value)
+    except (ConfigError, TypeError, ValueError, KeyError, AttributeError) as error:
+        return str(error) or type(error).__name__
+    return ""
+
+
+def _broken_turns(file: Lines, sessions: set[str]) -> Iterator[tuple[int, str]]:
+    moves: dict[str, list[tuple[int, MoveLine]]] = {}
+    for number, move in file.of(MoveLine):
+        moves.setdefault(move.turn, []).append((number, move))
+    for number, turn in file.of(TurnLine):
+        made = sorted(moves.get(turn.id, ()), key=lambda one: one[1].seq)
+        first = (turn.forked_at or 0) + 1
+        if (turn.parent is None) != (turn.forked_at is None):
+            yield number, "a forked turn names both parent and forked_at"
+        elif [move.seq for _, move in made] != list(range(first, turn.seq + 1)):
+            yield number, f"its moves are not numbered {first} to {turn.seq}"
+        elif made and made[-1][1].dest != turn.state:
+            yield number, f"it is in {turn.state}, but its last move leads to {made[-1][1].dest}"
+        yield from _broken_snapshots(number, turn, made, sessions)
+
+
+def _broken_snapshots(
+    number: int, turn: TurnLine, made: list[tuple[int, MoveLine]], sessions: set[str]
+) -> Iterator[tuple[int, str]]:
+    snapshot = turn.start
+    if problem := _misplaced(snapshot, turn.id, sessions):
+        yield number, f"start: {problem}"
+        return
+    changes = [(place, move.delta) for place, move in made] + ([(number, turn.final)] if turn.final is not None else [])
+    for place, delta in changes:
+        try:
+            snapshot = patched(snapshot, [delta])
+        except (TypeError, KeyError, AttributeError):
+            yield place, "delta does not fit what was before it"
+            return
+        if problem := _misplaced(snapshot, turn.id, sessions):
+            yield place, f"delta: {problem}"
+            return
+
+
+def _misplaced(snapshot: Mapping[str, Any], turn: str, sessions: set[str]) -> str:
+    match snapshot.get("history"), snapshot.get("rows"):
+        case [str(session), int(), int(), int()], list():
+            if snapshot.get("turn_id") != turn:
+                return "turn_id must be the turn's own"
+            return "" if session in sessions else f"session {session} is not in the file"
+    return "history must be [session, version, length, newest number], rows a list"

@@ -1,0 +1,292 @@
+"""``Workflow``: the engine for a table of your own. Its turns are stored move by move, survive kill -9, and
+can be stepped, resumed, forked, and debugged, as the turns of an ``Agent`` can.
+
+What you write is a table, a pure state for each of its names, a dataclass for what a turn knows
+(``BaseTurn``), and what performs the requests of the states::
+
+    parcels = Workflow(TABLE, {"Pack": pack, "Drive": drive, "Done": done}, Parcel, {LookOut: look_out})
+    result = parcels.start(Parcel("a vase")).run()
+    print(result.exit, result.turn.sky)
+
+``examples/review.py`` and ``examples/order.py`` are whole ones.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.base_turn import BaseTurn, OutcomeName, with_counters
+from fsm_agent.fsm.codec import fields_of
+from fsm_agent.fsm.deltas import restored
+from fsm_agent.fsm.journal import Step
+from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.pause_point import Gate
+from fsm_agent.fsm.runner import Perform, Runner, State
+from fsm_agent.fsm.table import Table
+from fsm_agent.fsm.turn_kind import TurnKind
+from fsm_agent.runtime.turn_inbox import SignalBox
+from fsm_agent.sessions.durable_turn import DurableTurn
+from fsm_agent.sessions.remote_commands import controls_of
+from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.session_lease import Ending, Tenancy
+from fsm_agent.sessions.store import Begun, Closing, NewTurn, Recording, Store, TurnLog, store_for
+from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
+from fsm_agent.sessions.store.names import find_turn
+from fsm_agent.sessions.store.rewind.positions import Position, forked
+from fsm_agent.sessions.store.rows import asked_words
+from fsm_agent.support.home import home_of
+
+T = TypeVar("T", bound=BaseTurn)
+OTHERS = ("history", "rows", "block")
+"""Names in a snapshot that mean the transcript and the counters of an agent's turn; counters of a table are
+others."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowResult(Generic[T]):
+    """How a turn ended: the exit reason of its table, how well (``completed``, ``failed``, ``partial``,
+    ``interrupted``), the turn with all that it knows, and its moves. ``stored`` is false, and ``problem``
+    says why, when its end could not be written down."""
+
+    turn_id: str
+    exit: str
+    outcome: OutcomeName
+    turn: T
+    steps: tuple[Step, ...]
+    stored: bool = True
+    problem: str = ""
+
+
+class Workflow(Generic[T]):
+    """All turns of one table in one home.
+
+    ``states``: a pure generator function for each state of ``table``; the final one needs none. ``turn``: the
+    dataclass of its turns. ``perform``: what performs requests, one coroutine function for all of them or one
+    for each class of request. ``begin``: makes a turn from the words that a person begins one with, in the
+    debugger for instance; by default ``turn(words)``. ``home``: the folder of the store, by default that of
+    agents. ``over``: the state at which the debugger's *step over* stops, by default the next one. Raises
+    ``ConfigError`` for what does not fit together, ``TableError`` for a table that is not proved."""
+
+    def __init__(
+        self,
+        table: Table,
+        states: Mapping[str, State],
+        turn: type[T],
+        perform: Perform | Mapping[type, Callable[[Any], Awaitable[Any]]],
+        *,
+        begin: Callable[[str], T] | None = None,
+        home: str | os.PathLike[str] | None = None,
+        over: str | None = None,
+    ) -> None:
+        self.kind = TurnKind(table, _checked_states(table, states), over)
+        self.turn_type = _checked_type(turn, {*OTHERS, *self.kind.counters})
+        self.begin: Callable[[str], T] = begin or turn
+        self.home = home_of(home, os.environ)
+        self._perform = _performing(perform)
+        self._machine = Machine(table)
+
+    def in_home(self, home: str | os.PathLike[str]) -> Workflow[T]:
+        """The same workflow with its turns in another folder."""
+        kind = self.kind
+        return Workflow(kind.table, kind.states, self.turn_type, self._perform, begin=self.begin, home=home, over=kind.over)
+
+    @cached_property
+    def store(self) -> Store:
+        """Where the turns are."""
+        return store_for(self.home, "full")
+
+    @property
+    def journal(self) -> Turns:
+        """What the turns of this home did: their moves, requests, snapshots and results."""
+        return Turns(self.store.database)
+
+    def start(self, turn: T, session: str | None = None) -> DurableTurn[WorkflowResult[T]]:
+        """A turn that has not moved yet. Turns of one ``session`` follow each other; by default each has its
+        own. Raises ``ConfigError`` for one that cannot be stored, and at its first step for a ``turn_id``
+        that there is already."""
+        self._refuse_others(turn)
+        turn.enter(self.kind.table)
+        name = session or turn.turn_id
+        held = self.store.newest(name)
+        held.source = held.source or self.kind.table.name
+        log = TurnLog(self.store.database, held, turn)
+        table = self.kind.table
+        new = NewTurn(asked_words(_asked(turn)), table.name, table.digest)
+        return self._turn(turn, held, log, lambda: self.store.begin(held, turn, log.opened, new, log.followed))
+
+    def resume(self, session_or_turn_id: str) -> DurableTurn[WorkflowResult[T]]:
+        """An unfinished turn, where it was when its process ended: by its id or its beginning, or by its
+        session. Requests that were under way then are made again, unless they say that they are unsafe
+        (``fsm_agent.fsm.exchange_form``). Raises ``ConfigError`` when there is nothing to resume,
+        ``SessionBusy`` while another process runs it."""
+        info = find_turn(self.store, session_or_turn_id).moved_by(self.kind.table.name)
+        self.store.refuse_if_run(info)
+        session = self.store.session(info.session)
+        turn = self._restored(self.journal.snapshot(info.id), info)
+        log = TurnLog(self.store.database, session, turn)
+
+        async def enter() -> Begun:
+            begun = await self.store.claim(session, info, session.version, session.next_number - 1)
+            log.opened()
+            return dataclasses.replace(begun, recording=Recording.of(self.journal.effects(info.id, info.seq)))
+
+        return self._turn(turn, session, log, enter, self.journal.steps(info.id, 1, info.seq))
+
+    def fork(self, turn_id: str, at: int, edit: Mapping[str, Mapping[str, Any]] | None = None) -> DurableTurn[WorkflowResult[T]]:
+        """A new turn, in a session of its own, that begins where ``turn_id`` was after ``at`` moves.
+        ``edit``: ``counters`` and ``fields`` by name, as JSON values. The old turn stays as it is. Raises
+        ``ConfigError``."""
+        info = self.journal.info(turn_id).moved_by(self.kind.table.name)
+        snapshot = self.journal.snapshot(turn_id, at)
+        _edit(snapshot, edit or {})
+        session, position = self.store.session(f"s-{uuid.uuid4().hex[:12]}"), Position(info, snapshot, {}, None, [], [])
+        write = forked(self.store, position, session, f"{turn_id.partition('~')[0]}~{uuid.uuid4().hex[:6]}", info.digest)
+        turn = self._restored(snapshot, dataclasses.replace(info, seq=at))
+        log = TurnLog(self.store.database, session, turn)
+
+        async def enter() -> Begun:
+            await self.store.written(write)
+            log.opened()
+            return Begun(1)
+
+        return self._turn(turn, session, log, enter, self.journal.steps(turn_id, 1, at) if at else [])
+
+    def _turn(
+        self, turn: T, session: Session, log: TurnLog, enter: Callable[[], Awaitable[Begun]], steps: Sequence[Step] = ()
+    ) -> DurableTurn[WorkflowResult[T]]:
+        gate = Gate(turn, self.kind, _Inbox(turn), controls_of(self.store.database))
+        runner = Runner(turn, self._machine, self.kind.states, gate.through(self._perform), log)
+        return DurableTurn(turn, runner, session, Tenancy(self.store, turn.turn_id, log, enter, _ending(turn)), gate, steps)
+
+    def _restored(self, snapshot: Mapping[str, Any], info: TurnInfo) -> T:
+        """The turn that a snapshot is of. Raises ``ConfigError`` when it cannot be made again."""
+        table = self.kind.table
+        last = self.journal.steps(info.id, info.seq, info.seq) if info.seq else []
+        known = {row.id: row for row in table.rows}
+        if last and last[0].row not in known:
+            raise ConfigError(f"turn {info.id} was moved by another version of the table", last[0].row, "a row of this one")
+        try:
+            turn: T = restored(self.turn_type, snapshot, last_transition=known[last[0].row] if last else None)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise ConfigError(
+                f"a {self.turn_type.__name__} cannot be made again ({error})", info.id, "fields as they were"
+            ) from None
+        turn.enter(table)
+        return turn
+
+    def _refuse_others(self, turn: T) -> None:
+        if type(turn) is not self.turn_type:
+            raise ConfigError("the turn is of another class", type(turn).__name__, self.turn_type.__name__)
+        if turn.seq:
+            raise ConfigError("the turn has moved already", turn.turn_id, "a new one; resume(id) goes on with one that is stored")
+
+
+class _Inbox(SignalBox):
+    """Says to the turn what people say."""
+
+    def __init__(self, turn: BaseTurn) -> None:
+        super().__init__()
+        self._turn = turn
+
+    def interrupt(self, message: str | None = None) -> None:
+        self._told("interrupt", "interrupted", "message")(message)
+        super().interrupt(message)
+
+    def steer(self, text: str) -> None:
+        self._told("steer", "told anything", "text")(text)
+
+    def _told(self, method: str, what: str, argument: str) -> Callable[[Any], Any]:
+        hear = getattr(self._turn, method, None)
+        if not callable(hear):
+            raise ConfigError(f"a {type(self._turn).__name__} cannot be {what}", None, f"a method {method}({argument})")
+        return hear  # type: ignore[no-any-return]
+
+
+def _ending(turn: T) -> Ending[WorkflowResult[T]]:
+    def result(steps: list[Step]) -> WorkflowResult[T]:
+        return WorkflowResult(turn.turn_id, turn.exit or "", turn.outcome, turn, tuple(steps))
+
+    def closing(ended: WorkflowResult[T]) -> Closing:
+        said = {"turn_exit_reason": ended.exit, "error": turn.bug or None, "moves": turn.seq}
+        return Closing(ended.exit, ended.outcome, said)
+
+    def noted(ended: WorkflowResult[T], stored: bool, problem: str) -> WorkflowResult[T]:
+        return dataclasses.replace(ended, stored=stored, problem=problem)
+
+    return Ending(result, closing, noted)
+
+
+def _checked_states(table: Table, states: Mapping[str, State]) -> dict[str, State]:
+    states = {table.final: _nothing_more, **states}
+    if missing := [name for name in table.states if name not in states]:
+        raise ConfigError(
+            f"table {table.name} has a state without a function", missing[0], "one for each of " + ", ".join(table.states)
+        )
+    return {name: states[name] for name in table.states}
+
+
+def _nothing_more(turn: Any) -> Generator[Any, Any, None]:
+    """The final state of a table whose owner has nothing to do at the end."""
+    yield from ()
+
+
+def _checked_type(turn: type[T], others: Collection[str]) -> type[T]:
+    if not (isinstance(turn, type) and issubclass(turn, BaseTurn) and dataclasses.is_dataclass(turn)):
+        raise ConfigError("this is no class of turns", turn, "a dataclass that inherits from BaseTurn")
+    try:
+        stored = [one.name for one in fields_of(turn)]
+    except (TypeError, NameError) as error:
+        raise ConfigError(
+            f"a {turn.__name__} cannot be stored ({error})",
+            None,
+            'fields of JSON types and dataclasses, or metadata={"stored": False}',
+        ) from None
+    if taken := [name for name in stored if name in others]:
+        raise ConfigError(
+            f"{turn.__name__} has a field of a name that is taken", taken[0], "none of " + ", ".join(sorted(others))
+        )
+    return turn
+
+
+def _performing(perform: Perform | Mapping[type, Callable[[Any], Awaitable[Any]]]) -> Perform:
+    if not isinstance(perform, Mapping):
+        return perform
+    handlers = dict(perform)
+
+    async def handled(request: Any) -> Any:
+        if (handler := handlers.get(type(request))) is None:
+            known = ", ".join(kind.__name__ for kind in handlers)
+            raise ConfigError("nobody performs such a request", type(request).__name__, known)
+        return await handler(request)
+
+    return handled
+
+
+def _edit(snapshot: dict[str, Any], edit: Mapping[str, Mapping[str, Any]]) -> None:
+    """Put a person's changes into a snapshot. Raises ``ConfigError``."""
+    fixed = {"turn_id", "state", "seq", "counts", "history", "rows"}
+    for name, values in edit.items():
+        if name not in ("counters", "fields") or not isinstance(values, Mapping):
+            raise ConfigError("a turn of this table cannot be edited so", name, "counters, fields: names and values")
+        if name == "counters":
+            snapshot["counts"] = with_counters(snapshot["counts"], values)
+            continue
+        for key, value in values.items():
+            if key not in snapshot or key in fixed:
+                raise ConfigError("it has no such field", key, ", ".join(sorted(snapshot.keys() - fixed)))
+            snapshot[key] = value
+
+
+def _asked(turn: BaseTurn) -> str:
+    """The words that name a turn in lists: what is text in its first field of its own."""
+    engines = {base.name for base in dataclasses.fields(BaseTurn)}
+    first = next((getattr(turn, one.name) for one in dataclasses.fields(turn) if one.name not in engines), "")
+    words = first if isinstance(first, list | tuple) else [first]
+    return " ".join(one for one in words if isinstance(one, str)) or turn.turn_id

@@ -44,12 +44,11 @@ from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.session_lease import Tenancy
 from fsm_agent.sessions.store import Begun, ConversationLog, ConversationRecording, NewTurn, Store, store_for
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.names import find_turn
+from fsm_agent.sessions.store.names import find_turn, name_after, rename
 from fsm_agent.sessions.store.rewind.edits import edited
 from fsm_agent.sessions.store.rewind.positions import Position, forked, position_of, take_over
 from fsm_agent.sessions.store.rewind.undo import Undone, undo
 from fsm_agent.sessions.store.rows import asked_words
-from fsm_agent.sessions.store.titles import name_after, rename
 from fsm_agent.sessions.turn import Turn
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.clock import SystemClock

@@ -13,8 +13,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.cli import main
 from fsm_agent.cli.insights import RECOVERIES, bar
 from fsm_agent.sessions.store import store_for
-from fsm_agent.sessions.store.reports.insight_values import Insights
-from fsm_agent.sessions.store.reports.insights import insights
+from fsm_agent.sessions.store.reports.insights import Insights, insights
 from fsm_agent.sessions.store.reports.usage_totals import SUMS, Spent
 from fsm_agent.testing import FakeClock, ScriptedServer, blank, call, status, text, tools
 from fsm_agent_states.table import TURN

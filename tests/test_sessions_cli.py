@@ -16,8 +16,7 @@ from fsm_agent.cli import main
 from fsm_agent.errors import ConfigError, SessionBusy
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.names import any_turn, find_session, one_of
-from fsm_agent.sessions.store.titles import first_words
+from fsm_agent.sessions.store.names import any_turn, find_session, first_words, one_of
 from fsm_agent.testing import ScriptedServer, call, status, text, tools
 from tests.store_homes import agent, left_unfinished
 

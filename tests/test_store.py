@@ -15,11 +15,11 @@ import pytest
 from fsm_agent import Agent, tool
 from fsm_agent.errors import ConfigError, JournalError, SessionBusy, StoreError
 from fsm_agent.sessions.store import Database, Store
-from fsm_agent.sessions.store.database import CHECKPOINT
 from fsm_agent.sessions.store.reports.insights import insights
 from fsm_agent.sessions.store.schema import VERSIONS
 from fsm_agent.sessions.store.search.indexing import catch_up, keep_up
 from fsm_agent.sessions.store.search.messages import search
+from fsm_agent.sessions.store.writer import CHECKPOINT
 from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, text, tools
 from tests.store_homes import written
 from tests.waiting import PATIENCE

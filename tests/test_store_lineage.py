@@ -18,7 +18,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Database, Store
 from fsm_agent.sessions.store.reports.insights import insights
-from fsm_agent.sessions.store.reports.listing import sessions
+from fsm_agent.sessions.store.reports.records import sessions
 from fsm_agent.sessions.store.rewind.undo import undo
 from fsm_agent.support.threads import LOOP
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools

@@ -18,9 +18,9 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.providers.profiles import PROFILES
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.names import find_session, one_of
-from fsm_agent.sessions.store.reports.listing import SessionInfo, sessions
+from fsm_agent.sessions.store.names import rename as renamed
+from fsm_agent.sessions.store.reports.records import SessionInfo, sessions
 from fsm_agent.sessions.store.rewind.undo import undo as undone
-from fsm_agent.sessions.store.titles import rename as renamed
 from fsm_agent.sessions.store.transfer.export import export_session, export_turn
 from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.sessions.store.transfer.trajectory import session_trajectory, turn_trajectory

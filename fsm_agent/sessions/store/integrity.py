@@ -9,9 +9,12 @@ second for each gigabyte. Reading does not wait for it. What stands in the texts
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import threading
 from pathlib import Path
+
+from fsm_agent.errors import StoreError
 
 log = logging.getLogger(__name__)
 UNMARKED = 2
@@ -70,3 +73,36 @@ def look_through(connection: sqlite3.Connection, path: Path, long: float = LONG)
         told.cancel()
     if lines not in (["ok"], []):
         raise sqlite3.DatabaseError(f"malformed: {' '.join(lines[0].split())}")
+
+
+def newer(path: Path, version: int, current: int) -> StoreError:
+    return StoreError(
+        f"{path} was written by a newer version of fsm-agent (format {version}, this one reads up to {current}); "
+        "update fsm-agent, or use another home directory"
+    )
+
+
+def as_store_error(error: BaseException, path: Path) -> Exception:
+    """One line that says what is wrong with the file and what to do; other errors as they are."""
+    if isinstance(error, sqlite3.Error):
+        words = str(error)
+        lower = words.lower()
+        if "full" in lower:
+            hint = "the disk is full; make room, the turn can then be resumed"
+        elif "locked" in lower:
+            hint = "another program holds its lock; close it and try again"
+        elif any(word in lower for word in ("malformed", "not a database", "could not decode", "unsupported file format")):
+            hint = (
+                f"it is damaged; restore a backup, or move {path.name} away to begin anew; "
+                "what can be read is in `fsm-agent sessions`, and what `sqlite3 FILE .recover` gives"
+            )
+        elif "readonly" in lower or "unable to open" in lower:
+            hint = "it cannot be written; check the permissions of the file and its directory"
+        else:
+            hint = words
+        return StoreError(f"the session store {path} cannot be used: {hint} ({words})")
+    if isinstance(error, MemoryError):
+        return StoreError(f"the session store {path} cannot be used: SQLite ran out of memory")
+    if isinstance(error, OSError):
+        return StoreError(f"the session store {path} cannot be used: {os.strerror(error.errno or 0)}")
+    return error if isinstance(error, Exception) else RuntimeError(repr(error))

@@ -11,40 +11,32 @@ import sqlite3
 
 def newest_of(connection: sqlite3.Connection, session: str) -> str:
     """The last of the sessions that this one went on as after compactions; itself when it did not."""
-    row = connection.execute(
-        "WITH RECURSIVE line(id, successor) AS (SELECT id, successor FROM sessions WHERE id = ? UNION"
-        " SELECT s.id, s.successor FROM line JOIN sessions s ON s.id = line.successor)"
-        " SELECT id FROM line WHERE successor IS NULL",
-        (session,),
-    ).fetchone()
-    return str(row[0]) if row else session
+    after = "s.id = (SELECT successor FROM sessions WHERE id = line.id)"
+    return next(iter(_walk(connection, session, after, "successor IS NULL")), session)
 
 
 def compacted_line(connection: sqlite3.Connection, session: str) -> list[str]:
     """The session and those that it goes on from after compactions, the newest first."""
-    rows = connection.execute(
-        "WITH RECURSIVE line(id) AS (SELECT ? UNION SELECT s.parent FROM line JOIN sessions s ON s.id = line.id"
-        " WHERE s.kind = 'compression' AND s.parent IS NOT NULL) SELECT id FROM line",
-        (session,),
-    )
-    return [str(row[0]) for row in rows]
+    before = "s.id = (SELECT parent FROM sessions WHERE id = line.id AND kind = 'compression')"
+    return _walk(connection, session, before)
 
 
 def lineage(connection: sqlite3.Connection, session: str) -> str:
     """The first session of the line that led to this one: by compactions, forks, and delegation."""
-    row = connection.execute(
-        "WITH RECURSIVE up(id, parent) AS (SELECT id, parent FROM sessions WHERE id = ? UNION"
-        " SELECT s.id, s.parent FROM up JOIN sessions s ON s.id = up.parent) SELECT id FROM up WHERE parent IS NULL",
-        (session,),
-    ).fetchone()
-    return str(row[0]) if row else session
+    before = "s.id = (SELECT parent FROM sessions WHERE id = line.id)"
+    return next(iter(_walk(connection, session, before, "parent IS NULL")), session)
 
 
 def descendants(connection: sqlite3.Connection, session: str) -> list[str]:
     """The session and all that came of it."""
+    return _walk(connection, session, "s.parent = line.id")
+
+
+def _walk(connection: sqlite3.Connection, session: str, step: str, wanted: str = "1") -> list[str]:
+    """The session, then those that ``step`` leads to from each that was reached, in that order; the ``wanted`` ones."""
     rows = connection.execute(
-        "WITH RECURSIVE down(id) AS (SELECT ? UNION SELECT s.id FROM down JOIN sessions s ON s.parent = down.id)"
-        " SELECT id FROM down",
+        f"WITH RECURSIVE line(id) AS (SELECT ? UNION SELECT s.id FROM line JOIN sessions s ON {step})"  # noqa: S608 - ours
+        f" SELECT id FROM line LEFT JOIN sessions USING (id) WHERE {wanted}",
         (session,),
     )
     return [str(row[0]) for row in rows]

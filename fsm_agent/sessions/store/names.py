@@ -1,100 +1,142 @@
-"""Sessions and turns by what people call them: an id, the beginning of one, or a title (SESS-08)."""
+"""What sessions are called, and which session or turn somebody means by a name (SESS-08)."""
 
 from __future__ import annotations
 
-from typing import Literal
+import json
+import sqlite3
+from typing import Any, Literal
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
+from fsm_agent.sessions.store.rows import asked_words, changed
 from fsm_agent.sessions.store.store import Store
+from fsm_agent.support.redaction import mask
 
 SHOWN = 5
 """Candidates named when several fit."""
+AUTOMATIC = 48
+"""Characters of a title that is made of somebody's words."""
+LONGEST = 120
+"""Characters of a title that somebody gives."""
+NUMBERED = 9
+"""Sessions that begin alike and are told apart by a number; the rest by a part of their id."""
 
 
 def find_session(store: Store, name: str) -> str:
-    """The id of the session that ``name`` means. Raises ``ConfigError`` for none or several."""
-    with store.database.reading() as c:
-        for where in ("id = ?", "title = ? ORDER BY touched DESC"):
-            if row := c.execute(f"SELECT id FROM sessions WHERE {where}", (name,)).fetchone():  # noqa: S608 - ours
-                return str(row[0])
-        begins = c.execute(
-            "SELECT id FROM sessions WHERE substr(id, 1, ?) = ? ORDER BY touched DESC", (len(name), name)
-        ).fetchall()
-        begins = (
-            begins
-            or c.execute(
-                "SELECT id FROM sessions WHERE substr(title, 1, ?) = ? ORDER BY touched DESC", (len(name), name)
-            ).fetchall()
-        )
-        newest = c.execute("SELECT id FROM sessions ORDER BY touched DESC LIMIT ?", (SHOWN,)).fetchall()
-    if not name or not begins:
-        raise ConfigError("no such session", name, "an id, its beginning, or a title; the newest: " + _listed(newest))
-    if len(begins) > 1:
-        begins = _going_on(store, begins)
-    if len(begins) > 1:
-        raise ConfigError(f"{len(begins)} sessions begin so", name, _listed(begins))
-    return str(begins[0][0])
+    """The id of the session that ``name`` means: an id, a title, or how one of them begins. Raises ``ConfigError`` when
+    it is none or several."""
+    query = store.database.select
+    for where in ("id = ?1", "title = ?1", "substr(id, 1, length(?1)) = ?1", "substr(title, 1, length(?1)) = ?1"):
+        found = query(f"SELECT id, successor FROM sessions WHERE {where} ORDER BY touched DESC", name)  # noqa: S608
+        if not found or not name:
+            continue
+        going_on = [row for row in found if row[1] is None]  # the others went on as another session by compaction
+        if where == "title = ?1" or len(found) == 1:
+            return str(found[0][0])
+        if len(going_on) == 1:
+            return str(going_on[0][0])
+        raise ConfigError(f"{len(found)} sessions begin so", name, _listed(found))
+    newest = query("SELECT id FROM sessions ORDER BY touched DESC LIMIT ?", SHOWN)
+    raise ConfigError("no such session", name, "an id, its beginning, or a title; the newest: " + _listed(newest))
 
 
 def find_turn(store: Store, name: str) -> TurnInfo:
     """The unfinished turn that ``name`` means: a turn, or the newest one of a session. Raises ``ConfigError``."""
-    turns = Turns(store.database)
-    with store.database.reading() as c:
-        found = c.execute("SELECT id FROM turns WHERE substr(id, 1, ?) = ? ORDER BY id", (len(name), name)).fetchall()
-    exact = [row[0] for row in found if row[0] == name]
-    if exact or (len(found) == 1 and name):
-        return _unfinished(turns.info(exact[0] if exact else found[0][0]))
-    session = store.newest(find_session(store, name))
-    newest = turns.recent(1, session.id)
-    if not newest:
-        raise ConfigError("nothing to resume: the session has no turns", session.id)
-    return _unfinished(newest[0])
+    found = _turns_called(store, name)
+    turn_id = found[0] if len(found) == 1 else _newest(store, find_session(store, name), "nothing to resume: ")
+    turn = Turns(store.database).info(turn_id)
+    if turn.ended is not None:
+        possible = "an unfinished turn; go on with a new message, or fork it"
+        raise ConfigError(f"nothing to resume: the turn ended with {turn.exit}", turn.id, possible)
+    return turn
 
 
 def one_of(store: Store, name: str) -> tuple[Literal["session", "turn"], str]:
     """A session or a turn, ended or not. Raises ``ConfigError`` for none or several."""
-    with store.database.reading() as c:
-        if c.execute("SELECT 1 FROM turns WHERE id = ?", (name,)).fetchone():
-            return "turn", name
-        found = c.execute("SELECT id FROM turns WHERE substr(id, 1, ?) = ? ORDER BY id", (len(name), name)).fetchall()
+    found = _turns_called(store, name)
+    if found == [name]:
+        return "turn", name
     try:
         return "session", find_session(store, name)
     except ConfigError:
-        if not name or len(found) != 1:
+        if len(found) != 1:
             raise
-    return "turn", str(found[0][0])
+    return "turn", found[0]
 
 
 def any_turn(store: Store, name: str) -> str:
     """The id of a turn, ended or not: by its id, the beginning of one, or its session, whose newest it is then."""
     kind, found = one_of(store, name)
-    if kind == "turn":
-        return found
-    newest = Turns(store.database).recent(1, store.newest(found).id)
+    return found if kind == "turn" else _newest(store, found)
+
+
+def _turns_called(store: Store, name: str) -> list[str]:
+    """The turn of this id, else those whose ids begin so."""
+    query = "SELECT id FROM turns WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id"
+    ids = [turn_id for (turn_id,) in store.database.select(query, name)] if name else []
+    return [name] if name in ids else ids
+
+
+def _newest(store: Store, session_id: str, purpose: str = "") -> str:
+    session = store.newest(session_id)
+    newest = Turns(store.database).recent(1, session.id)
     if not newest:
-        raise ConfigError("the session has no turns", found)
+        raise ConfigError(f"{purpose}the session has no turns", session.id)
     return newest[0].id
 
 
-def _going_on(store: Store, found: list[tuple[str]]) -> list[tuple[str]]:
-    """Without those that went on as another session by compaction, when that leaves one."""
-    with store.database.reading() as c:
-        ended = {row[0] for row in c.execute("SELECT id FROM sessions WHERE successor IS NOT NULL")}
-    left = [row for row in found if row[0] not in ended]
-    return left if len(left) == 1 else found
-
-
-def _unfinished(turn: TurnInfo) -> TurnInfo:
-    if turn.ended is not None:
-        raise ConfigError(
-            f"nothing to resume: the turn ended with {turn.exit}",
-            turn.id,
-            "an unfinished turn; go on with a new message, or fork it",
-        )
-    return turn
-
-
-def _listed(rows: list[tuple[str]]) -> str:
+def _listed(rows: list[tuple[Any, ...]]) -> str:
     names = [row[0] for row in rows[:SHOWN]]
     return ", ".join(names) + (", …" if len(rows) > SHOWN else "") if names else "none yet"
+
+
+def name_after(store: Store, session: Session, content: Any) -> None:
+    """Give a session without a title the first words of its first message; ``content`` is what is asked now."""
+    if session.title:
+        return
+    first = next((row.content for row in session.rows if row.role == "user"), content)
+    if words := first_words(first):
+        with store.database.reading() as c:
+            session.title = free_title(c, words, session.id)
+
+
+def first_words(content: Any) -> str:
+    """As many whole words as fit into a title of ``AUTOMATIC`` characters; keys are masked."""
+    text = _printable(mask(asked_words(content)))
+    if len(text) <= AUTOMATIC:
+        return text
+    head, blank, _ = text[: AUTOMATIC + 1].rpartition(" ")
+    return (head if blank else text[:AUTOMATIC]).rstrip(" ,;:-–")
+
+
+def free_title(c: sqlite3.Connection, title: str, session_id: str) -> str:
+    """The title, or one like it that no session has: ``words (2)``."""
+    tries = [title, *(f"{title} ({number})" for number in range(2, NUMBERED + 1))]
+    same = "SELECT title FROM sessions WHERE title IN (SELECT value FROM json_each(?))"
+    taken = {row[0] for row in c.execute(same, (json.dumps(tries),))}
+    return next((one for one in tries if one not in taken), f"{title} ({session_id[-6:]})")
+
+
+def rename(store: Store, session_id: str, title: str) -> str:
+    """Give a session another title; what it is now. Raises ``ConfigError`` for one that is empty, too long, or taken."""
+    words = _printable(" ".join(title.split()))
+    if not 0 < len(words) <= LONGEST:
+        raise ConfigError("a session cannot be called so", title, f"a title of 1 to {LONGEST} characters")
+    session = store.session(session_id)
+
+    def write(c: sqlite3.Connection) -> None:
+        same = "SELECT id FROM sessions WHERE ? IN (title, id) AND id != ?"
+        if (other := c.execute(same, (words, session_id)).fetchone()) is not None:
+            raise ConfigError("another session is called so", words, f"a title that no session has; this one is {other[0]}'s")
+        if c.execute("UPDATE sessions SET title = ? WHERE id = ?", (words, session_id)).rowcount == 0:
+            raise ConfigError("a session gets its title with its first turn", session_id, "a session that had a turn")
+        changed(c, session_id)
+
+    store.database.write(write)
+    session.title = words
+    return words
+
+
+def _printable(text: str) -> str:
+    return "".join(character for character in text if character.isprintable()).strip()

@@ -17,6 +17,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+from fsm_agent.errors import SessionBusy
 from fsm_agent.support.file_lock import take
 
 FOLDER = "owners"
@@ -66,6 +67,16 @@ class Owners:
         with contextlib.suppress(OSError):
             self._file(owner).unlink()
         return None
+
+    def refuse_if_alive(self, session_id: str, holder: str, owner: str | None) -> None:
+        if owner == self.me:
+            return  # ours, and no live copy holds it: the turn was dropped
+        if (who := self.alive(owner)) is not None:
+            since = time.strftime("%H:%M:%S", time.localtime(who["since"]))
+            raise SessionBusy(
+                f"session {session_id} is busy: turn {holder} is running in process {who['pid']} on {who['host']}"
+                f" (up since {since}); wait for it, or stop that process and resume the turn"
+            )
 
     def _said(self, owner: str) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError):

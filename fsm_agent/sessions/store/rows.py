@@ -26,7 +26,7 @@ from fsm_agent.conversation.effects import (
 )
 from fsm_agent.conversation.messages import Message, Usage
 from fsm_agent.conversation.token_meter import ContextMeter
-from fsm_agent.errors import JournalError
+from fsm_agent.errors import JournalError, SessionBusy
 from fsm_agent.fsm.codec import codec_of
 from fsm_agent.prompt import StoredPrompt
 from fsm_agent.sessions.session import Appended, Continued, Note, Replaced, Session
@@ -39,6 +39,14 @@ _COLUMNS = {"prompts": PROMPTS, "meter": METER, "guard": GUARD, "usage": USAGE}
 REQUEST, REPLY = codec_of(Request), codec_of(Reply)
 WORDS = 200
 """Characters of a user's message that name a turn in lists."""
+
+
+class StaleRevisionError(Exception):
+    """Another process wrote to the session since it was read."""
+
+
+class WentOnError(Exception):
+    """Another process compacted the session into another one since it was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +136,24 @@ def refuse_unless_ours(connection: sqlite3.Connection, turn_id: str, epoch: int)
         raise JournalError(f"turn {turn_id} was taken over by another process; this one stops here")
 
 
+def refuse_if_changed(c: sqlite3.Connection, session_id: str, believed: int) -> None:
+    """The fence of what is done to a session outside of a turn: raises ``SessionBusy`` when somebody had it since it was held."""
+    try:
+        refuse_if_stale(c, session_id, believed)
+    except (StaleRevisionError, WentOnError) as error:
+        raise SessionBusy(f"session {session_id} was changed by another process in the meantime; try again") from error
+
+
+def refuse_if_stale(c: sqlite3.Connection, session_id: str, believed: int) -> None:
+    """Raises ``StaleRevisionError`` or ``WentOnError`` when a copy of revision ``believed`` is not the session as it is."""
+    row = c.execute("SELECT revision, successor FROM sessions WHERE id = ?", (session_id,)).fetchone()
+    revision, successor = row or (0, None)
+    if revision != believed:
+        raise StaleRevisionError
+    if successor is not None:
+        raise WentOnError
+
+
 def message_of(body: str) -> Message:
     return Message.from_dict(loads(body))
 
@@ -155,6 +181,14 @@ def stored(connection: sqlite3.Connection, session_id: str, version: int) -> lis
         "SELECT number, body FROM messages WHERE session = ? AND version = ? ORDER BY number", (session_id, version)
     ).fetchall()
     return found
+
+
+def newest_number(connection: sqlite3.Connection, session_id: str, turn_id: str | None = None) -> int:
+    """The number of the session's newest message, or of the newest that one turn wrote; 0 when there is none."""
+    sql = "SELECT COALESCE(MAX(number), 0) FROM messages WHERE session = ?"
+    if turn_id is None:
+        return int(connection.execute(sql, (session_id,)).fetchone()[0])
+    return int(connection.execute(f"{sql} AND turn = ?", (session_id, turn_id)).fetchone()[0])
 
 
 def request_json(session: Session, request: Any) -> str:

@@ -24,6 +24,17 @@ A version is a list of statements that lead from the version before. Only ever a
 
 from __future__ import annotations
 
+JSON_COLUMNS = {
+    "sessions": ("prompts", "meter", "guard", "usage", "extra"),
+    "messages": ("body",),
+    "transcripts": ("numbers",),
+    "turns": ("settings", "start", "result", "final", "answers"),
+    "given": ("history",),
+    "transitions": ("guards", "changes", "delta"),
+    "effects": ("request", "reply"),
+}
+"""Columns that hold JSON, most of them with a checksum."""
+
 VERSIONS: tuple[tuple[str, ...], ...] = (
     (
         """CREATE TABLE sessions (

@@ -1,48 +1,35 @@
-"""All sessions of one home: live copies of those in use, everything else in the database."""
+"""All sessions of one home, and how a turn takes hold of one, begins, is claimed by another process, and lets go."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import sqlite3
 import threading
-import time
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fsm_agent.conversation.messages import Message
-from fsm_agent.conversation.wire import WireCopy
 from fsm_agent.errors import ConfigError, JournalError, SessionBusy
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.store.database import Database, Durability, Job
+from fsm_agent.sessions.store.database import Durability, Job
 from fsm_agent.sessions.store.journal.abandoned import close_out, give_up, open_turns
 from fsm_agent.sessions.store.journal.read import TurnInfo
 from fsm_agent.sessions.store.journal.recording import Recording
-from fsm_agent.sessions.store.lineage import newest_of
-from fsm_agent.sessions.store.owners import Owners
+from fsm_agent.sessions.store.live_sessions import LiveSessions
 from fsm_agent.sessions.store.rows import (
-    GUARD,
-    METER,
-    PROMPTS,
-    USAGE,
     Kept,
+    StaleRevisionError,
+    WentOnError,
     changed,
     insert_session,
-    message_of,
+    refuse_if_changed,
+    refuse_if_stale,
     refuse_unless_ours,
-    transcript,
     write_notes,
 )
-from fsm_agent.sessions.store.sealed import dumps, loads
-
-log = logging.getLogger(__name__)
-
-FILE = "sessions.db"
-Opened = Callable[[Path, Durability], Database]
+from fsm_agent.sessions.store.sealed import dumps
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,108 +56,9 @@ class NewTurn:
     parent: str | None = None
 
 
-class _StaleError(Exception):
-    """Another process wrote to the session since it was read."""
-
-
-class _WentOnError(Exception):
-    """Another process compacted the session into another one since it was read."""
-
-
-class Store:
-    """Raises ``StoreError`` when the file cannot be used, and ``SessionBusy`` for a session that another turn
-    holds."""
-
-    def __init__(
-        self,
-        home: Path,
-        durability: Durability = "full",
-        opened: Opened = Database,
-        now: Callable[[], float] = time.time,
-    ) -> None:
-        self.home, self.now = home, now
-        self._opened, self._durability = opened, durability
-        self.owners = Owners(home)
-        self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
-        self._unsaved: dict[str, Session] = {}
-        self._lock = threading.Lock()
-
-    @cached_property
-    def database(self) -> Database:
-        """Opened, and made, when it is first needed."""
-        return self._opened(self.home / FILE, self._durability)
-
-    # Sessions
-
-    def session(self, session_id: str) -> Session:
-        """The live copy, which lives as long as somebody holds it (an agent holds its own); a new one when
-        the database does not know it. One that another process wrote to is read again."""
-        with self._lock:
-            session = self._sessions.get(session_id)
-            if session is None:
-                session = self._sessions[session_id] = Session(session_id)
-                self.refresh(session)
-            elif session.idle and self._revision(session_id) not in (None, session.revision):
-                self.refresh(session)
-        return session
-
-    def newest(self, session_id: str) -> Session:
-        """The session that goes on after compactions (SESS-07), however many there were."""
-        session = self.session(session_id).newest()
-        if self._only_here(session) and session.parent is not None:
-            return self.newest(session.parent)
-        with self.database.reading() as c:
-            last = newest_of(c, session.id)
-        return session if last == session.id else self.newest(last)
-
-    def _only_here(self, session: Session) -> bool:
-        """Was the session made by a compaction whose turn was taken over before it was stored? Nobody goes on
-        in it."""
-        return session.kind == "compression" and session.idle and self._revision(session.id) is None
-
-    def _revision(self, session_id: str) -> int | None:
-        with self.database.reading() as c:
-            row = c.execute("SELECT revision FROM sessions WHERE id = ?", (session_id,)).fetchone()
-        return row[0] if row else None
-
-    def refresh(self, session: Session) -> None:
-        """Read the session as the database has it, and nothing else is believed; the live copy stays the same
-        object."""
-        if session.unsaved:
-            log.warning("session %s was changed by another process; what could not be saved of it before is lost", session.id)
-            self._saved(session)
-        with self.database.reading() as c:
-            row = c.execute(
-                "SELECT version, revision, turns, prompts, meter, guard, usage, title, kind, parent, end_reason, source"
-                " FROM sessions WHERE id = ?",
-                (session.id,),
-            ).fetchone()
-            if row is None:  # nothing of it was ever stored
-                session.forget()
-                return
-            rows = transcript(c, session.id, row[0])
-            last = c.execute("SELECT MAX(number) FROM messages WHERE session = ?", (session.id,)).fetchone()[0]
-        session.version, session.revision, session.turns = row[:3]
-        session.prompts = PROMPTS.decode(loads(row[3]))
-        _copy(METER.decode(loads(row[4])), session.meter)
-        _copy(GUARD.decode(loads(row[5])), session.guard)
-        session.usage = USAGE.decode(loads(row[6]))
-        session.title, session.kind, session.parent, session.end_reason, session.source = row[7:]
-        session.numbers = {message_of(body): number for number, body in rows}
-        session.rows = list(session.numbers)
-        session.next_number = (last or 0) + 1
-        session.wire, session.unwritten = WireCopy(), []
-        session.successor = None  # what it went on as only in this copy; ``newest`` follows what is stored
-
-    def archived(self, session_id: str) -> list[Message]:
-        """Rows that compactions and undos put aside."""
-        with self.database.reading() as c:
-            rows = c.execute(
-                "SELECT body FROM messages WHERE session = ? AND active = 0 ORDER BY number", (session_id,)
-            ).fetchall()
-        return [message_of(body) for (body,) in rows]
-
-    # Turns
+class Store(LiveSessions):
+    """The sessions of one home, and which turn has each of them. Raises ``StoreError`` when the file cannot be used,
+    and ``SessionBusy`` for a session that another turn holds."""
 
     async def begin(
         self,
@@ -189,9 +77,9 @@ class Store:
             abandoned = await self._clear(session) or abandoned
             try:
                 return await self._begin(session, turn, start(), new, abandoned)
-            except _StaleError:
+            except StaleRevisionError:
                 self.refresh(session)
-            except _WentOnError:
+            except WentOnError:
                 successor = self.newest(session.id)
                 session.handed_to(successor)
                 moved(successor)
@@ -219,12 +107,12 @@ class Store:
         return Begun(1, abandoned)
 
     async def _take(self, session: Session, holder: str, job: Job) -> None:
-        """Hold the session as this copy has it, with what could not be written to it before, and do ``job``:
-        all or nothing. Raises ``_StaleError`` or ``_WentOnError`` when the copy is not what the store has."""
+        """Hold the session as this copy has it, with what could not be written to it before, and do ``job``: all or nothing.
+        Raises ``StaleRevisionError`` or ``WentOnError`` when the copy is not what the store has."""
         unsaved, at, believed = list(session.unsaved), self.now(), session.revision
 
         def take(c: sqlite3.Connection) -> int:
-            _current(c, session.id, believed)
+            refuse_if_stale(c, session.id, believed)
             for one in unsaved:
                 one(c)
             revision = self._hold(c, session, holder, at)
@@ -234,18 +122,9 @@ class Store:
         try:
             session.revision = await self.written(take)
         except JournalError as error:  # what was not saved is of a turn that another process has given up, or took over
-            raise _StaleError from error
+            raise StaleRevisionError from error
         session.owner = self.owners.me
         self._saved(session)
-
-    def _saved(self, session: Session) -> None:
-        session.unsaved = []
-        self._unsaved.pop(session.id, None)
-
-    def keep(self, session: Session) -> None:
-        """Hold a session with writes that the database did not take, until its next turn has saved them."""
-        if session.unsaved:
-            self._unsaved[session.id] = session
 
     async def _clear(self, session: Session) -> str | None:
         """Give up the turns of the session that nobody runs any more, and close what they left open in its
@@ -259,7 +138,7 @@ class Store:
         def give_up_all(c: sqlite3.Connection) -> str | None:
             found = open_turns(c, session.id)
             for turn_id, owner in found:
-                self._refuse_if_alive(session.id, turn_id, owner)
+                self.owners.refuse_if_alive(session.id, turn_id, owner)
             turn_ids = [turn_id for turn_id, _ in found]
             close_out(c, session.id, turn_ids, at)
             give_up(c, turn_ids, at)
@@ -282,24 +161,14 @@ class Store:
         if row is None:
             insert_session(c, session, at)
         elif row[0] not in (None, holder):
-            self._refuse_if_alive(session.id, *row)
+            self.owners.refuse_if_alive(session.id, *row)
         c.execute("UPDATE sessions SET holder = ?, owner = ?, touched = ? WHERE id = ?", (holder, self.owners.me, at, session.id))
         return changed(c, session.id)
-
-    def _refuse_if_alive(self, session_id: str, holder: str, owner: str | None) -> None:
-        if owner == self.owners.me:
-            return  # ours, and no live copy holds it: the turn was dropped
-        if (who := self.owners.alive(owner)) is not None:
-            since = time.strftime("%H:%M:%S", time.localtime(who["since"]))
-            raise SessionBusy(
-                f"session {session_id} is busy: turn {holder} is running in process {who['pid']} on {who['host']}"
-                f" (up since {since}); wait for it, or stop that process and resume the turn"
-            )
 
     def refuse_if_run(self, turn: TurnInfo) -> None:
         """Raise ``SessionBusy`` when a living process runs this turn."""
         if turn.owner is not None:
-            self._refuse_if_alive(turn.session, turn.id, turn.owner)
+            self.owners.refuse_if_alive(turn.session, turn.id, turn.owner)
 
     async def claim(self, session: Session, turn: TurnInfo, version: int, newest: int) -> Begun:
         """Make this process the owner of an unfinished turn, under a new epoch: from then on its old owner
@@ -312,7 +181,7 @@ class Store:
             owner, ended, exit_reason = c.execute("SELECT owner, ended, exit FROM turns WHERE id = ?", (turn_id,)).fetchone()
             if ended is not None:
                 raise ConfigError(f"nothing to resume: the turn ended with {exit_reason}", turn_id, "an unfinished turn")
-            self._refuse_if_alive(session.id, turn_id, owner)
+            self.owners.refuse_if_alive(session.id, turn_id, owner)
             claimed = c.execute(
                 "UPDATE turns SET owner = ?, epoch = epoch + 1 WHERE id = ? AND seq = ? AND epoch = ?",
                 (self.owners.me, turn_id, turn.seq, turn.epoch),
@@ -330,20 +199,12 @@ class Store:
         return Begun(turn.epoch + 1)
 
     def let_go(self, holder: str, epoch: int | None = None) -> None:
-        """Whoever this process held sessions for is not run any further for now; nobody waits for this to be
-        written. What another process holds for the same turn stays held, and so does what a later ``epoch``
-        of it holds here."""
-        values = (holder, self.owners.me, epoch, holder, epoch)
-        self.database.submit(
-            lambda c: (
-                c.execute(
-                    "UPDATE sessions SET holder = NULL, owner = NULL WHERE holder = ? AND owner = ?"
-                    " AND (? IS NULL OR EXISTS (SELECT 1 FROM turns WHERE id = ? AND epoch = ?))",
-                    values,
-                )
-                and None
-            )
-        )
+        """Whoever this process held sessions for is not run any further for now; nobody waits for this to be written. What
+        another process holds for the same turn stays held, and so does what a later ``epoch`` of it holds here."""
+        sql = """UPDATE sessions SET holder = NULL, owner = NULL WHERE holder = ?1 AND owner = ?2
+            AND (?3 IS NULL OR EXISTS (SELECT 1 FROM turns WHERE id = ?1 AND epoch = ?3))"""
+        values = (holder, self.owners.me, epoch)
+        self.database.submit(lambda c: c.execute(sql, values) and None)
 
     async def written(self, job: Job) -> Any:
         """The job's result, once it is committed."""
@@ -356,14 +217,14 @@ class Store:
 
             def free(c: sqlite3.Connection, session: Session = session) -> None:
                 for turn_id, owner in open_turns(c, session.id):
-                    self._refuse_if_alive(session.id, turn_id, owner)
+                    self.owners.refuse_if_alive(session.id, turn_id, owner)
 
             try:
                 await self._take(session, holder, free)
                 return session
-            except _StaleError:
+            except StaleRevisionError:
                 self.refresh(session)
-            except _WentOnError:
+            except WentOnError:
                 successor = self.newest(session.id)
                 session.handed_to(successor)
                 session = successor
@@ -376,8 +237,8 @@ class Store:
         def take(c: sqlite3.Connection) -> int:
             refuse_unless_ours(c, turn_id, epoch)
             try:
-                _current(c, session.id, believed)
-            except (_StaleError, _WentOnError) as error:
+                refuse_if_stale(c, session.id, believed)
+            except (StaleRevisionError, WentOnError) as error:
                 raise JournalError(
                     f"session {session.id} was changed while turn {turn_id} stood still; resume the turn"
                 ) from error
@@ -387,12 +248,9 @@ class Store:
         session.owner = self.owners.me
 
     async def save(self, session: Session) -> None:
-        """Write what was done to a session outside of a turn, into it and what it went on as. Raises
-        ``SessionBusy``, and writes nothing, when it is not as it was when it was held."""
-        at, believed = self.now(), session.revision
-        line = [session]
-        while line[-1].successor is not None:
-            line.append(line[-1].successor)
+        """Write what was done to a session outside of a turn, into it and what it went on as. Raises ``SessionBusy``, and writes
+        nothing, when it is not as it was when it was held."""
+        at, believed, line = self.now(), session.revision, list(session.onward())
         notes = [(one, one.unwritten) for one in line]
         for one in line:
             one.unwritten = []
@@ -413,31 +271,6 @@ class Store:
         """Only for a store that nobody uses any more."""
         if "database" in self.__dict__:
             self.database.close()
-
-
-def refuse_if_changed(c: sqlite3.Connection, session_id: str, believed: int) -> None:
-    """The fence of what is done to a session outside of a turn: raises ``SessionBusy`` when somebody had it
-    since it was held."""
-    try:
-        _current(c, session_id, believed)
-    except (_StaleError, _WentOnError) as error:
-        raise SessionBusy(f"session {session_id} was changed by another process in the meantime; try again") from error
-
-
-def _current(c: sqlite3.Connection, session_id: str, believed: int) -> None:
-    """Is the copy of a session that was read at revision ``believed`` the session as it is now?"""
-    row = c.execute("SELECT revision, successor FROM sessions WHERE id = ?", (session_id,)).fetchone()
-    revision, successor = row or (0, None)
-    if revision != believed:
-        raise _StaleError
-    if successor is not None:
-        raise _WentOnError
-
-
-def _copy(source: Any, target: Any) -> None:
-    """The fields of one slotted dataclass into another of its kind, which others hold."""
-    for name in type(source).__slots__:
-        setattr(target, name, getattr(source, name))
 
 
 _STORES: weakref.WeakValueDictionary[str, Store] = weakref.WeakValueDictionary()

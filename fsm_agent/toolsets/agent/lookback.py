@@ -13,7 +13,13 @@ from pydantic import Field
 
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.search.compacted_messages import MOST, WIDEST, aside_around, aside_by_words, asides
+from fsm_agent.sessions.store.search.compacted_messages import (
+    MOST,
+    compacted_around,
+    compacted_by_words,
+    count_compacted,
+)
+from fsm_agent.sessions.store.search.session_recall import WIDEST
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.agent.recall import plain
 from fsm_agent.toolsets.agent.scene import here
@@ -48,13 +54,13 @@ class LookingBack:
         database, session = self._store.database, here().session.id
         try:
             if message is not None:
-                found = aside_around(database, session, message, window)
+                found = compacted_around(database, session, message, window)
                 if not found:
                     raise ToolFailure(f"Message {message} was not taken out of this conversation.")
                 return {"messages": [plain(asdict(one)) for one in found]}
             if query.strip():
-                return {"messages": [plain(asdict(one)) for one in aside_by_words(database, session, query, limit)]}
-            return {"taken_out": asides(database, session)}
+                return {"messages": [plain(asdict(one)) for one in compacted_by_words(database, session, query, limit)]}
+            return {"taken_out": count_compacted(database, session)}
         except StoreError as error:
             raise ToolFailure(str(error)) from None
 

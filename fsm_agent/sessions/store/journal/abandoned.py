@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.sessions.store.journal.conversation_recording import IN_DOUBT
-from fsm_agent.sessions.store.rows import insert_message, message_of, transcript
+from fsm_agent.sessions.store.rows import insert_message, message_of, newest_number, transcript
 from fsm_agent.sessions.store.sealed import loads
 
 ABANDONED = "abandoned"
@@ -52,8 +52,7 @@ def close_out(connection: sqlite3.Connection, session_id: str, turn_ids: Sequenc
         (json.dumps(turn_ids),),
     ).fetchall()
     known = {loads(request)["call_id"]: (status, kind, reply) for request, status, kind, reply in effects}
-    (last,) = connection.execute("SELECT MAX(number) FROM messages WHERE session = ?", (session_id,)).fetchone()
-    for number, call in enumerate(open_calls, last + 1):
+    for number, call in enumerate(open_calls, newest_number(connection, session_id) + 1):
         status, kind, reply = known.get(call.id, ("", "", None))
         text = NOT_STARTED if not status or kind == "pure" else IN_DOUBT
         text = loads(reply)["text"] if reply else text

@@ -8,22 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsm_agent.errors import StoreError
-from fsm_agent.sessions.store.database import as_store_error, newer
-from fsm_agent.sessions.store.integrity import format_of, look_through, looking
-from fsm_agent.sessions.store.schema import VERSIONS
+from fsm_agent.sessions.store.integrity import as_store_error, format_of, look_through, looking, newer
+from fsm_agent.sessions.store.live_sessions import FILE
+from fsm_agent.sessions.store.schema import JSON_COLUMNS, VERSIONS
 from fsm_agent.sessions.store.sealed import loads
-from fsm_agent.sessions.store.store import FILE
-
-TEXTS = {
-    "sessions": ("prompts", "meter", "guard", "usage"),
-    "messages": ("body",),
-    "transcripts": ("numbers",),
-    "turns": ("settings", "start", "result", "final", "answers"),
-    "given": ("history",),
-    "transitions": ("guards", "changes", "delta"),
-    "effects": ("request", "reply"),
-}
-"""Columns that hold JSON, most of them with a checksum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +50,7 @@ def health(home: Path) -> Health | None:
 def _read_texts(c: sqlite3.Connection, path: Path) -> None:
     """Raise ``StoreError`` with the number of texts that are not what was written, and where the first of them is."""
     damaged: list[str] = []
-    for table, columns in TEXTS.items():
+    for table, columns in JSON_COLUMNS.items():
         there = {name for _, name, *_ in c.execute(f"PRAGMA table_info({table})")}
         for column in (name for name in columns if name in there):
             key = "id" if "id" in there else "session" if "session" in there else "turn"

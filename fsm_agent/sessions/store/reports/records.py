@@ -1,18 +1,49 @@
-"""A session or a turn as one record: what was said, how it moved, and what nobody knows the end of."""
+"""Sessions and turns as people are shown them: in lists, and as records of what was said, moved and left in doubt."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from fsm_agent.errors import StoreError
+from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
-from fsm_agent.sessions.store.reports.listing import SessionInfo, session_info, spent_by
-from fsm_agent.sessions.store.reports.usage_totals import Spent
+from fsm_agent.sessions.store.reports.usage_totals import NOTHING, SUMS, Spent
 from fsm_agent.sessions.store.rows import stored
 from fsm_agent.sessions.store.sealed import loads
 from fsm_agent.sessions.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """One session. ``kind``: root, compression (it goes on another one, ``parent``), fork, or child (of a delegating turn);
+    ``successor`` is what it went on as, ``source`` what began it, such as cli, chat or python. Times in seconds since the epoch.
+    ``turns`` counts all, also undone ones; ``last`` is the newest. ``unfinished``: the last turn was left in the middle;
+    ``running``: who runs it (pid, host, since)."""
+
+    id: str
+    title: str
+    kind: str
+    parent: str | None
+    successor: str | None
+    source: str
+    model: str
+    created: float
+    touched: float
+    turns: int
+    last: TurnInfo | None
+    spent: Spent = NOTHING
+    unfinished: bool = False
+    running: dict[str, Any] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        last = self.last
+        return {
+            "id": self.id, "title": self.title, "kind": self.kind, "parent": self.parent, "successor": self.successor,
+            "source": self.source, "model": self.model, "created": self.created, "touched": self.touched, "turns": self.turns,
+            "last_turn": last and last.id, "last_exit": last and last.exit, "last_outcome": last and last.outcome,
+            "asked": last and last.asked, "unfinished": self.unfinished, "running": self.running, **_prefixed(self.spent),
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,45 +116,84 @@ class Shown:
         }
 
 
+_SELECT = (
+    "SELECT id, title, kind, parent, successor, source, model, created, touched,"
+    " (SELECT COUNT(*) FROM turns t WHERE t.session = s.id) FROM sessions s"
+)
+
+
+def sessions(store: Store, limit: int = 20, everything: bool = False, source: str | None = None) -> list[SessionInfo]:
+    """The sessions that were used last, newest first; ``everything`` includes those of sub-agents, and those that went on as
+    another one by compaction; ``source``: only those that it began. Raises ``ConfigError`` for one that began none."""
+    where = "" if everything or source == "child" else "AND kind != 'child' AND successor IS NULL"
+    query = store.database.select
+    there = [name for (name,) in query("SELECT DISTINCT source FROM sessions WHERE source != '' ORDER BY source")]
+    if source is not None and source not in there:
+        raise ConfigError("no session was begun so", source, ", ".join(there) or "nothing yet: there are no sessions")
+    order = f"{where} ORDER BY touched DESC, rowid DESC LIMIT ?"
+    return [_info(store, row) for row in query(f"{_SELECT} WHERE COALESCE(? = source, 1) {order}", source, limit)]
+
+
+def session_info(store: Store, session_id: str) -> SessionInfo:
+    """One session that is there."""
+    return _info(store, store.database.select(f"{_SELECT} WHERE id = ?", session_id)[0])
+
+
+def spent_by(store: Store, turn_id: str) -> Spent:
+    """What one turn cost."""
+    return Spent.of(store.database.select(f"SELECT {SUMS} FROM usage u WHERE u.turn = ?", turn_id)[0])  # noqa: S608
+
+
+def _info(store: Store, row: tuple[Any, ...]) -> SessionInfo:
+    last = next(iter(Turns(store.database).recent(1, row[0])), None)
+    spent = store.database.select(
+        f"SELECT {SUMS} FROM turns t JOIN usage u ON u.turn = t.id WHERE t.session = ?",  # noqa: S608 - ours
+        row[0],
+    )
+    unfinished = last is not None and last.ended is None
+    running = store.owners.alive(last.owner) if last is not None and unfinished else None
+    values: list[Any] = [*row, last, Spent.of(spent[0]), unfinished and running is None, running]
+    return SessionInfo(*values)
+
+
+def _prefixed(spent: Spent) -> dict[str, Any]:
+    tokens = spent.tokens if spent.requests else None
+    return {"tokens": tokens, "cost_usd": spent.cost, "cost_status": spent.cost_status}
+
+
 def session_record(store: Store, session_id: str, *, moves: bool = False, everything: bool = False) -> Shown:
     """A session as it is now; ``everything`` with the rows that were put aside, in the order in which they were written."""
-    turns = Turns(store.database)
-    records = [_record(store, info, moves) for info in reversed(turns.recent(1_000_000, session_id))]
+    records = [_record(store, info, moves) for info in reversed(Turns(store.database).recent(1_000_000, session_id))]
     with store.database.reading() as c:
         version = c.execute("SELECT version FROM sessions WHERE id = ?", (session_id,)).fetchone()[0]
         order = {number: place for place, (number, _) in enumerate(stored(c, session_id, version))}
     rows = _rows(store, "session = ?", session_id)
     current = sorted((row for row in rows if row.number in order), key=lambda row: order[row.number])
-    return Shown(
-        session_info(store, session_id), tuple(records), tuple(rows if everything else current), len(rows) - len(current)
-    )
+    shown = tuple(rows if everything else current)
+    return Shown(session_info(store, session_id), tuple(records), shown, len(rows) - len(current))
 
 
 def turn_record(store: Store, turn_id: str) -> Shown:
     """One turn with its moves and its own rows. Raises ``ConfigError`` for one that is not there."""
     info = Turns(store.database).info(turn_id)
-    rows = _rows(store, "turn = ?", turn_id)
-    return Shown(
-        session_info(store, info.session), (_record(store, info, True),), tuple(rows), sum(not row.active for row in rows)
-    )
+    rows = tuple(_rows(store, "turn = ?", turn_id))
+    record = _record(store, info, True)
+    return Shown(session_info(store, info.session), (record,), rows, sum(not row.active for row in rows))
 
 
 def _record(store: Store, info: TurnInfo, moves: bool) -> Record:
     turns = Turns(store.database)
-    with store.database.reading() as c:
-        undone = c.execute("SELECT undone FROM turns WHERE id = ?", (info.id,)).fetchone()[0]
+    [(undone,)] = store.database.select("SELECT undone FROM turns WHERE id = ?", info.id)
     steps = tuple(turns.steps(info.id)) if moves else ()
-    spent = spent_by(store, info.id)
-    return Record(info, spent, undone, _doubts(store, info.id), turns.result(info.id), steps)
+    return Record(info, spent_by(store, info.id), undone, _doubts(store, info.id), turns.result(info.id), steps)
 
 
 def _doubts(store: Store, turn_id: str) -> tuple[Doubt, ...]:
-    with store.database.reading() as c:
-        rows = c.execute(
-            "SELECT seq, state, kind, name, class, status, request, at FROM effects WHERE turn = ? AND status != 'done'"
-            " AND kind IN ('RunTool', 'AskApproval', 'CallModel') ORDER BY seq, ordinal, place",
-            (turn_id,),
-        ).fetchall()
+    rows = store.database.select(
+        "SELECT seq, state, kind, name, class, status, request, at FROM effects WHERE turn = ? AND status != 'done'"
+        " AND kind IN ('RunTool', 'AskApproval', 'CallModel') ORDER BY seq, ordinal, place",
+        turn_id,
+    )
     return tuple(
         Doubt(seq, state, kind, name, safety, status, loads(request).get("arguments", {}), at)
         for seq, state, kind, name, safety, status, request, at in rows
@@ -132,19 +202,17 @@ def _doubts(store: Store, turn_id: str) -> tuple[Doubt, ...]:
 
 def _rows(store: Store, where: str, value: str) -> list[Row]:
     """Without what a visit wrote that was run again."""
-    with store.database.reading() as c:
-        rows = c.execute(
-            f"SELECT number, turn, at, active, role, body FROM messages WHERE {where}"  # noqa: S608
-            " AND NOT (active = 0 AND version < 0) ORDER BY id",
-            (value,),
-        ).fetchall()
+    rows = store.database.select(
+        f"SELECT number, turn, at, active, role, body FROM messages WHERE {where}"  # noqa: S608 - ours
+        " AND NOT (active = 0 AND version < 0) ORDER BY id",
+        value,
+    )
     return [Row(number, turn, at, bool(active), _shown(role, body)) for number, turn, at, active, role, body in rows]
 
 
 def _shown(role: str, body: str) -> dict[str, Any]:
     """A damaged message is shown as it stands there, and does not keep the others from being read."""
     try:
-        said: dict[str, Any] = loads(body)
+        return dict(loads(body))
     except StoreError:
         return {"role": role, "content": f"(this message is damaged) {body.strip()}"}
-    return said

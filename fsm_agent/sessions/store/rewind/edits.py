@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from fsm_agent.conversation.messages import Message, ModelReply, ToolCall
@@ -11,8 +11,6 @@ from fsm_agent.fsm.codec import dumps
 from fsm_agent.runtime import authority
 from fsm_agent.sessions.store.journal.conversation_recording import ConversationRecording
 from fsm_agent.sessions.store.rewind.positions import Position
-
-EDITS = "counters, fields, messages, reply, results, settings, system_prompt, user_message, rerun_tools"
 
 
 def edited(position: Position, edit: Mapping[str, Any], counters: frozenset[str]) -> Position:
@@ -29,7 +27,7 @@ def edited(position: Position, edit: Mapping[str, Any], counters: frozenset[str]
     for name, value in edit.items():
         editor = _EDITORS.get(name)
         if editor is None:
-            raise ConfigError("a turn cannot be edited so", name, EDITS)
+            raise ConfigError("a turn cannot be edited so", name, ", ".join(_EDITORS))
         editor(position, value, counters)
     return position
 
@@ -131,10 +129,6 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return {**old, **new, **nested}
 
 
-def _edit_prompt(position: Position, value: Any, counters: frozenset[str]) -> None:
-    position.snapshot["system_prompt"] = str(value)
-
-
 def _edit_user(position: Position, value: Any, counters: frozenset[str]) -> None:
     position.snapshot["user_content"] = value
     for index in range(len(position.transcript) - 1, -1, -1):
@@ -144,24 +138,16 @@ def _edit_user(position: Position, value: Any, counters: frozenset[str]) -> None
             return
 
 
-def _edit_rerun(position: Position, value: Any, counters: frozenset[str]) -> None:
-    """Taken care of before the others."""
-
-
 def _mapping(name: str, value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigError(f"{name} cannot be set so", type(value).__name__, "names and values")
     return value
 
 
-_EDITORS = {
-    "counters": _edit_counters,
-    "fields": _edit_fields,
-    "messages": _edit_messages,
-    "results": _edit_results,
-    "reply": _edit_reply,
-    "settings": _edit_settings,
-    "system_prompt": _edit_prompt,
-    "user_message": _edit_user,
-    "rerun_tools": _edit_rerun,
-}
+_EDITORS: Mapping[str, Callable[[Position, Any, frozenset[str]], None]] = {
+    "counters": _edit_counters, "fields": _edit_fields, "messages": _edit_messages, "reply": _edit_reply,
+    "results": _edit_results, "settings": _edit_settings,
+    "system_prompt": lambda position, value, _: position.snapshot.update(system_prompt=str(value)),
+    "user_message": _edit_user, "rerun_tools": lambda position, value, _: None,
+}  # fmt: skip
+"""``rerun_tools`` is taken care of before the others."""

@@ -11,10 +11,10 @@ from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.journal.conversation_recording import ConversationRecording
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
+from fsm_agent.sessions.store.names import free_title
 from fsm_agent.sessions.store.rows import METER, insert_session, message_of, transcript
 from fsm_agent.sessions.store.sealed import dumps, loads
 from fsm_agent.sessions.store.store import Begun, Store
-from fsm_agent.sessions.store.titles import free_title
 
 
 @dataclass(slots=True)

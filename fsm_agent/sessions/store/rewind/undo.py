@@ -16,9 +16,9 @@ from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.journal.abandoned import give_up
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.lineage import compacted_line
-from fsm_agent.sessions.store.rows import METER, Kept, changed, message_of, transcript, write_notes
+from fsm_agent.sessions.store.rows import METER, Kept, changed, message_of, refuse_if_changed, transcript, write_notes
 from fsm_agent.sessions.store.sealed import loads
-from fsm_agent.sessions.store.store import Store, refuse_if_changed
+from fsm_agent.sessions.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,8 @@ async def _take_back(store: Store, session: Session, count: int) -> Undone:
         c.executemany("UPDATE messages SET active = 1 WHERE session = ? AND number = ?", [(session.id, one) for one in numbers])
         c.executemany("UPDATE turns SET undone = ? WHERE id = ?", [(at, turn_id) for turn_id in ids])
         give_up(c, ids, at)
-        c.execute(
-            "UPDATE sessions SET meter = ?, touched = ? WHERE id = ?", (Kept.of(session).columns()["meter"], at, session.id)
-        )
+        meter = Kept.of(session).columns()["meter"]
+        c.execute("UPDATE sessions SET meter = ?, touched = ? WHERE id = ?", (meter, at, session.id))
         return changed(c, session.id)
 
     session.revision = await store.written(write)
@@ -83,11 +82,9 @@ async def _take_back(store: Store, session: Session, count: int) -> Undone:
 def _last_turns(store: Store, session: Session, count: int) -> list[TurnInfo]:
     """The last turns of the session and of those that it continues after compactions, the newest first."""
     with store.database.reading() as c:
-        rows = c.execute(
-            "SELECT id FROM turns WHERE session IN (SELECT value FROM json_each(?)) AND undone IS NULL"
-            " ORDER BY began DESC, rowid DESC",
-            (json.dumps(compacted_line(c, session.id)),),
-        ).fetchall()
+        line = json.dumps(compacted_line(c, session.id))
+    among = "session IN (SELECT value FROM json_each(?)) AND undone IS NULL"
+    rows = store.database.select(f"SELECT id FROM turns WHERE {among} ORDER BY began DESC, rowid DESC", line)  # noqa: S608 - ours
     if not rows:
         raise ConfigError("nothing to undo: the session has no turn that was not taken back", session.id)
     if not 0 < count <= len(rows):

@@ -174,8 +174,7 @@ def _newest(connection: sqlite3.Connection) -> int:
 
 
 def _mark(connection: sqlite3.Connection, name: str) -> int:
-    row = connection.execute("SELECT value FROM marks WHERE name = ?", (name,)).fetchone()
-    return int(row[0]) if row else 0
+    return int(connection.execute("SELECT COALESCE(MAX(value), 0) FROM marks WHERE name = ?", (name,)).fetchone()[0])
 
 
 def _set_mark(connection: sqlite3.Connection, name: str, value: int) -> None:

@@ -101,36 +101,26 @@ def search(
 ) -> Found:
     """The best of the newest ``SCAN`` hits, or the newest of all with ``newest``. What the index lacks is added before, for at
     most ``seconds``. A text without a letter or digit finds nothing. Raises ``StoreError`` when there is no full-text search."""
+
+    def once() -> Found:
+        waiting, query, at = catch_up(database, seconds, progress), query_of(text), now()
+        rows, more = _newest(database, query, among, at)
+        relaxed = not rows and len(query.terms) > 1
+        if relaxed:
+            query = query.relaxed()
+            rows, more = _newest(database, query, among, at)
+        rated = _once(zip(scores([hit.text for hit in rows], query), rows, strict=True))
+        rated.sort(key=(lambda one: -one[1].id) if newest else (lambda one: (-one[0], -one[1].id)))
+        shown = tuple(replace(hit, score=score, snippet=snippet_of(hit.text, query)) for score, hit in rated[:limit])
+        return Found(shown, len(rows), more or len(rated) > limit, relaxed and bool(rows), waiting)
+
     try:
-        return _search(database, text, among, limit, newest, seconds, progress, now())
+        return once()
     except (StoreError, MemoryError) as error:
         if not looks_damaged(error) and not looks_damaged(error.__cause__):
             raise
         forget(database)  # if not only the index is damaged, this fails in the same way
-        return _search(database, text, among, limit, newest, seconds, progress, now())
-
-
-def _search(
-    database: Database,
-    text: str,
-    among: Among,
-    limit: int,
-    newest: bool,
-    seconds: float | None,
-    progress: Progress | None,
-    now: float,
-) -> Found:
-    waiting = catch_up(database, seconds, progress)
-    query = query_of(text)
-    rows, more = _newest(database, query, among, now)
-    relaxed = not rows and len(query.terms) > 1
-    if relaxed:
-        query = query.relaxed()
-        rows, more = _newest(database, query, among, now)
-    rated = _once(zip(scores([hit.text for hit in rows], query), rows, strict=True))
-    rated.sort(key=(lambda one: -one[1].id) if newest else (lambda one: (-one[0], -one[1].id)))
-    shown = tuple(replace(hit, score=score, snippet=snippet_of(hit.text, query)) for score, hit in rated[:limit])
-    return Found(shown, len(rows), more or len(rated) > limit, relaxed and bool(rows), waiting)
+        return once()
 
 
 def _newest(database: Database, query: Query, among: Among, now: float) -> tuple[list[Hit], bool]:

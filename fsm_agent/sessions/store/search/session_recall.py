@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store.database import Database
@@ -30,17 +30,19 @@ CLIP = 1_200
 """Characters shown of one message."""
 CATCH_UP = 2.0
 """Seconds that an agent waits for the index."""
+FROM = "FROM messages m JOIN sessions s ON s.id = m.session LEFT JOIN turns t ON t.id = m.turn"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """One message, shortened to ``CLIP``. ``id`` is what ``around`` takes."""
+class RecalledMessage:
+    """One message. ``id`` names it in later searches, ``at`` is in seconds since the epoch, ``text`` is shortened;
+    ``standing`` is empty where all that are shown stand alike. ``hit``: it is the one that was looked for."""
 
     id: int
     role: str
     at: float
     text: str
-    standing: Standing
+    standing: Standing | Literal[""] = ""
     hit: bool = False
 
 
@@ -53,9 +55,9 @@ class Recalled:
     title: str
     at: float
     hits: int
-    messages: tuple[Said, ...]
-    first: tuple[Said, ...]
-    last: tuple[Said, ...]
+    messages: tuple[RecalledMessage, ...]
+    first: tuple[RecalledMessage, ...]
+    last: tuple[RecalledMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class Around:
 
     session: str
     title: str
-    messages: tuple[Said, ...]
+    messages: tuple[RecalledMessage, ...]
     before: int
     after: int
 
@@ -116,34 +118,31 @@ def by_words(
 
 def around(database: Database, message: int, window: int = WINDOW) -> Around:
     """The messages before and after one that was found, to read on. Raises ``ConfigError`` for an id that is not there."""
+    sql = "SELECT session, title, number FROM messages m JOIN sessions s ON s.id = m.session WHERE m.id = ? AND s.kind != 'child'"
+    found = database.select(sql, message)
+    if not found:
+        raise ConfigError("no such message", message, "an id that a search gave")
+    session, title, number = found[0]
     with database.reading() as c:
-        row = c.execute(
-            "SELECT m.session, s.title, m.number FROM messages m JOIN sessions s ON s.id = m.session"
-            " WHERE m.id = ? AND s.kind != 'child'",
-            (message,),
-        ).fetchone()
-        if row is None:
-            raise ConfigError("no such message", message, "an id that a search gave")
-        session, title, number = row
-        said = _near(c, session, number, _within(window, 0, WIDEST), "")
-        count = f"SELECT COUNT(*) FROM messages m WHERE m.session = ? AND {KEPT} AND m.id "  # noqa: S608 - ours
-        before = c.execute(count + "< ?", (session, said[0].id if said else message)).fetchone()[0]
-        after = c.execute(count + "> ?", (session, said[-1].id if said else message)).fetchone()[0]
-    return Around(session, title, said, before, after)
+        near = messages_around(c, session, number, _within(window, 0, WIDEST), CLIP)
+        shown = (near[0].id, near[-1].id) if near else (message, message)
+        counts = f"""SELECT COUNT(*) FILTER (WHERE m.id < ?), COUNT(*) FILTER (WHERE m.id > ?)
+            FROM messages m WHERE m.session = ? AND {KEPT}"""  # noqa: S608 - ours
+        before, after = c.execute(counts, (*shown, session)).fetchone()
+    return Around(session, title, tuple(near), before, after)
 
 
 def recent(database: Database, current: str | None = None, limit: int = LIMIT) -> tuple[Recent, ...]:
     """The sessions that were used last, newest first."""
-    own = json.dumps(_own(database, current))
-    with database.reading() as c:
-        rows = c.execute(
-            "SELECT s.id, s.title, s.touched, s.turns,"
-            " COALESCE((SELECT asked FROM turns t WHERE t.session = s.id ORDER BY began LIMIT 1), ''), s.model"
-            " FROM sessions s WHERE s.kind != 'child' AND s.successor IS NULL"
-            " AND s.id NOT IN (SELECT value FROM json_each(?)) ORDER BY s.touched DESC LIMIT ?",
-            (own, _within(limit, 1, MOST)),
-        )
-        return tuple(Recent(*row) for row in rows)
+    rows = database.select(
+        "SELECT s.id, s.title, s.touched, s.turns,"
+        " COALESCE((SELECT asked FROM turns t WHERE t.session = s.id ORDER BY began LIMIT 1), ''), s.model"
+        " FROM sessions s WHERE s.kind != 'child' AND s.successor IS NULL"
+        " AND s.id NOT IN (SELECT value FROM json_each(?)) ORDER BY s.touched DESC LIMIT ?",
+        json.dumps(_own(database, current)),
+        _within(limit, 1, MOST),
+    )
+    return tuple(Recent(*row) for row in rows)
 
 
 def _own(database: Database, current: str | None) -> list[str]:
@@ -159,45 +158,41 @@ def _within(value: int, least: int, most: int) -> int:
 
 def _recalled(c: sqlite3.Connection, hits: Sequence[Hit], text: str, window: int) -> Recalled:
     best = hits[0]
-    near = _near(c, best.session, best.number, window, text)
-    shown = {said.id for said in near}
-    ends = [
-        tuple(said for said in _said(c, best.session, f"1 ORDER BY m.number {order} LIMIT {ENDS}", ()) if said.id not in shown)
-        for order in ("ASC", "DESC")
-    ]
-    last = tuple(said for said in reversed(ends[1]) if said.id not in {one.id for one in ends[0]})
-    return Recalled(best.session, best.title, best.at, len(hits), near, ends[0], last)
+    near = messages_around(c, best.session, best.number, window, CLIP, text)
+    shown = {one.id for one in near}
+    ends = []
+    for order in ("ASC", "DESC"):
+        at_end = read_messages(c, f"m.session = ? ORDER BY m.number {order} LIMIT {ENDS}", (best.session,), CLIP)
+        ends.append([one for one in at_end if one.id not in shown])
+        shown |= {one.id for one in at_end}
+    return Recalled(best.session, best.title, best.at, len(hits), tuple(near), tuple(ends[0]), tuple(reversed(ends[1])))
 
 
-def _near(c: sqlite3.Connection, session: str, number: int, window: int, text: str) -> tuple[Said, ...]:
-    before = _said(c, session, "m.number < ? ORDER BY m.number DESC LIMIT ?", (number, window))
-    rest = _said(c, session, "m.number >= ? ORDER BY m.number LIMIT ?", (number, window + 1), number, text)
-    return (*reversed(list(before)), *rest)
-
-
-def _said(
-    c: sqlite3.Connection, session: str, where: str, values: tuple[Any, ...], hit: int | None = None, text: str = ""
-) -> Iterable[Said]:
-    rows = c.execute(
-        f"SELECT m.id, m.number, m.role, m.at, {STANDING}, m.body FROM messages m JOIN sessions s ON s.id = m.session"  # noqa: S608
-        f" LEFT JOIN turns t ON t.id = m.turn WHERE m.session = ? AND {KEPT} AND {where}",
-        (session, *values),
-    ).fetchall()
-    for message, number, role, at, standing, body in rows:
+def read_messages(c: sqlite3.Connection, where: str, values: tuple[Any, ...], clip: int, text: str = "") -> list[RecalledMessage]:
+    """The messages of which the condition ``where`` is true, each of at most ``clip`` characters: the piece that
+    answers ``text`` where it is given, else the beginning and the end. ``where`` may end with an order and a limit."""
+    rows = c.execute(f"SELECT m.id, m.role, m.at, m.body, {STANDING} {FROM} WHERE {KEPT} AND {where}", values).fetchall()
+    found = []
+    for message, role, at, body, standing in rows:
         said = loads(body)
-        is_hit = number == hit and bool(text)
-        yield Said(
-            message,
-            role,
-            at,
-            _clipped(plain_text(said), text if is_hit else ""),
-            "summary" if said.get("summary") else standing,
-            is_hit,
-        )
+        shown = _clipped(plain_text(said), text, clip)
+        found.append(RecalledMessage(message, role, at, shown, "summary" if said.get("summary") else standing))
+    return found
 
 
-def _clipped(whole: str, text: str) -> str:
-    """The piece that was looked for, where a text is too long to be shown whole."""
-    if len(whole) <= CLIP:
+def messages_around(
+    c: sqlite3.Connection, session: str, number: int, window: int, clip: int, text: str = "", where: str = "1"
+) -> list[RecalledMessage]:
+    """The message of this number in the session with at most ``window`` before and behind it, in order, as far as the
+    condition ``where`` is true of them. ``text`` is what it was found by, if it was."""
+    place = f"m.session = ? AND {where} AND m.number"
+    before = read_messages(c, f"{place} < ? ORDER BY m.number DESC LIMIT ?", (session, number, window), clip)
+    found = read_messages(c, f"{place} = ?", (session, number), clip, text)
+    after = read_messages(c, f"{place} > ? ORDER BY m.number LIMIT ?", (session, number, window), clip)
+    return [*reversed(before), *(replace(one, hit=bool(text)) for one in found), *after]
+
+
+def _clipped(whole: str, text: str, clip: int) -> str:
+    if len(whole) <= clip:
         return whole
-    return snippet_of(whole, query_of(text), CLIP).marked("", "") if text else shorten(whole, CLIP)
+    return snippet_of(whole, query_of(text), clip).marked("", "") if text else shorten(whole, clip)

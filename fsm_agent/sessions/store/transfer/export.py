@@ -9,14 +9,17 @@ from __future__ import annotations
 import contextlib
 import re
 import sqlite3
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from fsm_agent.fsm.codec import dumps
-from fsm_agent.sessions.store.database import Database, as_store_error
+from fsm_agent.sessions.store.database import Database
+from fsm_agent.sessions.store.integrity import as_store_error
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.rows import transcript
+from fsm_agent.sessions.store.lineage import compacted_line
+from fsm_agent.sessions.store.rows import newest_number, transcript
+from fsm_agent.sessions.store.schema import JSON_COLUMNS
 from fsm_agent.sessions.store.sealed import loads
 from fsm_agent.sessions.store.transfer.line_format import KINDS, End, Header, Line
 from fsm_agent.support.redaction import MASK, mask
@@ -72,23 +75,16 @@ def _whole(c: sqlite3.Connection, first: str, chosen: _Chosen) -> None:
             {"id": session},
         )
         waiting += [row[0] for row in found if row[0] is not None]
-    among = dumps(sorted(chosen.sessions))
-    chosen.turns = {
-        row[0] for row in c.execute("SELECT id FROM turns WHERE session IN (SELECT value FROM json_each(?))", (among,))
-    }
+    turns = "SELECT id FROM turns WHERE session IN (SELECT value FROM json_each(?))"
+    chosen.turns = {turn for (turn,) in c.execute(turns, (dumps(sorted(chosen.sessions)),))}
 
 
 def _until(c: sqlite3.Connection, turn: str, history: list[Any], chosen: _Chosen) -> None:
     session, version, _, newest = history
     chosen.turns.add(turn)
-    # what Finalize wrote came after the last move
-    last = c.execute("SELECT MAX(number) FROM messages WHERE session = ? AND turn = ?", (session, turn)).fetchone()[0]
-    newest = max(newest, last or 0)
+    newest = max(newest, newest_number(c, session, turn))  # what Finalize wrote came after the last move
     chosen.cuts[session] = (version, newest, {number for number, _ in transcript(c, session, version) if number <= newest})
-    while session is not None and session not in chosen.sessions:
-        chosen.sessions.add(session)
-        row = c.execute("SELECT parent FROM sessions WHERE id = ? AND kind = 'compression'", (session,)).fetchone()
-        session = row[0] if row else None
+    chosen.sessions |= set(compacted_line(c, session))
 
 
 def _lines(database: Database, header: Header, chosen: _Chosen, secrets: Collection[str] | None) -> Iterator[str]:
@@ -109,33 +105,28 @@ def _lines(database: Database, header: Header, chosen: _Chosen, secrets: Collect
 
 
 def _all_fields(c: sqlite3.Connection, chosen: _Chosen) -> Iterator[tuple[str, dict[str, Any]]]:
+    sessions, turns = dumps(sorted(chosen.sessions)), dumps(sorted(chosen.turns))
+    chosen_by = {
+        "session": ("id", sessions), "turn": ("id", turns), "transcript": ("session", sessions), "message": ("session", sessions),
+    }  # fmt: skip
     for kind, line in KINDS.items():
-        for row in _rows(c, line, chosen):
-            fields = _cut(_fields(line, row), kind, chosen)
-            if fields is not None:
+        key, ids = chosen_by.get(kind, ("turn", turns))
+        query = (
+            f"SELECT {', '.join(line.columns())} FROM {line.table}"  # noqa: S608 - ours
+            f" WHERE {key} IN (SELECT value FROM json_each(?)) ORDER BY {line.order}"
+        )
+        for row in c.execute(query, (ids,)):
+            if (fields := _cut(_fields(line, row), kind, chosen)) is not None:
                 yield kind, fields
 
 
-def _rows(c: sqlite3.Connection, line: type[Line], chosen: _Chosen) -> Iterable[tuple[Any, ...]]:
-    key, ids = {
-        "sessions": ("id", chosen.sessions), "turns": ("id", chosen.turns), "transcripts": ("session", chosen.sessions),
-        "messages": ("session", chosen.sessions),
-    }.get(line.table, ("turn", chosen.turns))  # fmt: skip
-    names = ", ".join(line.columns())
-    query = f"SELECT {names} FROM {line.table} WHERE {key} IN (SELECT value FROM json_each(?)) ORDER BY {line.order}"  # noqa: S608
-    return c.execute(query, (dumps(sorted(ids)),))
-
-
 def _fields(line: type[Line], row: tuple[Any, ...]) -> dict[str, Any]:
-    names = [name for name in line.model_fields if name != "kind"]
-    return {name: _value(line, name, value) for name, value in zip(names, row, strict=True)}
-
-
-def _value(line: type[Line], name: str, value: Any) -> Any:
-    annotation = str(line.model_fields[name].annotation)
-    if annotation == str(bool):
-        return bool(value)
-    return loads(value) if value is not None and ("dict" in annotation or "list" in annotation) else value
+    """The columns of a row as the fields of a line, with JSON and flags as what they are."""
+    columns = line.columns()
+    read = dict(zip(columns, row, strict=True))
+    for column in JSON_COLUMNS.get(line.table, ()):
+        read[column] = None if read[column] is None else loads(read[column])
+    return {field: bool(read[column]) if field == "active" else read[column] for column, field in columns.items()}
 
 
 def _cut(fields: dict[str, Any], kind: str, chosen: _Chosen) -> dict[str, Any] | None:

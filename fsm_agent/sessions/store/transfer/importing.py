@@ -7,15 +7,13 @@ import sqlite3
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from fsm_agent.sessions.store.journal.abandoned import ABANDONED
+from fsm_agent.sessions.store.names import free_title
 from fsm_agent.sessions.store.store import Store
-from fsm_agent.sessions.store.titles import free_title
-from fsm_agent.sessions.store.transfer.line_format import KINDS, Line, MessageLine, SessionLine, TurnLine
+from fsm_agent.sessions.store.transfer.line_format import KINDS, Line
 from fsm_agent.sessions.store.transfer.validation import Lines, read_lines
-
-L = TypeVar("L", bound=Line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +46,10 @@ def import_lines(store: Store, lines: Iterable[str], name: str = "the file") -> 
 
 def _new_ids(c: sqlite3.Connection, file: Lines) -> dict[str, str]:
     """New ids for all when one of them is here already; else none."""
-    sessions, turns = [line.id for _, line in file.of(SessionLine)], [line for _, line in file.of(TurnLine)]
-    among = "id IN (SELECT value FROM json_each(?))"
+    sessions, turns = [line.id for _, line in file.of["session"]], [line for _, line in file.of["turn"]]
     here = c.execute(
-        f"SELECT 1 FROM sessions WHERE {among} UNION SELECT 1 FROM turns WHERE {among}",  # noqa: S608 - ours
-        (json.dumps(sessions), json.dumps([turn.id for turn in turns])),
+        "SELECT 1 FROM json_each(?) WHERE value IN (SELECT id FROM sessions) OR value IN (SELECT id FROM turns)",
+        (json.dumps([*sessions, *(turn.id for turn in turns)]),),
     ).fetchone()
     if here is None:
         return {}
@@ -62,30 +59,28 @@ def _new_ids(c: sqlite3.Connection, file: Lines) -> dict[str, str]:
 
 def _write(c: sqlite3.Connection, file: Lines, ids: Mapping[str, str]) -> Imported:
     c.execute("PRAGMA defer_foreign_keys = ON")
-    titles = {line.id: free_title(c, line.title, ids.get(line.id, line.id)) for _, line in file.of(SessionLine) if line.title}
-    for kind in KINDS.values():
-        names = kind.columns()
-        insert = f"INSERT INTO {kind.table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608 - ours
-        c.executemany(insert, (tuple(_renamed(line, ids).values()) for _, line in file.of(kind)))
-    c.executemany("UPDATE sessions SET title = ? WHERE id = ?", [(title, ids.get(line, line)) for line, title in titles.items()])
-    turns = [(ids.get(line.id, line.id),) for _, line in file.of(TurnLine)]
-    c.executemany("UPDATE turns SET imported = 1 WHERE id = ?", turns)
-    sessions = [ids.get(line.id, line.id) for _, line in file.of(SessionLine)]
-    open_turns = [turn.id for _, turn in file.of(TurnLine) if turn.ended is None]
+    sessions = {ids.get(line.id, line.id): line.title for _, line in file.of["session"]}
+    titles = [(free_title(c, title, session), session) for session, title in sessions.items() if title]
+    for kind, line in KINDS.items():
+        names = line.columns()
+        insert = f"INSERT INTO {line.table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608 - ours
+        c.executemany(insert, (tuple(_renamed(row, ids).values()) for _, row in file.of[kind]))
+    c.executemany("UPDATE sessions SET title = ? WHERE id = ?", titles)
+    turns = {ids.get(turn.id, turn.id): turn.ended is None for _, turn in file.of["turn"]}
+    c.executemany("UPDATE turns SET imported = 1 WHERE id = ?", [(turn,) for turn in turns])
+    unfinished = tuple(turn for turn, is_open in turns.items() if is_open)
     if ids:
-        given_up = [(ABANDONED, ids[turn]) for turn in open_turns]
-        c.executemany("UPDATE turns SET ended = moved, exit = ?, outcome = 'failed' WHERE id = ?", given_up)
-    header = file.header
-    return Imported(
-        header.of, ids.get(header.id, header.id), tuple(sessions), len(file.of(TurnLine)), len(file.of(MessageLine)), bool(ids),
-        () if ids else tuple(open_turns),
-    )  # fmt: skip
+        given_up = "UPDATE turns SET ended = moved, exit = ?, outcome = 'failed' WHERE id = ?"
+        c.executemany(given_up, [(ABANDONED, turn) for turn in unfinished])
+        unfinished = ()
+    of, exported = file.header.of, ids.get(file.header.id, file.header.id)
+    return Imported(of, exported, tuple(sessions), len(turns), len(file.of["message"]), bool(ids), unfinished)
 
 
-def _renamed(line: L, ids: Mapping[str, str]) -> L:
-    return (
-        line if not ids else line.model_copy(update={name: _renamed_value(value, ids) for name, value in line if name != "kind"})
-    )
+def _renamed(line: Line, ids: Mapping[str, str]) -> Line:
+    if not ids:
+        return line
+    return line.model_copy(update={name: _renamed_value(value, ids) for name, value in line if name != "kind"})
 
 
 def _renamed_value(value: Any, ids: Mapping[str, str]) -> Any:

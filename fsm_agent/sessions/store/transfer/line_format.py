@@ -1,13 +1,20 @@
-"""The lines of an exported session or turn: one JSON object each, checked when they are read."""
+"""The lines of an exported session or turn: one JSON object for each row of a table, checked when it is read.
+
+What a line holds is what the schema says of the table. Only what it cannot say stands here: which columns belong to
+one machine, what the JSON in a column looks like, and which numbers are flags.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import re
+import sqlite3
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 
-from fsm_agent.sessions.store.journal.recording import Origin
+from fsm_agent.sessions.store.schema import JSON_COLUMNS, VERSIONS
 from fsm_agent.sessions.store.sealed import dumps
 
 FORMAT = 1
@@ -25,34 +32,40 @@ def _encodable(text: str) -> str:
 Text = Annotated[str, AfterValidator(_encodable)]
 Id = Annotated[Text, Field(min_length=1, max_length=500)]
 Whole = Annotated[int, Field(ge=0, le=2**53)]
-Seconds = float
+Json = dict[str, Any]
 Pair = Annotated[tuple[str, bool], Field(strict=False)]
 Change = Annotated[tuple[str, int, int], Field(strict=False)]
 """JSON has no tuples."""
-Json = dict[str, Any]
+IDS = frozenset({"id", "session", "turn", "parent", "successor"})
+RENAMED = {"kind": "type", "class": "safety"}
+"""Columns whose fields are called otherwise: ``kind`` says what a line is, ``class`` is no name in Python."""
 
 
 class Line(BaseModel):
-    """One row of a table. Fields are named like columns, but for ``type``, which is the column ``kind``."""
+    """One row of ``table``, read in its ``order``. Fields are named like columns, but for ``RENAMED``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
     table: ClassVar[str] = ""
     order: ClassVar[str] = ""
+    kind: str
 
     @classmethod
-    def columns(cls) -> list[str]:
-        return ["kind" if name == "type" else name for name in cls.model_fields if name != "kind"]
+    def columns(cls) -> dict[str, str]:
+        """Field by column, in the order of the table."""
+        fields = {field: column for column, field in RENAMED.items()}
+        return {fields.get(name, name): name for name in cls.model_fields if name != "kind"}
 
     def values(self) -> Iterator[Any]:
         """In the order of ``columns``, as a database takes them."""
-        for name in type(self).model_fields:
-            if name != "kind":
-                value = getattr(self, name)
-                yield dumps(value) if isinstance(value, dict | list) else int(value) if isinstance(value, bool) else value
+        for name in self.columns().values():
+            value = getattr(self, name)
+            yield dumps(value) if isinstance(value, dict | list) else int(value) if isinstance(value, bool) else value
 
 
 class Header(Line):
+    """The first line: the session or turn that was exported, and whether secrets are masked."""
+
     kind: Literal["fsm-agent"] = "fsm-agent"
     format: Literal[1] = 1
     of: Literal["session", "turn"]
@@ -67,152 +80,54 @@ class End(Line):
     lines: Whole
 
 
-class SessionLine(Line):
-    table: ClassVar[str] = "sessions"
-    order: ClassVar[str] = "created, id"
-
-    kind: Literal["session"] = "session"
-    id: Id
-    title: Text
-    type: Literal["root", "compression", "fork", "child"]
-    parent: Id | None
-    successor: Id | None
-    source: Text
-    model: Text
-    created: Seconds
-    touched: Seconds
-    ended: Seconds | None
-    end_reason: Text
-    version: Whole
-    turns: Whole
-    prompts: Json
-    meter: Json
-    guard: Json
-    usage: Json
-    extra: Json
-    exit: Text = ""
+def _lines() -> Iterator[tuple[str, type[Line]]]:
+    """The models of all kinds. A column that a later version of the schema added may be missing in a file."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as c:
+        first: dict[str, set[str]] = {}
+        for statements in VERSIONS:
+            for statement in statements:
+                c.execute(statement)
+            for table, *_ in _TABLES.values():
+                first.setdefault(table, {column[1] for column in c.execute(f"PRAGMA table_info({table})")})
+        for kind, (table, order, local, types) in _TABLES.items():
+            (sql,) = c.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (table,)).fetchone()
+            fields: dict[str, Any] = {"kind": (Literal[kind], kind)}
+            for _, name, affinity, required, default, key in c.execute(f"PRAGMA table_info({table})"):
+                if name not in local:
+                    known = types.get(name) or _type(table, name, affinity, sql)
+                    missing = ... if name in first[table] else default and default.strip("'")
+                    fields[RENAMED.get(name, name)] = (known if required or key else known | None, missing)
+            line = create_model(f"{kind.title()}Line", __base__=Line, **fields)
+            line.table, line.order = table, order
+            yield kind, line
 
 
-class TranscriptLine(Line):
-    table: ClassVar[str] = "transcripts"
-    order: ClassVar[str] = "session, version"
-
-    kind: Literal["transcript"] = "transcript"
-    session: Id
-    version: Whole
-    numbers: list[Whole]
+def _type(table: str, name: str, affinity: str, sql: str) -> Any:
+    if name in JSON_COLUMNS.get(table, ()):
+        return Json
+    if choices := re.search(rf"\b{name} IN \(([^)]*)\)", sql):
+        return Literal[tuple(choice.strip(" '") for choice in choices[1].split(","))]
+    return Id if name in IDS else {"TEXT": Text, "INTEGER": Whole, "REAL": float}[affinity]
 
 
-class TurnLine(Line):
-    table: ClassVar[str] = "turns"
-    order: ClassVar[str] = "began, id"
-
-    kind: Literal["turn"] = "turn"
-    id: Id
-    session: Id
-    parent: Id | None
-    forked_at: Whole | None
-    asked: Text
-    state: Text
-    seq: Whole
-    epoch: Whole
-    digest: Text
-    settings: Json
-    start: Json
-    began: Seconds
-    moved: Seconds
-    ended: Seconds | None
-    exit: Text | None
-    outcome: Text | None
-    undone: Seconds | None
-    result: Json | None
-    final: dict[str, Json] | None
-    answers: Json | None = None
-    table_name: Text = "turn"
-
-
-class MessageLine(Line):
-    table: ClassVar[str] = "messages"
-    order: ClassVar[str] = "id"
-
-    kind: Literal["message"] = "message"
-    session: Id
-    number: Whole
-    version: Annotated[int, Field(ge=-1, le=2**53)]
-    turn: Id | None
-    at: Seconds
-    role: Literal["system", "user", "assistant", "tool"]
-    active: bool
-    body: Json
-
-
-class MoveLine(Line):
-    table: ClassVar[str] = "transitions"
-    order: ClassVar[str] = "turn, seq"
-
-    kind: Literal["move"] = "move"
-    turn: Id
-    seq: Whole
-    source: Text
-    event: Text
-    dest: Text
-    row: Text
-    exit: Text | None
-    guards: list[Pair]
-    changes: list[Change]
-    seconds: Seconds
-    at: Seconds
-    delta: dict[str, Json]
-
-
-class EffectLine(Line):
-    table: ClassVar[str] = "effects"
-    order: ClassVar[str] = "turn, seq, ordinal, place"
-
-    kind: Literal["effect"] = "effect"
-    turn: Id
-    seq: Whole
-    ordinal: Whole
-    place: Whole
-    state: Text
-    type: Text
-    name: Text
-    safety: Text
-    key: Text
-    status: Literal["in_flight", "done", "unknown"]
-    request: Json
-    reply: Json | None
-    at: Seconds
-    seconds: Seconds | None
-    origin: Origin = ""
-
-    @classmethod
-    def columns(cls) -> list[str]:
-        return ["class" if name == "safety" else name for name in super().columns()]
-
-
-class UsageLine(Line):
-    table: ClassVar[str] = "usage"
-    order: ClassVar[str] = "id"
-
-    kind: Literal["usage"] = "usage"
-    session: Id
-    turn: Id
-    at: Seconds
-    provider: Text
-    model: Text
-    purpose: Text
-    input: Whole
-    output: Whole
-    cache_read: Whole
-    cache_write: Whole
-    reasoning: Whole
-    cost: Seconds | None
-    cost_status: Literal["estimated", "included", "unknown"]
-
-
-KINDS: Mapping[str, type[Line]] = {
-    "session": SessionLine, "transcript": TranscriptLine, "turn": TurnLine, "message": MessageLine, "move": MoveLine,
-    "effect": EffectLine, "usage": UsageLine,
+_TABLES: Mapping[str, tuple[str, str, frozenset[str], Mapping[str, Any]]] = {
+    "session": ("sessions", "created, id", frozenset({"revision", "holder", "owner"}), {}),
+    "transcript": ("transcripts", "session, version", frozenset(), {"numbers": list[Whole]}),
+    "turn": ("turns", "began, id", frozenset({"owner", "imported"}), {"final": dict[str, Json]}),
+    "message": (
+        "messages", "id", frozenset({"id"}),
+        {
+            "version": Annotated[int, Field(ge=-1, le=2**53)], "active": bool,
+            "role": Literal["system", "user", "assistant", "tool"],
+        },
+    ),
+    "move": (
+        "transitions", "turn, seq", frozenset(),
+        {"guards": list[Pair], "changes": list[Change], "delta": dict[str, Json]},
+    ),
+    "effect": ("effects", "turn, seq, ordinal, place", frozenset(), {}),
+    "usage": ("usage", "id", frozenset({"id"}), {"cost_status": Literal["estimated", "included", "unknown"]}),
 }  # fmt: skip
+"""By kind: table, order, columns that no file may bring, and the types that the schema does not say."""
+KINDS: Mapping[str, type[Line]] = dict(_lines())
 """In the order in which they are written."""

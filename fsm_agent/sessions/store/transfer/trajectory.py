@@ -6,6 +6,7 @@ stands in ``<think>``, calls in ``<tool_call>``, results in ``<tool_response>``;
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -15,7 +16,7 @@ from typing import Any
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.rows import transcript
+from fsm_agent.sessions.store.rows import newest_number, transcript
 from fsm_agent.sessions.store.sealed import loads
 from fsm_agent.support.redaction import mask
 
@@ -38,7 +39,8 @@ def session_trajectory(
             (session_id,),
         ).fetchone()
     told = Turns(database).snapshot(last[0]) if last else {}
-    return _trajectory(session_id, rows, told, (created, model, bool(last) and last[1] == "completed"), None if raw else secrets)
+    completed = bool(last) and last[1] == "completed"
+    return _trajectory(session_id, rows, told, (created, model, completed), None if raw else secrets)
 
 
 def turn_trajectory(database: Database, turn_id: str, *, raw: bool = False, secrets: Collection[str] = ()) -> dict[str, Any]:
@@ -47,12 +49,8 @@ def turn_trajectory(database: Database, turn_id: str, *, raw: bool = False, secr
     info, told, result = turns.info(turn_id), turns.snapshot(turn_id), turns.result(turn_id) or {}
     session, version, length, newest = told["history"]
     with database.reading() as c:
-        last = c.execute("SELECT MAX(number) FROM messages WHERE session = ? AND turn = ?", (session, turn_id)).fetchone()[0]
-        rows = [
-            loads(body)
-            for place, (number, body) in enumerate(transcript(c, session, version))
-            if place < length or newest < number <= (last or 0)
-        ]
+        last, stored = newest_number(c, session, turn_id), transcript(c, session, version)
+    rows = [loads(body) for place, (number, body) in enumerate(stored) if place < length or newest < number <= last]
     model = f"{result['provider']}:{result['model']}" if result else ""
     return _trajectory(turn_id, rows, told, (info.began, model, info.outcome == "completed"), None if raw else secrets)
 
@@ -73,11 +71,8 @@ def _trajectory(
     secrets: Collection[str] | None,
 ) -> dict[str, Any]:
     at, model, completed = facts
-    said = [{"from": "system", "value": _system(told)}] if told else []
-    for speaker, text in _joined(_speaking(rows)):
-        said.append({"from": speaker, "value": text})
-    if secrets is not None:
-        said = [{"from": one["from"], "value": mask(one["value"], secrets)} for one in said]
+    spoken = [*([("system", _system(told))] if told else []), *_joined(_speaking(rows))]
+    said = [{"from": speaker, "value": text if secrets is None else mask(text, secrets)} for speaker, text in spoken]
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
     return {"id": name, "conversations": said, "timestamp": when, "model": model, "completed": completed}
 
@@ -85,10 +80,7 @@ def _trajectory(
 def _system(told: Mapping[str, Any]) -> str:
     prompt = str(told.get("system_prompt", ""))
     specs = [
-        {
-            "type": "function",
-            "function": {"name": tool["name"], "description": tool["description"], "parameters": tool["parameters"]},
-        }
+        {"type": "function", "function": {name: tool[name] for name in ("name", "description", "parameters")}}
         for tool in told.get("tools", ())
     ]
     tools = TOOLS.format(tools="\n".join(json.dumps(spec, ensure_ascii=False) for spec in specs)) if specs else ""
@@ -104,18 +96,14 @@ def _speaking(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
         match row["role"]:
             case "assistant":
                 names |= {call["id"]: call["function"]["name"] for call in row.get("tool_calls", ())}
-                yield "gpt", "\n".join((*_thoughts(row), *([text] if text else ()), *_calls(row)))
+                thoughts = f"<think>\n{row['reasoning']}\n</think>" if row.get("reasoning") else ""
+                yield "gpt", "\n".join(filter(None, (thoughts, text, *_calls(row))))
             case "tool":
                 name = row.get("name") or names.get(row.get("tool_call_id", ""), "")
                 said = {"tool_call_id": row.get("tool_call_id"), "name": name, "content": text}
                 yield "tool", f"<tool_response>\n{json.dumps(said, ensure_ascii=False)}\n</tool_response>"
             case role:
                 yield "human" if role == "user" else role, text
-
-
-def _thoughts(row: Mapping[str, Any]) -> Iterator[str]:
-    if row.get("reasoning"):
-        yield f"<think>\n{row['reasoning']}\n</think>"
 
 
 def _calls(row: Mapping[str, Any]) -> Iterator[str]:
@@ -128,15 +116,10 @@ def _calls(row: Mapping[str, Any]) -> Iterator[str]:
         yield f"<tool_call>\n{json.dumps({'name': function['name'], 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
 
 
-def _joined(said: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def _joined(said: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Entries of one speaker in a row as one."""
-    out: list[tuple[str, str]] = []
-    for speaker, text in said:
-        if out and out[-1][0] == speaker:
-            out[-1] = (speaker, f"{out[-1][1]}\n{text}")
-        else:
-            out.append((speaker, text))
-    return out
+    for speaker, entries in itertools.groupby(said, key=lambda one: one[0]):
+        yield speaker, "\n".join(text for _, text in entries)
 
 
 def _text(content: Any) -> str:

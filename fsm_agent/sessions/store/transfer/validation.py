@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -13,20 +13,7 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.deltas import patched
 from fsm_agent.sessions.store.rows import GUARD, METER, PROMPTS, USAGE
-from fsm_agent.sessions.store.transfer.line_format import (
-    FORMAT,
-    KINDS,
-    EffectLine,
-    End,
-    Header,
-    Line,
-    MessageLine,
-    MoveLine,
-    SessionLine,
-    TranscriptLine,
-    TurnLine,
-    UsageLine,
-)
+from fsm_agent.sessions.store.transfer.line_format import FORMAT, KINDS, End, Header, Line
 
 L = TypeVar("L", bound=Line)
 
@@ -40,10 +27,7 @@ class Lines:
     """What was read: each line with its number."""
 
     header: Header
-    lines: dict[type[Line], list[tuple[int, Any]]] = field(default_factory=lambda: {line: [] for line in KINDS.values()})
-
-    def of(self, kind: type[L]) -> list[tuple[int, L]]:
-        return self.lines[kind]
+    of: dict[str, list[tuple[int, Any]]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
 
 
 def read_lines(lines: Iterable[str], name: str) -> Lines:
@@ -54,11 +38,18 @@ def read_lines(lines: Iterable[str], name: str) -> Lines:
         for number, text in enumerate(lines, 1):
             if ended:
                 raise _BadLine("there is nothing behind the end")
+            said = _json(text)
+            kind = str(said.get("kind"))
             if file is None:
-                file = Lines(_header(text))
-            elif (ended := _ends(text, number)) is False:
-                line = _line(text)
-                file.lines[type(line)].append((number, line))
+                file = Lines(_header(said))
+            elif kind == "end":
+                if (before := _checked(End, said).lines) != number - 1:
+                    raise _BadLine(f"{number - 1} lines stand before the end, {before} were written")
+                ended = True
+            elif kind in KINDS:
+                file.of[kind].append((number, _checked(KINDS[kind], said)))
+            else:
+                raise _BadLine(f"unknown kind {kind[:40]!r}; known: {', '.join(KINDS)}")
         if file is None:
             raise _BadLine("there is nothing in it")
         if not ended:
@@ -73,33 +64,12 @@ def read_lines(lines: Iterable[str], name: str) -> Lines:
     return file
 
 
-def _header(text: str) -> Header:
-    said = _json(text)
+def _header(said: Mapping[str, Any]) -> Header:
     if said.get("kind") != "fsm-agent":
         raise _BadLine('the first line must be {"kind": "fsm-agent", "format": 1, …}')
     if said.get("format") != FORMAT:
         raise _BadLine(f"format {said.get('format')!r} is of another version of fsm-agent; this one reads format {FORMAT}")
-    header: Header = _checked(Header, said)
-    return header
-
-
-def _ends(text: str, number: int) -> bool:
-    """Is this the last line? Lines that are missing before it are noticed here."""
-    said = _json(text)
-    if said.get("kind") != "end":
-        return False
-    end = _checked(End, said)
-    if end.lines != number - 1:
-        raise _BadLine(f"{number - 1} lines stand before the end, {end.lines} were written")
-    return True
-
-
-def _line(text: str) -> Line:
-    said = _json(text)
-    kind = KINDS.get(str(said.get("kind")))
-    if kind is None:
-        raise _BadLine(f"unknown kind {str(said.get('kind'))[:40]!r}; known: {', '.join(KINDS)}")
-    return _checked(kind, said)
+    return _checked(Header, said)
 
 
 def _json(text: str) -> dict[str, Any]:
@@ -123,8 +93,8 @@ def _checked(kind: type[L], said: Mapping[str, Any]) -> L:
 
 def _problems(file: Lines) -> Iterator[tuple[int, str]]:
     """What is wrong between the lines, with the number of the line that shows it."""
-    sessions = {line.id for _, line in file.of(SessionLine)}
-    turns = {line.id: line for _, line in file.of(TurnLine)}
+    sessions = {line.id for _, line in file.of["session"]}
+    turns = {line.id: line for _, line in file.of["turn"]}
     yield from _unknown(file, sessions, turns)
     yield from _repeated(file)
     yield from _circles(file)
@@ -134,35 +104,31 @@ def _problems(file: Lines) -> Iterator[tuple[int, str]]:
         yield 1, f"the {file.header.of} that it names is not in the file"
 
 
-def _unknown(file: Lines, sessions: set[str], turns: Mapping[str, TurnLine]) -> Iterator[tuple[int, str]]:
-    named: dict[type[Line], tuple[tuple[str, Iterable[str]], ...]] = {
-        SessionLine: (("parent", sessions), ("successor", sessions)),
-        TranscriptLine: (("session", sessions),),
-        TurnLine: (("session", sessions), ("parent", turns)),
-        MessageLine: (("session", sessions), ("turn", turns)),
-        MoveLine: (("turn", turns),),
-        EffectLine: (("turn", turns),),
-        UsageLine: (("turn", turns),),
-    }
+def _unknown(file: Lines, sessions: set[str], turns: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
+    named: dict[str, Mapping[str, Container[str]]] = {
+        "session": {"parent": sessions, "successor": sessions}, "transcript": {"session": sessions},
+        "turn": {"session": sessions, "parent": turns}, "message": {"session": sessions, "turn": turns},
+        "move": {"turn": turns}, "effect": {"turn": turns}, "usage": {"turn": turns},
+    }  # fmt: skip
     for kind, references in named.items():
-        for number, line in file.of(kind):
-            for name, known in references:
+        for number, line in file.of[kind]:
+            for name, known in references.items():
                 if (value := getattr(line, name)) is not None and value not in known:
                     yield number, f"{name} {value} is not in the file"
-    numbers = {(line.session, line.number) for _, line in file.of(MessageLine)}
-    for number, transcript in file.of(TranscriptLine):
+    numbers = {(line.session, line.number) for _, line in file.of["message"]}
+    for number, transcript in file.of["transcript"]:
         if missing := [one for one in transcript.numbers if (transcript.session, one) not in numbers]:
             yield number, f"message {missing[0]} of session {transcript.session} is not in the file"
 
 
 def _repeated(file: Lines) -> Iterator[tuple[int, str]]:
-    keys: dict[type[Line], Sequence[str]] = {
-        SessionLine: ("id",), TranscriptLine: ("session", "version"), TurnLine: ("id",), MessageLine: ("session", "number"),
-        MoveLine: ("turn", "seq"), EffectLine: ("turn", "seq", "ordinal", "place"),
+    keys: dict[str, Sequence[str]] = {
+        "session": ("id",), "transcript": ("session", "version"), "turn": ("id",), "message": ("session", "number"),
+        "move": ("turn", "seq"), "effect": ("turn", "seq", "ordinal", "place"),
     }  # fmt: skip
     for kind, names in keys.items():
         seen: set[tuple[Any, ...]] = set()
-        for number, line in file.lines[kind]:
+        for number, line in file.of[kind]:
             key = tuple(getattr(line, name) for name in names)
             if key in seen:
                 yield number, f"the {line.kind} {' '.join(map(str, key))} is in the file twice"
@@ -170,9 +136,9 @@ def _repeated(file: Lines) -> Iterator[tuple[int, str]]:
 
 
 def _circles(file: Lines) -> Iterator[tuple[int, str]]:
-    for kind, name in ((SessionLine, "parent"), (SessionLine, "successor"), (TurnLine, "parent")):
-        leads = {line.id: getattr(line, name) for _, line in file.lines[kind]}
-        for number, line in file.lines[kind]:
+    for kind, name in (("session", "parent"), ("session", "successor"), ("turn", "parent")):
+        leads = {line.id: getattr(line, name) for _, line in file.of[kind]}
+        for number, line in file.of[kind]:
             place, seen = line.id, set[str]()
             while place is not None and place not in seen:
                 seen.add(place)
@@ -183,10 +149,10 @@ def _circles(file: Lines) -> Iterator[tuple[int, str]]:
 
 def _unreadable(file: Lines) -> Iterator[tuple[int, str]]:
     """Values that only look like what they should be."""
-    for number, message in file.of(MessageLine):
+    for number, message in file.of["message"]:
         if (problem := _problem(Message.from_dict, message.body)) or message.body["role"] != message.role:
             yield number, problem or "role is not that of the body"
-    for number, session in file.of(SessionLine):
+    for number, session in file.of["session"]:
         for name, codec in (("prompts", PROMPTS), ("meter", METER), ("guard", GUARD), ("usage", USAGE)):
             if problem := _problem(codec.decode, getattr(session, name)):
                 yield number, f"{name}: {problem}"
@@ -201,10 +167,10 @@ def _problem(read: Callable[[Any], object], value: object) -> str:
 
 
 def _broken_turns(file: Lines, sessions: set[str]) -> Iterator[tuple[int, str]]:
-    moves: dict[str, list[tuple[int, MoveLine]]] = {}
-    for number, move in file.of(MoveLine):
+    moves: dict[str, list[tuple[int, Any]]] = {}
+    for number, move in file.of["move"]:
         moves.setdefault(move.turn, []).append((number, move))
-    for number, turn in file.of(TurnLine):
+    for number, turn in file.of["turn"]:
         made = sorted(moves.get(turn.id, ()), key=lambda one: one[1].seq)
         first = (turn.forked_at or 0) + 1
         if (turn.parent is None) != (turn.forked_at is None):
@@ -216,22 +182,16 @@ def _broken_turns(file: Lines, sessions: set[str]) -> Iterator[tuple[int, str]]:
         yield from _broken_snapshots(number, turn, made, sessions)
 
 
-def _broken_snapshots(
-    number: int, turn: TurnLine, made: list[tuple[int, MoveLine]], sessions: set[str]
-) -> Iterator[tuple[int, str]]:
-    snapshot = turn.start
-    if problem := _misplaced(snapshot, turn.id, sessions):
-        yield number, f"start: {problem}"
-        return
-    changes = [(place, move.delta) for place, move in made] + ([(number, turn.final)] if turn.final is not None else [])
-    for place, delta in changes:
+def _broken_snapshots(number: int, turn: Any, made: list[tuple[int, Any]], sessions: set[str]) -> Iterator[tuple[int, str]]:
+    snapshot, changes = turn.start, [("start", number, {}), *(("delta", place, move.delta) for place, move in made)]
+    for name, place, delta in [*changes, ("delta", number, turn.final or {})]:
         try:
             snapshot = patched(snapshot, [delta])
         except (TypeError, KeyError, AttributeError):
             yield place, "delta does not fit what was before it"
             return
         if problem := _misplaced(snapshot, turn.id, sessions):
-            yield place, f"delta: {problem}"
+            yield place, f"{name}: {problem}"
             return
 
 

@@ -1,0 +1,126 @@
+"""Live copies of the sessions of one home: each is read from the database once, and again when somebody changed it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.wire import WireCopy
+from fsm_agent.sessions.session import Session
+from fsm_agent.sessions.store.database import Database, Durability
+from fsm_agent.sessions.store.lineage import newest_of
+from fsm_agent.sessions.store.owners import Owners
+from fsm_agent.sessions.store.rows import GUARD, METER, PROMPTS, USAGE, message_of, newest_number, transcript
+from fsm_agent.sessions.store.sealed import loads
+
+log = logging.getLogger(__name__)
+
+FILE = "sessions.db"
+Opened = Callable[[Path, Durability], Database]
+
+
+class LiveSessions:
+    """One object for each session in use, for all who use it in this process; everything else is in the database."""
+
+    def __init__(
+        self,
+        home: Path,
+        durability: Durability = "full",
+        opened: Opened = Database,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.home, self.now = home, now
+        self._opened, self._durability = opened, durability
+        self.owners = Owners(home)
+        self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
+        self._unsaved: dict[str, Session] = {}
+        self._lock = threading.Lock()
+
+    @cached_property
+    def database(self) -> Database:
+        """Opened, and made, when it is first needed."""
+        return self._opened(self.home / FILE, self._durability)
+
+    def session(self, session_id: str) -> Session:
+        """The live copy, which lives as long as somebody holds it (an agent holds its own); a new one when the database does not
+        know it. One that another process wrote to is read again."""
+        with self._lock:
+            session = self._sessions.get(session_id)
+            if session is None:
+                session = self._sessions[session_id] = Session(session_id)
+                self.refresh(session)
+            elif session.idle and self._revision(session_id) not in (None, session.revision):
+                self.refresh(session)
+        return session
+
+    def newest(self, session_id: str) -> Session:
+        """The session that goes on after compactions (SESS-07), however many there were."""
+        session = self.session(session_id).newest()
+        if self._only_here(session) and session.parent is not None:
+            return self.newest(session.parent)
+        with self.database.reading() as c:
+            last = newest_of(c, session.id)
+        return session if last == session.id else self.newest(last)
+
+    def _only_here(self, session: Session) -> bool:
+        """Was the session made by a compaction whose turn was taken over before it was stored? Nobody goes on in it."""
+        return session.kind == "compression" and session.idle and self._revision(session.id) is None
+
+    def _revision(self, session_id: str) -> int | None:
+        rows = self.database.select("SELECT revision FROM sessions WHERE id = ?", session_id)
+        return rows[0][0] if rows else None
+
+    def refresh(self, session: Session) -> None:
+        """Read the session as the database has it, and nothing else is believed; the live copy stays the same object."""
+        if session.unsaved:
+            log.warning("session %s was changed by another process; what could not be saved of it before is lost", session.id)
+            self._saved(session)
+        with self.database.reading() as c:
+            row = c.execute(
+                "SELECT version, revision, turns, prompts, meter, guard, usage, title, kind, parent, end_reason, source"
+                " FROM sessions WHERE id = ?",
+                (session.id,),
+            ).fetchone()
+            if row is None:  # nothing of it was ever stored
+                session.forget()
+                return
+            rows = transcript(c, session.id, row[0])
+            last = newest_number(c, session.id)
+        session.version, session.revision, session.turns = row[:3]
+        session.prompts = PROMPTS.decode(loads(row[3]))
+        _copy(METER.decode(loads(row[4])), session.meter)
+        _copy(GUARD.decode(loads(row[5])), session.guard)
+        session.usage = USAGE.decode(loads(row[6]))
+        session.title, session.kind, session.parent, session.end_reason, session.source = row[7:]
+        session.numbers = {message_of(body): number for number, body in rows}
+        session.rows = list(session.numbers)
+        session.next_number = last + 1
+        session.wire, session.unwritten = WireCopy(), []
+        session.successor = None  # what it went on as only in this copy; ``newest`` follows what is stored
+
+    def archived(self, session_id: str) -> list[Message]:
+        """Rows that compactions and undos put aside."""
+        sql = "SELECT body FROM messages WHERE session = ? AND active = 0 ORDER BY number"
+        return [message_of(body) for (body,) in self.database.select(sql, session_id)]
+
+    def _saved(self, session: Session) -> None:
+        session.unsaved = []
+        self._unsaved.pop(session.id, None)
+
+    def keep(self, session: Session) -> None:
+        """Hold a session with writes that the database did not take, until its next turn has saved them."""
+        if session.unsaved:
+            self._unsaved[session.id] = session
+
+
+def _copy(source: Any, target: Any) -> None:
+    """The fields of one slotted dataclass into another of its kind, which others hold."""
+    for name in type(source).__slots__:
+        setattr(target, name, getattr(source, name))

@@ -91,7 +91,8 @@ def continued(position: Position, live: Settings | None = None) -> TurnState:
 
 
 def joined(turn: TurnState, session: Session, in_flight: int) -> None:
-    """The turn goes on in ``session``, which is as the turn left it. ``in_flight``: requests whose end nobody saw."""
+    """The turn goes on in ``session``, which is as the turn left it. ``in_flight``: requests whose end nobody
+    saw."""
     turn.share(session.wire)
     session.meter = turn.accounting.meter
     turn.accounting.in_flight(in_flight)

@@ -183,15 +183,19 @@ class FieldCodec:
     default: Any
 
 
-@functools.cache
 def fields_of(kind: type) -> tuple[FieldCodec, ...]:
     """The stored fields of a dataclass and of its parts in order, with their codecs. Raises ``TypeError``
     when two of them have the same name."""
-    found = tuple(_stored_fields(kind, ""))
-    names = [field.name for field in found]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise TypeError(f"{kind.__name__} has parts with fields of the same name: {', '.join(sorted(twice))}")
-    return found
+    if kind not in _FIELDS:
+        found = tuple(_stored_fields(kind, ""))
+        names = [field.name for field in found]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise TypeError(f"{kind.__name__} has parts with fields of the same name: {', '.join(sorted(twice))}")
+        _FIELDS[kind] = found
+    return _FIELDS[kind]
+
+
+_FIELDS: dict[type, tuple[FieldCodec, ...]] = {}
 
 
 def _stored_fields(kind: type, prefix: str) -> Iterator[FieldCodec]:

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.fsm.codec import codec_of, fields_of
+from fsm_agent.fsm.codec import codec_of, fields_of, values_of
 
 Effect = Literal["pure", "idempotent", "unsafe"]
 DEEP = 12
@@ -90,7 +90,8 @@ def kept_reply(request: Any, reply: Any) -> dict[str, Any]:
         raise TypeError(f"{type(request).__name__} was answered with a {type(reply).__name__}, and not with a {kind.__name__}")
     if not dataclasses.is_dataclass(kind):
         return {"is": kind.__name__, "value": reply}
-    return {"is": kind.__name__, **{one.name: one.codec.encode(getattr(reply, one.name)) for one in fields_of(kind)}}
+    fields = zip(fields_of(kind), values_of(kind)(reply), strict=True)
+    return {"is": kind.__name__, **{one.name: one.codec.encode(value) for one, value in fields}}
 
 
 def read_reply(request: Any, kept: Mapping[str, Any]) -> Any:

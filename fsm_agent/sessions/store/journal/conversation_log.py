@@ -104,8 +104,7 @@ class ConversationLog(TurnLog):
         if usage is None or not isinstance(request, CallModel):
             return []
         turn = self._turn
-        setup = turn.setup
-        runtime = setup.runtime if request.auxiliary is None else setup.auxiliary[request.auxiliary]
+        runtime = turn.setup.runtime if request.auxiliary is None else turn.setup.auxiliary[request.auxiliary]
         cost = total_cost({(runtime.provider, runtime.model): usage}, turn.settings.cache.ttl)
         tokens = (usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning)
         purpose = request.request.purpose

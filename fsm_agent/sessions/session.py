@@ -88,8 +88,9 @@ class Session:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def acquire(self, turn_id: str) -> int:
-        """One running turn a session; the claim to give back with ``release``. Raises ``SessionBusy`` with the turn that holds
-        it; one that stands still between two steps may be taken over under its own id."""
+        """Give the session to a turn of this process, and return the claim to call ``release`` with.
+        Raises ``SessionBusy`` when another turn has it; a turn that stands still between two steps may be
+        taken over under its own id."""
         with self._lock:
             if self.holder not in (None, turn_id) or (self.holder is not None and self.moving):
                 raise SessionBusy(f"session {self.id} is busy: turn {self.holder} is still running; wait for it or interrupt it")
@@ -98,7 +99,8 @@ class Session:
 
     @contextlib.contextmanager
     def step(self, claim: int) -> Iterator[None]:
-        """While a step is made nobody takes the session over. Raises ``JournalError`` when somebody has already."""
+        """Keep everybody from taking the session over while a step is made. Raises ``JournalError`` when
+        somebody has already."""
         with self._lock:
             if any(session.claim != claim for session in self.onward()):
                 raise JournalError(f"turn {self.holder} was taken over in this process; this one stops here")
@@ -110,14 +112,14 @@ class Session:
                 session.moving = False
 
     def release(self, claim: int) -> None:
-        """Nothing happens when somebody else has claimed it since."""
+        """Let the session go, unless somebody else has claimed it since."""
         for session in self.onward():
             with session._lock:
                 if session.claim == claim:
                     session.holder = None
 
     def onward(self) -> Iterator[Session]:
-        """Itself, and what it went on as after compactions in this process."""
+        """Yield the session, and those that it went on as after compactions in this process."""
         session: Session | None = self
         while session is not None:
             yield session
@@ -125,17 +127,18 @@ class Session:
 
     @property
     def idle(self) -> bool:
-        """Does no turn of this process have it, or anything of it that is not stored yet?"""
+        """True when no turn of this process has it, and nothing of it is still to be stored."""
         return all(session.holder is None and not session.unsaved for session in self.onward())
 
     def newest(self) -> Session:
-        """The session that goes on after compactions: itself, or the last of its descendants."""
+        """Return the session that goes on after compactions: itself, or the last of those that it went on
+        as."""
         *_, newest = self.onward()
         return newest
 
     def handed_to(self, successor: Session) -> None:
-        """Whoever holds this session holds ``successor`` from now on, which another process made of it. Raises ``SessionBusy``
-        when a turn of this process has that one."""
+        """Give ``successor``, which a compaction in another process made of this session, to whoever holds
+        this one. Raises ``SessionBusy`` when a turn of this process has it."""
         with successor._lock:
             if successor.holder not in (None, self.holder):
                 raise SessionBusy(f"session {successor.id} is busy: turn {successor.holder} is still running; wait for it")
@@ -143,19 +146,21 @@ class Session:
         self.successor = successor
 
     def forget(self) -> None:
-        """Be a session that nothing was said in, and that nothing is stored of."""
+        """Make it a session in which nothing was said, and of which nothing is stored."""
         self.rows, self.numbers, self.next_number, self.unwritten = [], {}, 1, []
         self.prompts, self.usage, self.turns, self.version, self.revision = {}, NO_USAGE, 0, 0, 0
         self.wire, self.successor, self.end_reason = WireCopy(), None, ""
 
     def append(self, rows: Iterable[Message]) -> None:
+        """Add rows to the transcript; those that it has already are left where they are."""
         for row in rows:
             if row not in self.numbers:
                 self.rows.append(row)
                 self.unwritten.append(Appended(self._number(row), self.version, row))
 
     def replace(self, rows: Iterable[Message]) -> None:
-        """These rows are the transcript from now on; rows that are not among them are put aside."""
+        """Make these rows the transcript, as a new version of it; rows that are not among them are put
+        aside."""
         kept = list(rows)
         staying = set(kept)
         for row in kept:
@@ -176,7 +181,7 @@ class Session:
         child.replace(rows)
 
     def numbered(self, rows: Sequence[Message]) -> list[int]:
-        """The numbers of rows that were stored. Raises ``KeyError`` for one that was not."""
+        """Return the numbers under which rows are stored. Raises ``KeyError`` for one that is not."""
         return [self.numbers[row] for row in rows]
 
     def _number(self, row: Message) -> int:
@@ -186,6 +191,7 @@ class Session:
 
 
 def next_title(title: str) -> str:
-    """``name`` becomes ``name #2``, ``name #2`` becomes ``name #3``."""
+    """Return the title of a session that goes on: ``name`` becomes ``name #2``, ``name #2`` becomes ``name
+    #3``."""
     name, _, number = title.rpartition(" #")
     return f"{name} #{int(number) + 1}" if name and number.isdigit() else f"{title} #2"

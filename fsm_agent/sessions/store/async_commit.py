@@ -13,7 +13,8 @@ from typing import Any
 
 
 class Landing:
-    """From any number of loops; a loop that was closed meanwhile is told nothing."""
+    """Lets tasks of any number of event loops wait for futures of a thread. A loop that was closed
+    meanwhile is passed over."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

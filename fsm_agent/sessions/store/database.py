@@ -24,8 +24,8 @@ Durability = Literal["full", "normal"]
 
 
 class Database(GroupWriter):
-    """Raises ``StoreError`` in one line for a file that cannot be used: not writable, or of a newer version. One
-    that is damaged is not written to; what is left of it can be read."""
+    """One SQLite file. Raises ``StoreError`` in one line when it cannot be used: not writable, or of a
+    newer version. A file that is damaged is never written to; what is left of it can be read."""
 
     versions = VERSIONS
 
@@ -43,7 +43,7 @@ class Database(GroupWriter):
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """The connection for reads; sees what was committed before."""
+        """Lend the connection for reads, which sees all that was committed before. Raises ``StoreError``."""
         with self._reading:
             try:
                 yield self._reader

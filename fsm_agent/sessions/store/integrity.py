@@ -25,7 +25,7 @@ _LINES = 100
 
 
 def looking(path: Path) -> sqlite3.Connection:
-    """A connection that cannot write, and that leaves the log as it is when it is closed."""
+    """Open a connection that cannot write, and that leaves the log as it is when it is closed."""
     left = path.with_name(f"{path.name}-journal")
     if left.exists() and left.stat().st_size:  # SQLite alone can undo what a dead process left half done
         undone = sqlite3.connect(path)
@@ -36,8 +36,8 @@ def looking(path: Path) -> sqlite3.Connection:
 
 
 def format_of(connection: sqlite3.Connection) -> tuple[int, bool]:
-    """The version of the format, 0 for an empty file, and whether it is marked. Raises ``sqlite3.DatabaseError`` when
-    the header says one thing here and another there."""
+    """Return the version of the file's format, 0 for an empty file, and whether the file is marked as
+    ours. Raises ``sqlite3.DatabaseError`` when its header contradicts itself."""
     connection.execute("BEGIN")  # all of one moment
     try:
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
@@ -55,14 +55,15 @@ def format_of(connection: sqlite3.Connection) -> tuple[int, bool]:
 
 
 def marked(version: int) -> int:
-    """The ``application_id`` of a file of this format: "fsm" and the number once more, so that a flip in either is told
-    from a file of another version."""
+    """Return the ``application_id`` of a file of this format: "fsm" and the version, so that a flipped bit
+    in either is told from a file of another version."""
     return int.from_bytes(b"fsm") << 8 | version
 
 
 def look_through(connection: sqlite3.Connection, path: Path, long: float = LONG) -> None:
-    """Read every page, and compare every index with its table. Raises ``sqlite3.DatabaseError`` that says what is wrong
-    first. What the full-text index says may be wrong: it is made anew. After ``long`` seconds the log is told."""
+    """Read every page, and compare every index with its table. Raises ``sqlite3.DatabaseError`` for the
+    first fault. Faults of the full-text index are passed over: it can be made anew. Logs a warning when it
+    takes more than ``long`` seconds."""
     size = path.stat().st_size // 1_000_000
     told = threading.Timer(long, log.warning, ("looking through %s (%d MB) before it is written to", path, size))
     told.daemon = True
@@ -76,6 +77,7 @@ def look_through(connection: sqlite3.Connection, path: Path, long: float = LONG)
 
 
 def newer(path: Path, version: int, current: int) -> StoreError:
+    """Return the error for a file whose format this version does not know."""
     return StoreError(
         f"{path} was written by a newer version of fsm-agent (format {version}, this one reads up to {current}); "
         "update fsm-agent, or use another home directory"
@@ -83,7 +85,8 @@ def newer(path: Path, version: int, current: int) -> StoreError:
 
 
 def as_store_error(error: BaseException, path: Path) -> Exception:
-    """One line that says what is wrong with the file and what to do; other errors as they are."""
+    """Return a ``StoreError`` of one line that says what is wrong with the file and what to do; errors
+    that are no fault of the file are returned as they are."""
     if isinstance(error, sqlite3.Error):
         words = str(error)
         lower = words.lower()

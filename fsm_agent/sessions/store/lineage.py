@@ -10,25 +10,25 @@ import sqlite3
 
 
 def newest_of(connection: sqlite3.Connection, session: str) -> str:
-    """The last of the sessions that this one went on as after compactions; itself when it did not."""
+    """Return the last of the sessions that this one went on as after compactions; itself when it did not."""
     after = "s.id = (SELECT successor FROM sessions WHERE id = line.id)"
     return next(iter(_walk(connection, session, after, "successor IS NULL")), session)
 
 
 def compacted_line(connection: sqlite3.Connection, session: str) -> list[str]:
-    """The session and those that it goes on from after compactions, the newest first."""
+    """Return the session and those that it goes on from after compactions, the newest first."""
     before = "s.id = (SELECT parent FROM sessions WHERE id = line.id AND kind = 'compression')"
     return _walk(connection, session, before)
 
 
 def lineage(connection: sqlite3.Connection, session: str) -> str:
-    """The first session of the line that led to this one: by compactions, forks, and delegation."""
+    """Return the first session of the line that led to this one: by compactions, forks, and delegation."""
     before = "s.id = (SELECT parent FROM sessions WHERE id = line.id)"
     return next(iter(_walk(connection, session, before, "parent IS NULL")), session)
 
 
 def descendants(connection: sqlite3.Connection, session: str) -> list[str]:
-    """The session and all that came of it."""
+    """Return the session and all that came of it: by compactions, forks, and delegation."""
     return _walk(connection, session, "s.parent = line.id")
 
 

@@ -27,7 +27,7 @@ Opened = Callable[[Path, Durability], Database]
 
 
 class LiveSessions:
-    """One object for each session in use, for all who use it in this process; everything else is in the database."""
+    """Holds one object for each session in use, for all who use it in this process."""
 
     def __init__(
         self,
@@ -45,12 +45,12 @@ class LiveSessions:
 
     @cached_property
     def database(self) -> Database:
-        """Opened, and made, when it is first needed."""
+        """The database of the home, made and opened when it is first needed."""
         return self._opened(self.home / FILE, self._durability)
 
     def session(self, session_id: str) -> Session:
-        """The live copy, which lives as long as somebody holds it (an agent holds its own); a new one when the database does not
-        know it. One that another process wrote to is read again."""
+        """Return the live copy of a session, or a new session when the database has none of this id. It
+        lives as long as somebody holds it, and is read again when another process wrote to it."""
         with self._lock:
             session = self._sessions.get(session_id)
             if session is None:
@@ -61,7 +61,7 @@ class LiveSessions:
         return session
 
     def newest(self, session_id: str) -> Session:
-        """The session that goes on after compactions (SESS-07), however many there were."""
+        """Return the session that goes on after compactions (SESS-07), however many there were."""
         session = self.session(session_id).newest()
         if self._only_here(session) and session.parent is not None:
             return self.newest(session.parent)
@@ -78,7 +78,8 @@ class LiveSessions:
         return rows[0][0] if rows else None
 
     def refresh(self, session: Session) -> None:
-        """Read the session as the database has it, and nothing else is believed; the live copy stays the same object."""
+        """Read the session from the database again, into the same object; what the copy said before is
+        dropped."""
         if session.unsaved:
             log.warning("session %s was changed by another process; what could not be saved of it before is lost", session.id)
             self._saved(session)
@@ -106,7 +107,7 @@ class LiveSessions:
         session.successor = None  # what it went on as only in this copy; ``newest`` follows what is stored
 
     def archived(self, session_id: str) -> list[Message]:
-        """Rows that compactions and undos put aside."""
+        """Return the messages that compactions and undos put aside, oldest first."""
         sql = "SELECT body FROM messages WHERE session = ? AND active = 0 ORDER BY number"
         return [message_of(body) for (body,) in self.database.select(sql, session_id)]
 
@@ -115,7 +116,8 @@ class LiveSessions:
         self._unsaved.pop(session.id, None)
 
     def keep(self, session: Session) -> None:
-        """Hold a session with writes that the database did not take, until its next turn has saved them."""
+        """Hold on to a session with writes that the database did not take, until its next turn has saved
+        them."""
         if session.unsaved:
             self._unsaved[session.id] = session
 

@@ -24,8 +24,8 @@ NUMBERED = 9
 
 
 def find_session(store: Store, name: str) -> str:
-    """The id of the session that ``name`` means: an id, a title, or how one of them begins. Raises ``ConfigError`` when
-    it is none or several."""
+    """Return the id of the session that ``name`` means: an id, a title, or how one of them begins. Raises
+    ``ConfigError`` when it is none or several."""
     query = store.database.select
     for where in ("id = ?1", "title = ?1", "substr(id, 1, length(?1)) = ?1", "substr(title, 1, length(?1)) = ?1"):
         found = query(f"SELECT id, successor FROM sessions WHERE {where} ORDER BY touched DESC", name)  # noqa: S608
@@ -42,7 +42,8 @@ def find_session(store: Store, name: str) -> str:
 
 
 def find_turn(store: Store, name: str) -> TurnInfo:
-    """The unfinished turn that ``name`` means: a turn, or the newest one of a session. Raises ``ConfigError``."""
+    """Return the unfinished turn that ``name`` means: a turn, or the newest one of a session. Raises
+    ``ConfigError``."""
     found = _turns_called(store, name)
     turn_id = found[0] if len(found) == 1 else _newest(store, find_session(store, name), "nothing to resume: ")
     turn = Turns(store.database).info(turn_id)
@@ -53,7 +54,8 @@ def find_turn(store: Store, name: str) -> TurnInfo:
 
 
 def one_of(store: Store, name: str) -> tuple[Literal["session", "turn"], str]:
-    """A session or a turn, ended or not. Raises ``ConfigError`` for none or several."""
+    """Return what ``name`` means, and its id: a session or a turn, ended or not. Raises ``ConfigError``
+    for none or several."""
     found = _turns_called(store, name)
     if found == [name]:
         return "turn", name
@@ -66,7 +68,8 @@ def one_of(store: Store, name: str) -> tuple[Literal["session", "turn"], str]:
 
 
 def any_turn(store: Store, name: str) -> str:
-    """The id of a turn, ended or not: by its id, the beginning of one, or its session, whose newest it is then."""
+    """Return the id of the turn that ``name`` means, ended or not: a turn, or the newest one of a session.
+    Raises ``ConfigError``."""
     kind, found = one_of(store, name)
     return found if kind == "turn" else _newest(store, found)
 
@@ -92,7 +95,8 @@ def _listed(rows: list[tuple[Any, ...]]) -> str:
 
 
 def name_after(store: Store, session: Session, content: Any) -> None:
-    """Give a session without a title the first words of its first message; ``content`` is what is asked now."""
+    """Give a session without a title the first words of its first message, or of ``content``, which is
+    asked now."""
     if session.title:
         return
     first = next((row.content for row in session.rows if row.role == "user"), content)
@@ -102,7 +106,7 @@ def name_after(store: Store, session: Session, content: Any) -> None:
 
 
 def first_words(content: Any) -> str:
-    """As many whole words as fit into a title of ``AUTOMATIC`` characters; keys are masked."""
+    """Return as many whole words as fit into a title of ``AUTOMATIC`` characters; keys are masked."""
     text = _printable(mask(asked_words(content)))
     if len(text) <= AUTOMATIC:
         return text
@@ -111,7 +115,7 @@ def first_words(content: Any) -> str:
 
 
 def free_title(c: sqlite3.Connection, title: str, session_id: str) -> str:
-    """The title, or one like it that no session has: ``words (2)``."""
+    """Return the title, or one like it that no session has: ``words (2)``."""
     tries = [title, *(f"{title} ({number})" for number in range(2, NUMBERED + 1))]
     same = "SELECT title FROM sessions WHERE title IN (SELECT value FROM json_each(?))"
     taken = {row[0] for row in c.execute(same, (json.dumps(tries),))}
@@ -119,7 +123,8 @@ def free_title(c: sqlite3.Connection, title: str, session_id: str) -> str:
 
 
 def rename(store: Store, session_id: str, title: str) -> str:
-    """Give a session another title; what it is now. Raises ``ConfigError`` for one that is empty, too long, or taken."""
+    """Give a session another title, and return it with its blanks tidied. Raises ``ConfigError`` for one
+    that is empty, too long, or taken."""
     words = _printable(" ".join(title.split()))
     if not 0 < len(words) <= LONGEST:
         raise ConfigError("a session cannot be called so", title, f"a title of 1 to {LONGEST} characters")

@@ -24,7 +24,7 @@ FOLDER = "owners"
 
 
 class Owners:
-    """``me`` names this process in the database; made, with its lock, when it is first asked for."""
+    """Knows the processes that run turns in one home."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home / FOLDER
@@ -33,6 +33,8 @@ class Owners:
 
     @property
     def me(self) -> str:
+        """The name of this process in the database; made, together with its lock, when it is first asked
+        for."""
         with self._lock:
             if not self._me or self._pid != os.getpid():
                 self._me, self._pid = uuid.uuid4().hex[:12], os.getpid()
@@ -49,7 +51,7 @@ class Owners:
         return handle
 
     def alive(self, owner: str | None) -> dict[str, Any] | None:
-        """Who that is (pid, host, since in seconds), or ``None`` when the process is gone."""
+        """Return who the owner is (pid, host, since in seconds), or ``None`` when its process is gone."""
         if not owner:
             return None
         if owner == self._me and self._pid == os.getpid():
@@ -69,6 +71,7 @@ class Owners:
         return None
 
     def refuse_if_alive(self, session_id: str, holder: str, owner: str | None) -> None:
+        """Raise ``SessionBusy`` when another process that lives runs the turn ``holder`` of the session."""
         if owner == self.me:
             return  # ours, and no live copy holds it: the turn was dropped
         if (who := self.alive(owner)) is not None:

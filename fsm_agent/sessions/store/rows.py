@@ -51,7 +51,7 @@ class WentOnError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept of a session besides its rows, as it was at one moment."""
+    """What is kept of a session besides its messages, as it was at one moment."""
 
     prompts: dict[str, StoredPrompt]
     meter: ContextMeter
@@ -61,15 +61,16 @@ class Kept:
 
     @classmethod
     def of(cls, session: Session) -> Kept:
+        """Take it from a session as it is now."""
         return cls(dict(session.prompts), replace(session.meter), replace(session.guard), session.usage, session.title)
 
     def still(self, session: Session) -> bool:
-        """Is all of it as it was?"""
+        """Return whether the session is as it was."""
         now = (session.meter, session.guard, session.usage, session.title, session.prompts)
         return now == (self.meter, self.guard, self.usage, self.title, self.prompts)
 
     def columns(self, before: Kept | None = None) -> dict[str, str]:
-        """The columns of the sessions table; only those that are others than ``before``."""
+        """Return the columns of the sessions table, by name; only those that differ from ``before``."""
         changed = {
             name: getattr(self, name)
             for name in ("prompts", "meter", "guard", "usage", "title")
@@ -79,7 +80,7 @@ class Kept:
 
 
 def write_notes(connection: sqlite3.Connection, session: Session, notes: Sequence[Note], turn_id: str | None, at: float) -> None:
-    """Put the changes of a session into the database, in order."""
+    """Write the changes of a session into the database, in order."""
     for note in notes:
         _write_note(connection, session, note, turn_id, at)
 
@@ -105,6 +106,7 @@ def _write_note(connection: sqlite3.Connection, session: Session, note: Note, tu
 def insert_message(
     connection: sqlite3.Connection, session_id: str, number: int, version: int, turn_id: str | None, at: float, row: Message
 ) -> None:
+    """Write a message, which is part of the transcript's ``version`` from now on."""
     connection.execute(
         "INSERT INTO messages (session, number, version, turn, at, role, body) VALUES (?, ?, ?, ?, ?, ?, ?)",
         (session_id, number, version, turn_id, at, row.role, dumps(row.to_dict())),
@@ -112,6 +114,7 @@ def insert_message(
 
 
 def insert_session(connection: sqlite3.Connection, session: Session, at: float) -> None:
+    """Write a new session without messages."""
     columns = {
         **Kept.of(session).columns(), "id": session.id, "kind": session.kind, "parent": session.parent, "source": session.source,
         "created": at, "touched": at,
@@ -124,13 +127,15 @@ def insert_session(connection: sqlite3.Connection, session: Session, at: float) 
 
 
 def changed(connection: sqlite3.Connection, session_id: str) -> int:
-    """The session is not what it was: whoever has a copy of it reads it again. Its revision then."""
+    """Count up the session's revision and return it, so that whoever has a copy of the session reads it
+    again."""
     connection.execute("UPDATE sessions SET revision = revision + 1 WHERE id = ?", (session_id,))
     return int(connection.execute("SELECT revision FROM sessions WHERE id = ?", (session_id,)).fetchone()[0])
 
 
 def refuse_unless_ours(connection: sqlite3.Connection, turn_id: str, epoch: int) -> None:
-    """The fence: raises ``JournalError`` when the turn has ended, or another owner has claimed it under a later epoch."""
+    """The fence of a turn: raises ``JournalError`` when it has ended, or another owner has claimed it
+    under a later epoch."""
     sql = "SELECT 1 FROM turns WHERE id = ? AND epoch = ? AND ended IS NULL"
     if connection.execute(sql, (turn_id, epoch)).fetchone() is None:
         raise JournalError(f"turn {turn_id} was taken over by another process; this one stops here")
@@ -155,17 +160,18 @@ def refuse_if_stale(c: sqlite3.Connection, session_id: str, believed: int) -> No
 
 
 def message_of(body: str) -> Message:
+    """Return the message that a body in the database is. Raises ``StoreError`` for one that is damaged."""
     return Message.from_dict(loads(body))
 
 
 def transcript(connection: sqlite3.Connection, session_id: str, version: int, length: int | None = None) -> list[tuple[int, str]]:
-    """(number, body) of the rows of one version of a transcript, in order; at most ``length``. Raises ``StoreError`` for
-    a body that is damaged."""
+    """Return (number, body) of the messages of one version of a transcript, in order; at most ``length``.
+    Raises ``StoreError`` for a body that is damaged."""
     return [(number, opened(body)) for number, body in stored(connection, session_id, version)[:length]]
 
 
 def stored(connection: sqlite3.Connection, session_id: str, version: int) -> list[tuple[int, str]]:
-    """The same as it stands there, with checksums, damaged or not."""
+    """Return the same with the checksums still in the bodies, damaged or not."""
     row = connection.execute(
         "SELECT numbers FROM transcripts WHERE session = ? AND version = ?", (session_id, version)
     ).fetchone()
@@ -184,7 +190,8 @@ def stored(connection: sqlite3.Connection, session_id: str, version: int) -> lis
 
 
 def newest_number(connection: sqlite3.Connection, session_id: str, turn_id: str | None = None) -> int:
-    """The number of the session's newest message, or of the newest that one turn wrote; 0 when there is none."""
+    """Return the number of the session's newest message, or of the newest that one turn wrote; 0 when
+    there is none."""
     sql = "SELECT COALESCE(MAX(number), 0) FROM messages WHERE session = ?"
     if turn_id is None:
         return int(connection.execute(sql, (session_id,)).fetchone()[0])
@@ -192,7 +199,8 @@ def newest_number(connection: sqlite3.Connection, session_id: str, turn_id: str 
 
 
 def request_json(session: Session, request: Any) -> str:
-    """A request as it is kept. Rows are kept once, with the session; here only their numbers."""
+    """Return a request as the journal keeps it. Messages are kept once, with the session; here only their
+    numbers."""
     kind = type(request).__name__
     match request:
         case Persist(rows):
@@ -219,7 +227,7 @@ def _small_json(value: CheckSignals | Tell | Done) -> str:
 
 
 def reply_json(reply: Any) -> str:
-    """A reply as it is kept. What a turn opened with is in its snapshot."""
+    """Return a reply as the journal keeps it. What a turn opened with is in its snapshot."""
     if isinstance(reply, Opened):
         kept = {"rows": len(reply.session_rows), "tools": len(reply.tools), "workdir": reply.workdir, "notices": reply.notices}
         return dumps({"is": "Opened", **kept})
@@ -229,7 +237,7 @@ def reply_json(reply: Any) -> str:
 
 
 def named(request: Any) -> tuple[str, str, str]:
-    """(name, class, key) of a request that acts on the world."""
+    """Return (name, class, key) of a request that acts on the world, empty for others."""
     match request:
         case RunTool(name=name, effect=effect, key=key):
             return name, effect, key
@@ -239,7 +247,7 @@ def named(request: Any) -> tuple[str, str, str]:
 
 
 def asked_words(content: Any) -> str:
-    """The first words of what the user said."""
+    """Return the first words of what the user said, at most ``WORDS`` characters of one line."""
     parts = content if isinstance(content, list) else [{"text": content}]
     texts = [str(part.get("text", "")) for part in parts if isinstance(part, Mapping)]
     return " ".join(clean(" ".join(texts)).split())[:WORDS]

@@ -20,14 +20,14 @@ _FOUR = tuple("".join(BLANKS[byte >> shift & 3] for shift in (6, 4, 2, 0)) for b
 
 
 def dumps(value: object) -> str:
-    """Like ``codec.dumps``, with the checksum."""
+    """Return the value as JSON with its checksum."""
     text = codec.dumps(value)
     return text + _seal(text)
 
 
 def opened(text: str) -> str:
-    """A text without its checksum. Raises ``StoreError`` when that does not fit. A text that was written without one,
-    or that lost its last blank and is no JSON any more, is given as it is."""
+    """Return a text without its checksum. Raises ``StoreError`` when that does not fit. A text that was
+    written without one, or that lost its last blank and is no JSON any more, is returned as it is."""
     if text[-1:] not in BLANKS:
         return text
     if _seal(text[:-LENGTH]) != text[-LENGTH:]:
@@ -36,7 +36,8 @@ def opened(text: str) -> str:
 
 
 def loads(text: str) -> Any:
-    """Read what ``dumps`` wrote, or JSON without a checksum. Raises ``StoreError`` when it is not what was written."""
+    """Return the value of what ``dumps`` wrote, or of JSON without a checksum. Raises ``StoreError`` when
+    it is not what was written."""
     content = opened(text)
     try:
         return json.loads(content)

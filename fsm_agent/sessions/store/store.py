@@ -151,7 +151,7 @@ class Store(LiveSessions):
         return given_up
 
     def unfinished(self, session_id: str) -> list[tuple[str, str | None]]:
-        """(turn, owner) of the session's turns that have not ended, oldest first."""
+        """Return (turn, owner) of the session's turns that have not ended, oldest first."""
         with self.database.reading() as c:
             return open_turns(c, session_id)
 
@@ -199,20 +199,21 @@ class Store(LiveSessions):
         return Begun(turn.epoch + 1)
 
     def let_go(self, holder: str, epoch: int | None = None) -> None:
-        """Whoever this process held sessions for is not run any further for now; nobody waits for this to be written. What
-        another process holds for the same turn stays held, and so does what a later ``epoch`` of it holds here."""
+        """Let go of what this process held for ``holder``, without waiting until that is written. What
+        another process holds for the same turn stays held, and so does what a later ``epoch`` of it holds
+        here."""
         sql = """UPDATE sessions SET holder = NULL, owner = NULL WHERE holder = ?1 AND owner = ?2
             AND (?3 IS NULL OR EXISTS (SELECT 1 FROM turns WHERE id = ?1 AND epoch = ?3))"""
         values = (holder, self.owners.me, epoch)
         self.database.submit(lambda c: c.execute(sql, values) and None)
 
     async def written(self, job: Job) -> Any:
-        """The job's result, once it is committed."""
+        """Run the job in the next transaction, and return its result once that is committed."""
         return await asyncio.wrap_future(self.database.submit(job))
 
     async def hold(self, session: Session, holder: str) -> Session:
-        """Keep turns off the session, or off what it went on as; that one, as the store has it now. Raises
-        ``SessionBusy`` while a turn of it runs anywhere else."""
+        """Keep turns off the session, or off what it went on as, and return that one as the store has it
+        now. Raises ``SessionBusy`` while a turn of it runs anywhere else."""
         while True:
 
             def free(c: sqlite3.Connection, session: Session = session) -> None:
@@ -268,7 +269,7 @@ class Store(LiveSessions):
             one.revision = revision
 
     def close(self) -> None:
-        """Only for a store that nobody uses any more."""
+        """Close the database; only for a store that nobody uses any more."""
         if "database" in self.__dict__:
             self.database.close()
 
@@ -278,8 +279,8 @@ _STORES_LOCK = threading.Lock()
 
 
 def store_for(home: Path | str, durability: Durability = "full") -> Store:
-    """The store of a home; agents of one process that name the same home share it, and with it their
-    sessions."""
+    """Return the store of a home; agents of one process that name the same home share it, and with it
+    their sessions."""
     with _STORES_LOCK:
         store = _STORES.get(str(home))
         if store is None:

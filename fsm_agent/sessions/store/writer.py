@@ -41,7 +41,8 @@ IDLE = 1.0
 
 
 class GroupWriter:
-    """Runs jobs in the order given. ``writable`` opens a connection that may write to the file at ``path``."""
+    """Runs jobs in the order given, grouped into transactions, in a thread that lives as long as there is
+    work."""
 
     group = GROUP
 
@@ -56,13 +57,15 @@ class GroupWriter:
         self.commits = self._tidied = 0
 
     def writable(self) -> sqlite3.Connection:
-        """A connection for the writer's thread. Raises ``StoreError`` or ``sqlite3.Error`` when the file must not be written."""
+        """Open a connection for the writer's thread. Raises ``StoreError`` or ``sqlite3.Error`` when the
+        file must not be written."""
         raise NotImplementedError
 
     def submit(self, job: Job, alone: bool = False) -> Future[Any]:
-        """Run ``job`` in the next transaction; its result once that is committed. Jobs are done in the order given. ``alone``: in
-        a transaction without others and without a savepoint. A full-text table that was made and filled behind a savepoint, and
-        is rolled back to it, keeps its rows in memory without tables to write them to: every commit with it would fail."""
+        """Run ``job`` in the next transaction; the future has its result once that is committed. Jobs are
+        done in the order given. ``alone``: in a transaction without others and without a savepoint. A
+        full-text table that was made and filled behind a savepoint, and is rolled back to it, keeps its
+        rows in memory without tables to write them to: every commit with it would fail."""
         future: Future[Any] = Future()
         with self._starting:
             self._jobs.put((job, future, alone))
@@ -72,7 +75,8 @@ class GroupWriter:
         return future
 
     def write(self, job: Job) -> Any:
-        """``submit``, and wait."""
+        """Run ``job``, wait for its commit, and return its result. Raises what it raises, or
+        ``StoreError``."""
         return self.submit(job).result()
 
     def _write_on(self) -> None:
@@ -249,7 +253,7 @@ def _raising(problem: Exception) -> Job:
 
 
 def patiently(attempt: Callable[[], object]) -> None:
-    """Again while another process holds the lock, with a random wait between (SESS-01)."""
+    """Call ``attempt`` again while another process holds the lock, with a random wait between (SESS-01)."""
     for number in range(WRITE_RETRIES + 1):
         try:
             attempt()

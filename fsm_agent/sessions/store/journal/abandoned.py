@@ -17,7 +17,7 @@ NOT_STARTED = "not run: the process ended before it started"
 
 
 def open_turns(connection: sqlite3.Connection, session_id: str) -> list[tuple[str, str | None]]:
-    """(turn, owner) of the session's turns that have not ended, oldest first."""
+    """Return (turn, owner) of the session's turns that have not ended, oldest first."""
     return connection.execute(
         "SELECT id, owner FROM turns WHERE session = ? AND ended IS NULL ORDER BY began", (session_id,)
     ).fetchall()
@@ -41,8 +41,8 @@ def give_up(connection: sqlite3.Connection, turn_ids: Sequence[str], at: float) 
 
 
 def close_out(connection: sqlite3.Connection, session_id: str, turn_ids: Sequence[str], at: float) -> None:
-    """Give every call that was left without a result the one that is known of it, so that the transcript
-    stays valid."""
+    """Write a result for every call that the turns left without one, as far as it is known, so that the
+    transcript stays valid."""
     (version,) = connection.execute("SELECT version FROM sessions WHERE id = ?", (session_id,)).fetchone()
     open_calls = _unanswered([message_of(body) for _, body in transcript(connection, session_id, version)])
     if not open_calls:

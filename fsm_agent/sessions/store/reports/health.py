@@ -16,7 +16,8 @@ from fsm_agent.sessions.store.sealed import loads
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """``size`` in bytes, with what is still in the log; ``version`` of its format; ``unfinished`` turns that have no end."""
+    """What was found in a whole file. ``size`` in bytes, with what is still in the log; ``version`` of its
+    format; ``unfinished`` turns that have no end."""
 
     path: Path
     size: int
@@ -26,8 +27,8 @@ class Health:
 
 
 def health(home: Path) -> Health | None:
-    """What is in the file of a home, every page and every text of it read; ``None`` when there is none yet. Raises ``StoreError``
-    for one that is damaged, locked, or of a newer version."""
+    """Read every page and every text of a home's file, and return what is in it; ``None`` when there is
+    none yet. Raises ``StoreError`` for one that is damaged, locked, or of a newer version."""
     path = home / FILE
     if not path.exists():
         return None

@@ -37,6 +37,7 @@ class SessionInfo:
     running: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the session as JSON values."""
         last = self.last
         return {
             "id": self.id, "title": self.title, "kind": self.kind, "parent": self.parent, "successor": self.successor,
@@ -73,9 +74,11 @@ class Record:
 
     @property
     def seconds(self) -> float:
+        """Seconds from the turn's beginning to its end, or to its last move."""
         return (self.info.ended or self.info.moved) - self.info.began
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the turn as JSON values."""
         told = asdict(self.info) | {"undone": self.undone, **self.spent.to_dict()}
         told["effects_in_doubt"] = [asdict(one) for one in self.doubts]
         told["result"] = self.result
@@ -94,13 +97,14 @@ class Row:
     body: dict[str, Any] = field(repr=False)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the message as JSON values: its body with what the store knows of it."""
         return {"number": self.number, "turn": self.turn, "at": self.at, "active": self.active, **self.body}
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """``session`` with its ``turns``, oldest first, and the ``rows`` of its transcript; ``aside`` counts those that were put
-    aside."""
+    """A session, or one turn of it: its ``turns``, oldest first, and its messages in ``rows``; ``aside``
+    counts those that were put aside."""
 
     session: SessionInfo
     turns: tuple[Record, ...]
@@ -108,6 +112,7 @@ class Shown:
     aside: int
 
     def to_dict(self) -> dict[str, Any]:
+        """Return all of it as JSON values."""
         return {
             "session": self.session.to_dict(),
             "turns": [one.to_dict() for one in self.turns],
@@ -123,8 +128,9 @@ _SELECT = (
 
 
 def sessions(store: Store, limit: int = 20, everything: bool = False, source: str | None = None) -> list[SessionInfo]:
-    """The sessions that were used last, newest first; ``everything`` includes those of sub-agents, and those that went on as
-    another one by compaction; ``source``: only those that it began. Raises ``ConfigError`` for one that began none."""
+    """Return the sessions that were used last, newest first; with ``everything`` also those of sub-agents,
+    and those that went on as another one by compaction; with ``source`` only those that it began. Raises
+    ``ConfigError`` for one that began none."""
     where = "" if everything or source == "child" else "AND kind != 'child' AND successor IS NULL"
     query = store.database.select
     there = [name for (name,) in query("SELECT DISTINCT source FROM sessions WHERE source != '' ORDER BY source")]
@@ -135,12 +141,12 @@ def sessions(store: Store, limit: int = 20, everything: bool = False, source: st
 
 
 def session_info(store: Store, session_id: str) -> SessionInfo:
-    """One session that is there."""
+    """Return one session, which must be there."""
     return _info(store, store.database.select(f"{_SELECT} WHERE id = ?", session_id)[0])
 
 
 def spent_by(store: Store, turn_id: str) -> Spent:
-    """What one turn cost."""
+    """Return what one turn cost."""
     return Spent.of(store.database.select(f"SELECT {SUMS} FROM usage u WHERE u.turn = ?", turn_id)[0])  # noqa: S608
 
 
@@ -162,7 +168,8 @@ def _prefixed(spent: Spent) -> dict[str, Any]:
 
 
 def session_record(store: Store, session_id: str, *, moves: bool = False, everything: bool = False) -> Shown:
-    """A session as it is now; ``everything`` with the rows that were put aside, in the order in which they were written."""
+    """Return a session as it is now; with ``everything`` also the messages that were put aside, in the
+    order in which they were written."""
     records = [_record(store, info, moves) for info in reversed(Turns(store.database).recent(1_000_000, session_id))]
     with store.database.reading() as c:
         version = c.execute("SELECT version FROM sessions WHERE id = ?", (session_id,)).fetchone()[0]
@@ -174,7 +181,8 @@ def session_record(store: Store, session_id: str, *, moves: bool = False, everyt
 
 
 def turn_record(store: Store, turn_id: str) -> Shown:
-    """One turn with its moves and its own rows. Raises ``ConfigError`` for one that is not there."""
+    """Return one turn with its moves and its own messages. Raises ``ConfigError`` for one that is not
+    there."""
     info = Turns(store.database).info(turn_id)
     rows = tuple(_rows(store, "turn = ?", turn_id))
     record = _record(store, info, True)

@@ -32,7 +32,7 @@ class Spent:
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> Spent:
-        """From the columns of ``SUMS``."""
+        """Make it from a row with the columns of ``SUMS``."""
         *counts, cost, unknown, included = row
         requests = counts[0]
         status: CostStatus = "estimated"
@@ -47,10 +47,12 @@ class Spent:
 
     @property
     def prompt(self) -> int:
+        """Tokens of all prompts, read from a cache or not."""
         return self.input + self.cache_read + self.cache_write
 
     @property
     def tokens(self) -> int:
+        """Tokens of prompts and replies together."""
         return self.prompt + self.output
 
     @property
@@ -59,6 +61,7 @@ class Spent:
         return self.cache_read / self.prompt if self.prompt else None
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the sums as JSON values."""
         return {
             "requests": self.requests, "input": self.input, "output": self.output, "cache_read": self.cache_read,
             "cache_write": self.cache_write, "reasoning": self.reasoning, "prompt": self.prompt, "tokens": self.tokens,

@@ -14,15 +14,16 @@ from fsm_agent.sessions.store.rewind.positions import Position
 
 
 def edited(position: Position, edit: Mapping[str, Any], counters: frozenset[str]) -> Position:
-    """``position`` with a person's changes. Raises ``ConfigError`` for one that cannot be made, with what
-    can.
+    """Change ``position`` as a person asks, and return it. Raises ``ConfigError`` for a change that cannot
+    be made, with those that can.
 
     ``counters``: {name: value}. ``fields``: {name of a stored field: JSON value}. ``messages``: the whole
-    transcript as rows, or {index: row, or None to take it out}. ``results``: {call id: text}, of calls that
-    are still to run or that are in the transcript. ``reply``: what the model says, as text or {"text",
-    "tool_calls": [{"name", "arguments"}]}; the turn must be in CallLLM. ``user_message``: other words of the
-    user. ``rerun_tools``: run the tools of this visit again instead of taking their recorded results. What a
-    turn has from its agent (``fsm_agent.runtime.authority``) is in none of them."""
+    transcript as rows, or {index: row, or None to take it out}. ``results``: {call id: text}, of calls
+    that are still to run or that are in the transcript. ``reply``: what the model says, as text or
+    {"text", "tool_calls": [{"name", "arguments"}]}; the turn must be in CallLLM. ``user_message``: other
+    words of the user. ``rerun_tools``: run the tools of this visit again instead of taking their recorded
+    results. What a turn has from its agent (``fsm_agent.runtime.authority``) is in none of them.
+    """
     position.recording = ConversationRecording() if edit.get("rerun_tools") else position.recording.taken_over()
     for name, value in edit.items():
         editor = _EDITORS.get(name)

@@ -23,8 +23,8 @@ from fsm_agent.sessions.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """``turns`` that were taken back, the newest first; ``asked`` are the first words of the oldest of them; ``rows`` is how long
-    the transcript is now."""
+    """What was undone: ``turns`` that were taken back, the newest first; ``asked``, the first words of the
+    oldest of them; ``rows``, the length of the transcript now."""
 
     session: str
     turns: tuple[str, ...]

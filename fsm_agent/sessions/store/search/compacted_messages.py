@@ -25,7 +25,7 @@ _AMONG = "(SELECT value FROM json_each(?))"
 
 
 def count_compacted(database: Database, session: str) -> int:
-    """How many messages were taken out of the session, and of those that it goes on from."""
+    """Return how many messages compactions took out of the session, and of those that it goes on from."""
     with database.reading() as c:
         line = json.dumps(compacted_line(c, session))
         query = f"SELECT COUNT(*) {FROM} WHERE m.session IN {_AMONG} AND {KEPT} AND {_COMPACTED}"
@@ -33,7 +33,8 @@ def count_compacted(database: Database, session: str) -> int:
 
 
 def compacted_by_words(database: Database, session: str, text: str, limit: int) -> list[RecalledMessage]:
-    """Those that answer ``text`` best, at most ``limit``. Raises ``StoreError`` when there is no full-text search."""
+    """Return those of them that answer ``text`` best, at most ``limit``. Raises ``StoreError`` when there
+    is no full-text search."""
     with database.reading() as c:
         line = compacted_line(c, session)
     hits = [hit for one in line for hit in search(database, text, Among(session=one), limit=200, seconds=CATCH_UP).hits]
@@ -46,8 +47,8 @@ def compacted_by_words(database: Database, session: str, text: str, limit: int) 
 
 
 def compacted_around(database: Database, session: str, message: int, window: int) -> list[RecalledMessage]:
-    """The message with this id and ``window`` more on each side of it in its session, in order; nothing when it was
-    not taken out of this one."""
+    """Return the message of this id with ``window`` more on each side of it in its session, in order;
+    nothing when it was not taken out of this conversation."""
     with database.reading() as c:
         found = c.execute("SELECT session, number FROM messages WHERE id = ?", (message,)).fetchone()
         if found is None or found[0] not in compacted_line(c, session):

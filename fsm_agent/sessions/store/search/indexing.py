@@ -38,8 +38,8 @@ _CREATE = (
 
 
 def catch_up(database: Database, seconds: float | None = None, progress: Progress | None = None) -> int:
-    """Index what came since the last time, for at most ``seconds``; how many messages are still waiting. ``progress`` hears
-    (done, of how many)."""
+    """Index what came since the last time, for at most ``seconds``, and return how many messages are still
+    waiting. ``progress`` is called with (done, of how many)."""
     until = None if seconds is None else time.monotonic() + seconds
     waiting = total = pending(database)
     more = waiting > 0
@@ -53,7 +53,8 @@ def catch_up(database: Database, seconds: float | None = None, progress: Progres
 
 
 def keep_up(database: Database) -> None:
-    """Index what came since the last time without waiting for it. A store that refuses is told of by whoever searches."""
+    """Index what came since the last time without waiting for it. Whoever searches next is told of a store
+    that refuses."""
 
     def go_on(done: Future[Any]) -> None:
         if done.exception() is None and done.result():
@@ -63,24 +64,26 @@ def keep_up(database: Database) -> None:
 
 
 def pending(database: Database) -> int:
-    """How many messages the index does not have yet, at most: numbers that were never given count too."""
+    """Return how many messages the index does not have yet, at most: numbers that were never given count
+    too."""
     with database.reading() as c:
         return max(0, _newest(c) - (_mark(c, MARK) if there(c) else 0))
 
 
 def forget(database: Database) -> None:
-    """The index is damaged, or may be: it is made anew when it is next asked for. Nothing else is lost."""
+    """Mark the index as damaged, so that it is made anew when it is next asked for. Nothing else is lost."""
     database.write(lambda c: _set_mark(c, FORMAT_MARK, DAMAGED))
 
 
 def there(connection: sqlite3.Connection) -> bool:
-    """Is there an index that can be asked?"""
+    """Return whether there is an index that can be asked."""
     return _mark(connection, FORMAT_MARK) == FORMAT
 
 
 def index_batch(connection: sqlite3.Connection, rows: int, chars: int) -> bool:
-    """Index the next messages, at most ``rows`` of about ``chars`` characters; whether there may be more. Runs as a job of the
-    writer. Raises ``StoreError`` when this SQLite has no full-text search."""
+    """Index the next messages, at most ``rows`` of about ``chars`` characters, and return whether there
+    may be more. Runs as a job of the writer. Raises ``StoreError`` when this SQLite has no full-text
+    search."""
     _prepare(connection)
     first = _mark(connection, MARK)
     found = connection.execute(
@@ -130,7 +133,8 @@ SIGNS = ("malformed", "constraint failed", "logic error", "vtable constructor", 
 
 
 def looks_damaged(error: BaseException | None) -> bool:
-    """May a damaged index be the reason? It is read as anything: broken rows, rows that are there twice, lengths of gigabytes."""
+    """Return whether a damaged index may be the reason of an error. It is read as anything: broken rows,
+    rows that are there twice, lengths of gigabytes."""
     words = str(error).lower()
     return isinstance(error, MemoryError) or any(sign in words for sign in SIGNS)
 

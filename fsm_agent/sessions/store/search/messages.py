@@ -99,8 +99,9 @@ def search(
     progress: Progress | None = None,
     now: Callable[[], float] = time.time,
 ) -> Found:
-    """The best of the newest ``SCAN`` hits, or the newest of all with ``newest``. What the index lacks is added before, for at
-    most ``seconds``. A text without a letter or digit finds nothing. Raises ``StoreError`` when there is no full-text search."""
+    """Return the best of the newest ``SCAN`` hits, or the newest of all with ``newest``. What the index
+    lacks is added before, for at most ``seconds``. A text without a letter or digit finds nothing. Raises
+    ``StoreError`` when there is no full-text search."""
 
     def once() -> Found:
         waiting, query, at = catch_up(database, seconds, progress), query_of(text), now()

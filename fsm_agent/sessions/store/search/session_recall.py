@@ -62,8 +62,8 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class Recall:
-    """Best line first. ``relaxed``: nothing has all the words, these have some. ``more``: other lines have hits too.
-    ``waiting``: messages that the index does not have yet."""
+    """What a search gave, the best line first. ``relaxed``: nothing has all the words, these have some.
+    ``more``: other lines have hits too. ``waiting``: messages that the index does not have yet."""
 
     lines: tuple[Recalled, ...]
     relaxed: bool = False
@@ -73,7 +73,8 @@ class Recall:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """``before`` and ``after``: how many messages of the session are not shown on either side."""
+    """A piece of a session. ``before`` and ``after``: how many messages of it are not shown on either
+    side."""
 
     session: str
     title: str
@@ -104,7 +105,8 @@ def by_words(
     roles: Sequence[str] = (),
     days: float | None = None,
 ) -> Recall:
-    """The lines of sessions that answer ``text`` best, out of the newest hits. ``current`` is the session that asks."""
+    """Return the lines of sessions that answer ``text`` best, out of the newest hits. ``current`` is the
+    session that asks."""
     among = Among(roles=roles, days=days, without=_own(database, current))
     found = search(database, text, among, limit=10_000, seconds=CATCH_UP)
     lines: dict[str, list[Hit]] = {}
@@ -117,7 +119,8 @@ def by_words(
 
 
 def around(database: Database, message: int, window: int = WINDOW) -> Around:
-    """The messages before and after one that was found, to read on. Raises ``ConfigError`` for an id that is not there."""
+    """Return the messages before and after one that was found, to read on. Raises ``ConfigError`` for an
+    id that is not there."""
     sql = "SELECT session, title, number FROM messages m JOIN sessions s ON s.id = m.session WHERE m.id = ? AND s.kind != 'child'"
     found = database.select(sql, message)
     if not found:
@@ -133,7 +136,7 @@ def around(database: Database, message: int, window: int = WINDOW) -> Around:
 
 
 def recent(database: Database, current: str | None = None, limit: int = LIMIT) -> tuple[Recent, ...]:
-    """The sessions that were used last, newest first."""
+    """Return the sessions that were used last, newest first."""
     rows = database.select(
         "SELECT s.id, s.title, s.touched, s.turns,"
         " COALESCE((SELECT asked FROM turns t WHERE t.session = s.id ORDER BY began LIMIT 1), ''), s.model"

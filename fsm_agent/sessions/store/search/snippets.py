@@ -25,14 +25,15 @@ SATURATION, LENGTH_WEIGHT = 1.2, 0.75
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """``marks`` are (start, end) of the words that were looked for. ``cut`` says whether there is more text before and behind."""
+    """A piece of a text. ``marks`` are (start, end) of the words that were looked for. ``cut`` says
+    whether there is more text before and behind."""
 
     text: str
     marks: tuple[tuple[int, int], ...] = ()
     cut: tuple[bool, bool] = (False, False)
 
     def marked(self, before: str = "**", after: str = "**") -> str:
-        """One line with the words between ``before`` and ``after``."""
+        """Return it as one line with the words between ``before`` and ``after``."""
         out, place = "…" if self.cut[0] else "", 0
         for start, end in self.marks:
             out += self.text[place:start] + before + self.text[start:end] + after
@@ -44,7 +45,8 @@ EMPTY = Snippet("")
 
 
 def scores(texts: Sequence[str], query: Query) -> list[float]:
-    """BM25 of texts among each other: how rare a term is, is counted among these alone, which are few."""
+    """Return how well each text answers the query (BM25, higher is better). How rare a term is, is counted
+    among these texts alone."""
     if not texts:
         return []
     counts = [[term.count(text) for term in query.terms] for text in map(Folded.of, texts)]
@@ -62,7 +64,7 @@ def _score(counts: Sequence[int], weights: Sequence[float], length: float) -> fl
 
 
 def snippet_of(text: str, query: Query, size: int = SNIPPET) -> Snippet:
-    """The piece of a text with most of the terms, on one line."""
+    """Return the piece of a text with most of the terms, on one line."""
     line = " ".join(composed(text).split())
     folded = Folded.of(line)
     places = sorted((*place, number) for number, term in enumerate(query.terms) for place in term.places(folded, MATCHES))

@@ -52,17 +52,19 @@ _FOLDING = _Folding()
 
 
 def fold(text: str) -> str:
-    """The text as it is compared; as long as ``composed(text)``, so that places in one are places in the other."""
+    """Return the text in the form in which texts are compared; as long as ``composed(text)``, so that
+    places in one are places in the other."""
     return text.lower() if text.isascii() else composed(text).translate(_FOLDING)
 
 
 def composed(text: str) -> str:
-    """Letters and their marks as one character where there is one."""
+    """Return the text with letters and their marks as one character where there is one."""
     return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 def plain_text(row: Mapping[str, Any]) -> str:
-    """What a stored message says: its text, and what tools were asked to do; nothing that a database or a screen cannot take."""
+    """Return what a stored message says: its text, and what tools were asked to do; nothing that a
+    database or a screen cannot take."""
     content = row.get("content")
     if isinstance(content, list):
         content = "\n".join(
@@ -94,7 +96,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def columns(text: str, role: str, session: str, at: float) -> tuple[str, str, str]:
-    """(words, chars, tags) of one message for the index."""
+    """Return (words, chars, tags) of one message for the index."""
     folded = fold(text[:MAX_INDEXED])
     tags = f"{role} {session_tag(session)} {day_tag(at)}"
     if folded.isascii() or not _RUN.search(folded):
@@ -104,11 +106,12 @@ def columns(text: str, role: str, session: str, at: float) -> tuple[str, str, st
 
 
 def session_tag(session: str) -> str:
-    """A session's id may hold any characters; its tag is one word."""
+    """Return one word that stands for a session in the index; its id may hold any characters."""
     return "s" + hashlib.sha256(session.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def day_tag(at: float) -> str:
+    """Return one word that stands for the day (UTC) of a time in seconds."""
     return f"d{int(at // DAY)}"
 
 
@@ -134,6 +137,7 @@ class Folded:
 
     @classmethod
     def of(cls, text: str) -> Folded:
+        """Fold a text."""
         folded = fold(text)
         return cls(folded, folded if folded.isascii() else _RUN.sub(lambda run: " " * len(run[0]), folded))
 
@@ -148,13 +152,14 @@ class Term:
     run: str = ""
 
     def places(self, folded: Folded, most: int) -> list[tuple[int, int]]:
-        """(start, end) of at most so many occurrences."""
+        """Return (start, end) of at most ``most`` occurrences."""
         if self.pattern is not None:
             return [found.span() for found in itertools.islice(self.pattern.finditer(folded.spaced), most)]
         found = [place.start() for place in itertools.islice(re.finditer(re.escape(self.run), folded.text), most)]
         return [(start, start + len(self.run)) for start in found]
 
     def count(self, folded: Folded) -> int:
+        """Return how often the term occurs."""
         return len(self.pattern.findall(folded.spaced)) if self.pattern is not None else folded.text.count(self.run)
 
 
@@ -167,18 +172,18 @@ class Query:
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """All that may be found, each once."""
+        """All terms that may be found, each once."""
         return tuple(dict.fromkeys(term for group in self.groups for term in group))
 
     @property
     def expression(self) -> str:
-        """For ``MATCH``; empty when there is nothing to look for."""
+        """The query as FTS5's ``MATCH`` takes it; empty when there is nothing to look for."""
         asked = " OR ".join(f"({' AND '.join(term.asked for term in group)})" for group in self.groups)
         banned = " OR ".join(term.asked for term in self.without)
         return f"({asked}) NOT ({banned})" if asked and banned else asked
 
     def relaxed(self) -> Query:
-        """The same with any of the terms instead of all."""
+        """Return the same query with any of the terms instead of all."""
         return Query(tuple((term,) for term in self.terms), self.without)
 
 

@@ -40,8 +40,8 @@ class _Chosen:
 
 
 def export_session(database: Database, session_id: str, *, raw: bool = False, secrets: Collection[str] = ()) -> Iterator[str]:
-    """Lines without their ends. ``raw``: with the secrets in them; else everything that looks like a key, and ``secrets``, is
-    masked."""
+    """Yield the lines of a session, without their ends. With ``raw`` secrets stand in them; else all that
+    looks like a key, and ``secrets``, is masked."""
     chosen = _Chosen()
     with database.reading() as c:
         _whole(c, session_id, chosen)
@@ -49,7 +49,8 @@ def export_session(database: Database, session_id: str, *, raw: bool = False, se
 
 
 def export_turn(database: Database, turn_id: str, *, raw: bool = False, secrets: Collection[str] = ()) -> Iterator[str]:
-    """The same of one turn, and of those that it was forked from. Raises ``ConfigError`` for one that is not there."""
+    """Yield the lines of one turn, and of those that it was forked from. Raises ``ConfigError`` for one
+    that is not there."""
     chosen, turns = _Chosen(), Turns(database)
     wanted: str | None = turn_id
     while wanted is not None:

@@ -18,8 +18,9 @@ from fsm_agent.sessions.store.transfer.validation import Lines, read_lines
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """``id`` is the session or turn that was exported, as it is called here; ``copied``: it was there already, so everything got
-    new ids. ``unfinished``: turns that can be resumed here."""
+    """What was imported. ``id`` is the session or turn that was exported, as it is called here;
+    ``copied``: it was there already, so everything got new ids. ``unfinished``: turns that can be resumed
+    here."""
 
     of: str
     id: str

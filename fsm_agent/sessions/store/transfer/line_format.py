@@ -52,12 +52,12 @@ class Line(BaseModel):
 
     @classmethod
     def columns(cls) -> dict[str, str]:
-        """Field by column, in the order of the table."""
+        """Return the fields by their columns, in the order of the table."""
         fields = {field: column for column, field in RENAMED.items()}
         return {fields.get(name, name): name for name in cls.model_fields if name != "kind"}
 
     def values(self) -> Iterator[Any]:
-        """In the order of ``columns``, as a database takes them."""
+        """Yield the values in the order of ``columns``, as a database takes them."""
         for name in self.columns().values():
             value = getattr(self, name)
             yield dumps(value) if isinstance(value, dict | list) else int(value) if isinstance(value, bool) else value

@@ -30,7 +30,7 @@ TOOLS = (
 def session_trajectory(
     database: Database, session_id: str, *, raw: bool = False, secrets: Collection[str] = ()
 ) -> dict[str, Any]:
-    """The transcript of a session as it is now. ``completed`` is that of its last turn."""
+    """Return the transcript of a session as it is now. ``completed`` is that of its last turn."""
     with database.reading() as c:
         version, created, model = c.execute("SELECT version, created, model FROM sessions WHERE id = ?", (session_id,)).fetchone()
         rows = [loads(body) for _, body in transcript(c, session_id, version)]
@@ -44,7 +44,7 @@ def session_trajectory(
 
 
 def turn_trajectory(database: Database, turn_id: str, *, raw: bool = False, secrets: Collection[str] = ()) -> dict[str, Any]:
-    """The transcript up to the end of one turn. Raises ``ConfigError`` for one that is not there."""
+    """Return the transcript up to the end of one turn. Raises ``ConfigError`` for one that is not there."""
     turns = Turns(database)
     info, told, result = turns.info(turn_id), turns.snapshot(turn_id), turns.result(turn_id) or {}
     session, version, length, newest = told["history"]

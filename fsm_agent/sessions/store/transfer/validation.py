@@ -24,14 +24,14 @@ class _BadLine(Exception):
 
 @dataclass(slots=True)
 class Lines:
-    """What was read: each line with its number."""
+    """What was read: the header, and by kind each line with its number."""
 
     header: Header
     of: dict[str, list[tuple[int, Any]]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
 
 
 def read_lines(lines: Iterable[str], name: str) -> Lines:
-    """All lines of a file called ``name``. Raises ``ConfigError`` that names the first bad one."""
+    """Return all lines of a file called ``name``. Raises ``ConfigError`` that names the first bad one."""
     file: Lines | None = None
     number, ended = 0, False
     try:

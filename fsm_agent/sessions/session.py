@@ -191,7 +191,6 @@ class Session:
 
 
 def next_title(title: str) -> str:
-    """Return the title of a session that goes on: ``name`` becomes ``name #2``, ``name #2`` becomes ``name
-    #3``."""
+    """Return the title of what goes on: ``name`` becomes ``name #2``, ``name #2`` becomes ``name #3``."""
     name, _, number = title.rpartition(" #")
     return f"{name} #{int(number) + 1}" if name and number.isdigit() else f"{title} #2"

@@ -82,25 +82,18 @@ class Kept:
 def write_notes(connection: sqlite3.Connection, session: Session, notes: Sequence[Note], turn_id: str | None, at: float) -> None:
     """Write the changes of a session into the database, in order."""
     for note in notes:
-        _write_note(connection, session, note, turn_id, at)
-
-
-def _write_note(connection: sqlite3.Connection, session: Session, note: Note, turn_id: str | None, at: float) -> None:
-    match note:
-        case Appended(number, version, row):
-            insert_message(connection, session.id, number, -1 if version is None else version, turn_id, at, row)
-        case Replaced(version, numbers, dropped):
-            connection.execute("INSERT INTO transcripts VALUES (?, ?, ?)", (session.id, version, dumps(numbers)))
-            connection.execute("UPDATE sessions SET version = ? WHERE id = ?", (version, session.id))
-            connection.executemany(
-                "UPDATE messages SET active = 0 WHERE session = ? AND number = ?", [(session.id, number) for number in dropped]
-            )
-        case Continued(child):
-            insert_session(connection, child, at)
-            connection.execute(
-                "UPDATE sessions SET successor = ?, ended = ?, end_reason = ? WHERE id = ?",
-                (child.id, at, session.end_reason, session.id),
-            )
+        match note:
+            case Appended(number, version, row):
+                insert_message(connection, session.id, number, -1 if version is None else version, turn_id, at, row)
+            case Replaced(version, numbers, dropped):
+                connection.execute("INSERT INTO transcripts VALUES (?, ?, ?)", (session.id, version, dumps(numbers)))
+                connection.execute("UPDATE sessions SET version = ? WHERE id = ?", (version, session.id))
+                put_aside = "UPDATE messages SET active = 0 WHERE session = ? AND number = ?"
+                connection.executemany(put_aside, [(session.id, number) for number in dropped])
+            case Continued(child):
+                insert_session(connection, child, at)
+                ended = "UPDATE sessions SET successor = ?, ended = ?, end_reason = ? WHERE id = ?"
+                connection.execute(ended, (child.id, at, session.end_reason, session.id))
 
 
 def insert_message(
@@ -127,8 +120,7 @@ def insert_session(connection: sqlite3.Connection, session: Session, at: float) 
 
 
 def changed(connection: sqlite3.Connection, session_id: str) -> int:
-    """Count up the session's revision and return it, so that whoever has a copy of the session reads it
-    again."""
+    """Count up the session's revision and return it: whoever has a copy of the session reads it again."""
     connection.execute("UPDATE sessions SET revision = revision + 1 WHERE id = ?", (session_id,))
     return int(connection.execute("SELECT revision FROM sessions WHERE id = ?", (session_id,)).fetchone()[0])
 
@@ -172,26 +164,17 @@ def transcript(connection: sqlite3.Connection, session_id: str, version: int, le
 
 def stored(connection: sqlite3.Connection, session_id: str, version: int) -> list[tuple[int, str]]:
     """Return the same with the checksums still in the bodies, damaged or not."""
-    row = connection.execute(
-        "SELECT numbers FROM transcripts WHERE session = ? AND version = ?", (session_id, version)
-    ).fetchone()
+    numbers = "SELECT numbers FROM transcripts WHERE session = ? AND version = ?"
+    row = connection.execute(numbers, (session_id, version)).fetchone()
     base: list[int] = loads(row[0]) if row else []
-    found: list[tuple[int, str]] = []
-    if base:
-        first = connection.execute(
-            "SELECT number, body FROM messages WHERE session = ? AND number BETWEEN ? AND ?", (session_id, min(base), max(base))
-        )
-        bodies = dict(first.fetchall())
-        found = [(number, bodies[number]) for number in base]
-    found += connection.execute(
-        "SELECT number, body FROM messages WHERE session = ? AND version = ? ORDER BY number", (session_id, version)
-    ).fetchall()
-    return found
+    first = "SELECT number, body FROM messages WHERE session = ? AND number BETWEEN ? AND ?"
+    bodies = dict(connection.execute(first, (session_id, min(base), max(base))).fetchall()) if base else {}
+    later = "SELECT number, body FROM messages WHERE session = ? AND version = ? ORDER BY number"
+    return [*((number, bodies[number]) for number in base), *connection.execute(later, (session_id, version))]
 
 
 def newest_number(connection: sqlite3.Connection, session_id: str, turn_id: str | None = None) -> int:
-    """Return the number of the session's newest message, or of the newest that one turn wrote; 0 when
-    there is none."""
+    """Return the number of the session's newest message, or of the newest of one turn; 0 without any."""
     sql = "SELECT COALESCE(MAX(number), 0) FROM messages WHERE session = ?"
     if turn_id is None:
         return int(connection.execute(sql, (session_id,)).fetchone()[0])
@@ -199,8 +182,7 @@ def newest_number(connection: sqlite3.Connection, session_id: str, turn_id: str 
 
 
 def request_json(session: Session, request: Any) -> str:
-    """Return a request as the journal keeps it. Messages are kept once, with the session; here only their
-    numbers."""
+    """Return a request as the journal keeps it: of messages, which stand with the session, the numbers."""
     kind = type(request).__name__
     match request:
         case Persist(rows):

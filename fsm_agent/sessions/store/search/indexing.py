@@ -53,8 +53,7 @@ def catch_up(database: Database, seconds: float | None = None, progress: Progres
 
 
 def keep_up(database: Database) -> None:
-    """Index what came since the last time without waiting for it. Whoever searches next is told of a store
-    that refuses."""
+    """Index what came since the last time without waiting for it. A store that refuses is no error here."""
 
     def go_on(done: Future[Any]) -> None:
         if done.exception() is None and done.result():
@@ -64,8 +63,7 @@ def keep_up(database: Database) -> None:
 
 
 def pending(database: Database) -> int:
-    """Return how many messages the index does not have yet, at most: numbers that were never given count
-    too."""
+    """Return how many messages the index lacks, at most: numbers that were never given count too."""
     with database.reading() as c:
         return max(0, _newest(c) - (_mark(c, MARK) if there(c) else 0))
 
@@ -81,9 +79,8 @@ def there(connection: sqlite3.Connection) -> bool:
 
 
 def index_batch(connection: sqlite3.Connection, rows: int, chars: int) -> bool:
-    """Index the next messages, at most ``rows`` of about ``chars`` characters, and return whether there
-    may be more. Runs as a job of the writer. Raises ``StoreError`` when this SQLite has no full-text
-    search."""
+    """Index at most ``rows`` messages of about ``chars`` characters, and return whether there may be more.
+    Runs as a job of the writer. Raises ``StoreError`` when this SQLite has no full-text search."""
     _prepare(connection)
     first = _mark(connection, MARK)
     found = connection.execute(

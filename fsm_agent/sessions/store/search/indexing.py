@@ -20,7 +20,7 @@ from fsm_agent.sessions.store.search.text_analysis import columns, plain_text
 
 INDEX, MARK, FORMAT_MARK = "message_index", "message_index", "message_index_format"
 FORMAT = 1
-"""Of what ``words.columns`` makes; another number builds the index anew."""
+"""Of what ``text_analysis.columns`` makes; another number builds the index anew."""
 DAMAGED = -1
 """In place of the format: what is there is not to be opened."""
 BESIDE = (64, 200_000)

@@ -158,7 +158,7 @@ def test_only_this_machine_is_listened_to(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("port", [-1, 70_000])
 def test_a_port_that_cannot_be(tmp_path: Path, port: int) -> None:
-    with pytest.raises(ConfigError, match="no such port"):
+    with pytest.raises(ConfigError, match="port cannot be used"):
         serve_port(workshop_of(tmp_path, []), None, never, port)
 
 

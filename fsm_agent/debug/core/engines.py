@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import logging
+import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -18,6 +19,8 @@ from fsm_agent.fsm.pause_point import Gate
 from fsm_agent.fsm.table import Table
 from fsm_agent.support.threads import LOOP
 
+LEAVES = 1.0
+"""Seconds that a turn which is let go of has to stop."""
 log = logging.getLogger(__name__)
 
 
@@ -48,13 +51,21 @@ class LocalEngine:
         self.controller.stand()
         self._turn = turn
         self._running: concurrent.futures.Future[Any] | None = None
+        self._left = threading.Event()
         self.problem: BaseException | None = None
 
     def start(self) -> None:
         """Run the turn up to the gate, where it waits, unless somebody runs it already."""
         if self._turn is not None and (self._running is None or self._running.done()) and self._turn.result is None:
-            self._running = LOOP.submit(self._turn.arun())
+            self._left.clear()
+            self._running = LOOP.submit(self._run(self._turn))
             self._running.add_done_callback(self._done)
+
+    async def _run(self, turn: Runs) -> object:
+        try:
+            return await turn.arun()
+        finally:
+            self._left.set()
 
     def _done(self, running: concurrent.futures.Future[Any]) -> None:
         if not running.cancelled() and (error := running.exception()) is not None:
@@ -81,6 +92,7 @@ class LocalEngine:
         if self._running is not None and not self._running.done() and self.status().phase in ("paused", "waiting"):
             running, self._running = self._running, None
             running.cancel()
+            self._left.wait(LEAVES)  # or who resumes the turn at once would find it running
             self.controller.go_away()
             self.controller.closed(ended=False)  # nobody is at the gate any more to hear of it
             return

@@ -19,11 +19,10 @@ from fsm_agent.debug.dap.variables import (
     Transcript,
     TypedValue,
     ValuePlace,
-    asked,
     facts,
-    guards,
     is_list,
     label,
+    scope_value,
 )  # fmt: skip
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.condition_parser import condition
@@ -55,22 +54,12 @@ def names_after(thread: TurnThread, at: int, before: str) -> list[str]:
 
 
 def _value(thread: TurnThread, at: int, path: tuple[Key, ...], said: str) -> tuple[ValuePlace, Any]:
-    first, names, debugger = str(path[0]), thread.debugger.subject.counters, thread.debugger
-    if first in names:
-        return _walk(ValuePlace(thread.id, at, "Counters"), debugger.record.counters(at, names), path, said)
-    match scope := SCOPES.get(first, "Facts"):
-        case "Messages":
-            value: Any = Transcript(debugger.record, at)
-        case "Request":
-            value = asked(debugger, at)
-        case "Guards":
-            value = guards(debugger, at)
-        case _:
-            value = facts(debugger, at)
-            if first not in value:
-                raise ConfigError("no such name", first, f"counters ({', '.join(names)}), facts, messages, visit, guards")
-            return _walk(ValuePlace(thread.id, at, "Facts"), value, path, said)
-    return _walk(ValuePlace(thread.id, at, scope), value, path[1:], said)
+    first, names = str(path[0]), thread.debugger.subject.counters
+    scope = "Counters" if first in names else SCOPES.get(first, "Facts")
+    value = scope_value(thread.debugger, at, scope)
+    if first not in SCOPES and first not in value:
+        raise ConfigError("no such name", first, f"counters ({', '.join(names)}), facts, messages, visit, guards")
+    return _walk(ValuePlace(thread.id, at, scope), value, path[1:] if first in SCOPES else path, said)
 
 
 def _walk(place: ValuePlace, value: Any, path: tuple[Key, ...], said: str) -> tuple[ValuePlace, Any]:

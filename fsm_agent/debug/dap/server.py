@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fsm_agent.debug.core.debug_session import DebugSession
+from fsm_agent.debug.core.loopback import bound
 from fsm_agent.debug.dap.options import Opener
 from fsm_agent.debug.dap.protocol import ByteReader, ByteWriter, NotTheProtocol, Write, read_message, write_message
 from fsm_agent.debug.dap.session import EditorSession
 from fsm_agent.errors import ConfigError
 
 log = logging.getLogger(__name__)
-HOST = "127.0.0.1"
 FIRST_WORDS = 5.0
 """Seconds in which who connects must begin the protocol."""
 
@@ -56,13 +56,8 @@ def serve_port(
 ) -> int:  # fmt: skip
     """Serve one editor on a port of this machine, 0 for any that is free; ``ready`` is told which. Raises ``ConfigError`` for a
     port that cannot be listened on."""
-    if not 0 <= port < 65_536:
-        raise ConfigError("no such port", port, "1 to 65535; 0 for any that is free")
-    try:
-        listening = socket.create_server((HOST, port), backlog=1)
-    except OSError as error:
-        raise ConfigError(f"cannot listen on this port ({error})", port, "another one; 0 for any that is free") from None
-    with listening:
+    with bound(port) as listening:
+        listening.listen(1)
         ready(listening.getsockname()[1])
         while True:
             connection, _ = listening.accept()

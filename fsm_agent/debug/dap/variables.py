@@ -8,7 +8,7 @@ import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, overload
+from typing import Any, Literal, assert_never, get_args, overload
 
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.record import Record
@@ -217,17 +217,29 @@ ELSEWHERE = frozenset({"history", "rows", "block"})
 
 def scopes_of(thread: TurnThread, at: int, references: References) -> list[dict[str, Any]]:
     """The body of ``scopes`` at a position."""
-    debugger = thread.debugger
-    values: dict[ScopeName, Any] = {
-        "Counters": counters(debugger.record.snapshot(at), debugger.subject.counters),
-        "Facts": facts(debugger, at),
-        "Messages": Transcript(debugger.record, at),
-        "Request": Lazy(lambda: asked(debugger, at)),
-        "Guards": guards(debugger, at),
-    }
-    if not debugger.subject.talks:
-        del values["Messages"]
-    return [_scope(name, value, references.add(ValuePlace(thread.id, at, name), value)) for name, value in values.items()]
+    debugger, made = thread.debugger, list[dict[str, Any]]()
+    for name in get_args(ScopeName):
+        if name != "Messages" or debugger.subject.talks:
+            value = Lazy(lambda: asked(debugger, at)) if name == "Request" else scope_value(debugger, at, name)
+            made.append(_scope(name, value, references.add(ValuePlace(thread.id, at, name), value)))
+    return made
+
+
+def scope_value(debugger: Debugger, at: int, name: ScopeName) -> Any:
+    """All that a scope shows at a position."""
+    match name:
+        case "Counters":
+            return counters(debugger.record.snapshot(at), debugger.subject.counters)
+        case "Facts":
+            return facts(debugger, at)
+        case "Messages":
+            return Transcript(debugger.record, at)
+        case "Request":
+            return asked(debugger, at)
+        case "Guards":
+            return guards(debugger, at)
+        case _:
+            assert_never(name)
 
 
 def _scope(name: ScopeName, value: Any, reference: int) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from urllib.parse import urlencode
 import uvicorn
 
 from fsm_agent.debug.core.debug_session import DebugSession
+from fsm_agent.debug.core.loopback import LOOPBACK, bound
 from fsm_agent.debug.web.app import app_of
 from fsm_agent.errors import ConfigError
 
-LOOPBACK = "127.0.0.1"
 PATIENCE = 10.0
 """Seconds in which the server is up, or never."""
 
@@ -25,7 +25,7 @@ class Server:
 
     def __init__(self, session: DebugSession, port: int = 0, first: str | None = None, hide: Sequence[str] = ()) -> None:
         self.token = secrets.token_urlsafe(24)
-        self._socket = _bound(port)
+        self._socket = bound(port)
         self.port: int = self._socket.getsockname()[1]
         self._first = first
         app = app_of(session, self.port, self.token, first, (*hide, self.token))
@@ -74,14 +74,3 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self.ready()
-
-
-def _bound(port: int) -> socket.socket:
-    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # named, or asyncio leaves Nagle's delay on
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        made.bind((LOOPBACK, port))
-    except (OSError, OverflowError) as error:
-        made.close()
-        raise ConfigError(f"the port cannot be used ({error})", port, "a free port, or 0 for any") from None
-    return made

@@ -15,7 +15,6 @@ from typing import Any
 
 from fsm_agent.fsm.table import Table
 
-_WRITTEN_WITH = frozenset({"Table", "lines_of"})
 Target = tuple[str, str]
 """(kind, target) of a breakpoint of ``fsm_agent.debug``."""
 
@@ -74,10 +73,9 @@ class TableMap:
 def table_map_of(table: Table) -> TableMap:
     """The map of a table, wherever it is written: in the module, of those that have it, which says most about its rows. One that
     knows nothing of what tables are written with has only imported it, and is not read."""
-    modules = {name: dict(vars(module)) for name, module in list(sys.modules.items())}
-    writing = [name for name, values in modules.items() if not _WRITTEN_WITH.isdisjoint(values)]
-    having = [name for name in writing if any(one is table for one in modules[name].values())]
-    maps = [table_map(table, name) for name in having]
+    modules = [(name, vars(module)) for name, module in list(sys.modules.items())]
+    writing = [(name, list(known.values())) for name, known in modules if "Table" in known or "lines_of" in known]
+    maps = [table_map(table, name) for name, known in writing if any(one is table for one in known)]
     return max(maps, key=lambda one: len(one.spots), default=TableMap(Path(), (), {}))
 
 

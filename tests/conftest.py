@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,15 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FSM_AGENT_HOME", str(tmp_path / "home"))
     for name in ("OPENAI_API_KEY", "OPENROUTER_API_KEY", "ANTHROPIC_API_KEY", "FSM_AGENT_MODEL", "OPENAI_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run a command in this process; gives the exit code, standard output and standard error."""
+    from fsm_agent.cli import main
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        return code, *capsys.readouterr()
+
+    return run

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +85,17 @@ def table_map(table: Table, module: str) -> TableMap:
     found = importlib.util.find_spec(module)
     path = Path(found.origin if found is not None and found.origin is not None else module)
     try:
-        source = path.read_text(encoding="utf-8")
-        tree = ast.parse(source)
+        return TableMap(path, *_read(table, path.read_text(encoding="utf-8")))
     except (OSError, SyntaxError, ValueError):
         return TableMap(path, (), {})
+
+
+@lru_cache(maxsize=32)
+def _read(table: Table, source: str) -> tuple[tuple[Spot, ...], Mapping[str, Spot]]:
+    """Remembered, since every session of an editor asks for the same."""
     reader = _Reader(table, source)
-    reader.read(tree)
-    return TableMap(path, tuple(sorted(reader.spots, key=lambda spot: (spot.line, spot.column))), reader.rows)
+    reader.read(ast.parse(source))
+    return tuple(sorted(reader.spots, key=lambda spot: (spot.line, spot.column))), reader.rows
 
 
 class _Reader:

@@ -4,6 +4,9 @@ BIN := .venv/bin
 # Thousands of small databases that are flushed at every move: the fast suite keeps them in memory, the slow one on the disk.
 IN_MEMORY := $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 2000000 ] 2>/dev/null && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 
+# Many tests start a Python of their own; without compiled files each of them compiles the whole package.
+COMPILED := PYTHONDONTWRITEBYTECODE=
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow explore check diagrams bench clean
 
@@ -14,7 +17,7 @@ demo: .venv/installed ## a real turn over this repository's own files, without a
 	@$(BIN)/fsm-agent run --model offline:demo "List the files here, then read README.md and find the word fallback in states/fsm_agent_states/table.py"
 
 test: .venv/developing ## the fast test suite (under two minutes)
-	@$(IN_MEMORY) $(BIN)/pytest -m "not slow" --numprocesses 2
+	@$(IN_MEMORY) $(COMPILED) $(BIN)/pytest -m "not slow" --numprocesses 2 --dist worksteal
 
 test-slow: .venv/developing ## long random runs, the kill matrix, then real servers and a browser one at a time
 	@$(BIN)/pytest -m slow --numprocesses 2 --dist loadfile --ignore tests/peers --ignore tests/browser

@@ -15,7 +15,6 @@ import pytest
 from rich.console import Console
 
 from fsm_agent import TurnResult
-from fsm_agent.cli import main
 from fsm_agent.cli.live import Live
 from fsm_agent.cli.screen import clean, preview, seconds
 from fsm_agent.cli.wrapping import Wrapping
@@ -29,18 +28,13 @@ Cli = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """Run a command in this process, in a small directory; gives the exit code, standard output and standard error."""
+def cli(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """As everywhere, in a small directory."""
     work = tmp_path / "work"
     work.mkdir()
     (work / "README.md").write_text("# A small project\n\nIt does little.\n")
     monkeypatch.chdir(work)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        return code, *capsys.readouterr()
-
-    return run
+    return cli
 
 
 def process(*arguments: str, warnings: str = "error", **options: Any) -> subprocess.Popen[str]:

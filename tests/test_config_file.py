@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from fsm_agent import Agent, Settings
-from fsm_agent.cli import main
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.config_file import checked_config, config_of
 from fsm_agent.settings.setting_docs import every_setting
@@ -32,15 +31,10 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str], home: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+def cli(cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
     monkeypatch.setenv("FSM_AGENT_HOME", str(home))
     monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        return code, *capsys.readouterr()
-
-    return run
+    return cli
 
 
 # What the file does

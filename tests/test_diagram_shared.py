@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import yaml
 
-from fsm_agent.cli import main
 from fsm_agent.diagram import render, written
 from fsm_agent.diagram.graphviz import laid_out
 from fsm_agent.diagram.model import words
@@ -34,15 +33,6 @@ ROOT = Path(__file__).parents[1]
 ACTION = ROOT / ".github" / "actions" / "diagram-diff"
 
 Cli = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        return (code, *capsys.readouterr())
-
-    return run
 
 
 # The command line

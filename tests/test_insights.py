@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.cli import main
 from fsm_agent.cli.insights import RECOVERIES, bar
 from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.reports.insights import Insights, insights
@@ -26,15 +25,6 @@ DAY = 86_400
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     return tmp_path / "home"
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        return code, *capsys.readouterr()
-
-    return run
 
 
 def served(home: Path, script: list[Any], *asked: str, **options: Any) -> Agent:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent
-from fsm_agent.cli import main
 from fsm_agent.errors import ConfigError, SessionBusy
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.journal.read import Turns
@@ -27,15 +26,6 @@ Cli = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     return tmp_path / "home"  # the one that FSM_AGENT_HOME names in tests
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(arguments)
-        return code, *capsys.readouterr()
-
-    return run
 
 
 def talked(home: Path, *asked: str, script: list[Any] | None = None) -> Agent:

@@ -13,7 +13,6 @@ import pytest
 
 from fsm_agent import Agent
 from fsm_agent.agent import DEFAULT_TOOLSETS
-from fsm_agent.cli import main
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store import Database, Store
 from fsm_agent.sessions.store.integrity import marked
@@ -23,14 +22,6 @@ from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 from tests.store_homes import agent, left_unfinished
 
 Cli = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        return main(arguments), *capsys.readouterr()
-
-    return run
 
 
 class Breaking(Database):

@@ -20,7 +20,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsm_agent.cli import main
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store import Database, Store
 from fsm_agent.sessions.store.integrity import look_through
@@ -34,14 +33,6 @@ from tests.store_homes import agent
 Cli = Callable[..., tuple[int, str, str]]
 PAGE, ROOT = 4096, Path(__file__).parent.parent
 NEEDLE = "the okapi of the third page"
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        return main(arguments), *capsys.readouterr()
-
-    return run
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.cli import main
 from fsm_agent.cli.given import Given, agent_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.session import Session
@@ -25,14 +24,6 @@ from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 from tests.store_homes import agent
 
 Cli = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        return main(arguments), *capsys.readouterr()
-
-    return run
 
 
 class Watched(Database):

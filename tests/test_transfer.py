@@ -189,6 +189,12 @@ def test_an_unfinished_turn_is_resumed_elsewhere_but_never_twice_here(tmp_path: 
 # what is not taken
 
 
+@pytest.fixture(scope="module")
+def exported(home: tuple[Path, str, list[str]]) -> list[str]:
+    """The lines of one turn."""
+    return ways(home, raw=True)["turn"]
+
+
 def changed(lines: list[str], kind: str, **fields: Any) -> list[str]:
     """The first line of a kind with other fields."""
     place = next(n for n, line in enumerate(lines) if json.loads(line)["kind"] == kind)
@@ -230,17 +236,16 @@ def number_of(lines: list[str], kind: str) -> int:
     ],
 )  # fmt: skip
 def test_a_bad_line_is_named_and_nothing_is_stored(
-    kind: str, fields: dict[str, Any], says: str, home: tuple[Path, str, list[str]], tmp_path: Path
+    kind: str, fields: dict[str, Any], says: str, exported: list[str], tmp_path: Path
 ) -> None:
-    lines = ways(home, raw=True)["turn"]
     store = Store(tmp_path)
     with pytest.raises(ConfigError) as caught:
-        import_lines(store, changed(lines, kind, **fields), "file.jsonl")
+        import_lines(store, changed(exported, kind, **fields), "file.jsonl")
     message = str(caught.value)
     assert says in message
     assert message.startswith("file.jsonl cannot be imported: line ")
     if "numbered" not in says and "leads to" not in says:
-        assert message.startswith(f"file.jsonl cannot be imported: line {number_of(lines, kind)}: ")
+        assert message.startswith(f"file.jsonl cannot be imported: line {number_of(exported, kind)}: ")
     for table in ("sessions", "turns", "messages", "transitions", "effects"):
         assert _all(store, f"SELECT COUNT(*) FROM {table}") == [(0,)]
     store.close()

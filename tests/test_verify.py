@@ -400,19 +400,12 @@ def test_a_guard_outside_the_language_is_refused() -> None:
         prove(Table("odd", ("A", "E"), "E", (), lines))
 
 
-def test_the_report_says_all_and_is_json() -> None:
-    report = verify_table(TURN, DEFAULTS)
+def test_the_report_is_json() -> None:
+    report = verify_table(TURN, DEFAULTS, small=False)
     assert report.ok
     data = json.loads(json.dumps(report.to_dict()))
     assert data["ok"] is True
     assert {check["ok"] for check in data["checks"]} == {True}
-    text = report.render()
-    reached = "(exact: reached by a constructed run)"
-    for part in ("ok    every turn ends, caps taken away", f"visits of CallLLM, without caps: at most 2,776 {reached}",
-                 f"visits of CallLLM, with caps: at most 360 {reached}", REQUESTS,
-                 "A longest run: 360 visits of CallLLM, with caps, in",
-                 "no row is dead", "where blocks = iterations + free_rounds + graces", "Prepare.ready →"):  # fmt: skip
-        assert part in text
 
 
 def test_the_report_of_a_wrong_table_has_findings_and_no_bounds() -> None:

@@ -16,6 +16,7 @@ from fsm_agent.cli.verify import limits
 from fsm_agent.fsm.verify import verify_table
 from fsm_agent_states.table import TURN
 from tests.tables import DEFAULTS
+from tests.test_verify import REQUESTS
 
 CHAIN = ("--set", "fallbacks=2", "--set", "rekeys=2")
 TABLES = """
@@ -88,8 +89,11 @@ def test_the_turn_is_proved_with_figures_and_a_trace(capsys: pytest.CaptureFixtu
         "visits of Compress, with caps: at most 311 (exact: reached by a constructed run; from the flow of runs, the formula",
         "moves, without caps: at most 9,290 (upper: no run is known that has more than 9,2",
         "moves, with caps: at most 3,757 (upper: no run is known that has more than 3,2",
+        "where blocks = iterations + free_rounds + graces",
         "A longest run: 360 visits of CallLLM, with caps, in ",
+        "Prepare.ready →",
         "× [",
+        REQUESTS,
     ):
         assert part in out
     assert out.endswith("\nok\n")
@@ -168,12 +172,21 @@ def test_the_states_to_watch_are_bounded_each_and_together(capsys: pytest.Captur
 LEFT = tuple(state for state in TURN.states if state != TURN.final)
 
 
-@pytest.mark.parametrize("states", [("Prepare",), LEFT], ids=["the first", "every"])
+@pytest.mark.parametrize("states", [("Prepare",), pytest.param(LEFT, marks=pytest.mark.slow)], ids=["the first", "every"])
 def test_every_state_can_be_watched(states: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     found = figures(capsys, *(word for state in states for word in ("--watch", state)))
     for caps in (False, True):
         assert all(found[f"visits of {state}", caps]["value"] >= 1 for state in states)
         assert found["visits of Prepare", caps]["value"] == 1, "nothing leads back to it"
+
+
+def test_every_state_of_the_turn_has_a_bound() -> None:
+    """As above, without the runs that reach the bounds: they take two seconds."""
+    report = verify_table(TURN, {**DEFAULTS, "opened": 1}, watch=LEFT, small=False)
+    found = {(figure.quantity, figure.caps): figure.value for figure in report.figures}
+    for caps in (False, True):
+        assert all((found[f"visits of {state}", caps] or 0) >= 1 for state in LEFT)
+        assert found["visits of Prepare", caps] == 1, "nothing leads back to it"
 
 
 @pytest.mark.parametrize(("state", "most"), [("Open", 1), ("Check", 1), ("Ask", 4)])

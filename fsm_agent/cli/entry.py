@@ -6,6 +6,8 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 import typer
 
@@ -24,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a replaced stream may not have it
     try:
         given = None if arguments is None else list(arguments)
-        code = app(args=given, prog_name="fsm-agent", standalone_mode=False)
+        code = _command()(args=given, prog_name="fsm-agent", standalone_mode=False)
         sys.stdout.flush()
     except (ConfigError, SessionBusy, StoreError) as error:
         return _complain(str(error))
@@ -38,6 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _UsageError as error:
         return _complain(getattr(error, "format_message", error.__str__)())
     return code if isinstance(code, int) else 0
+
+
+@cache
+def _command() -> Any:
+    """The commands as typer makes them of their signatures, once a process."""
+    return typer.main.get_command(app)
 
 
 def _complain(message: str, code: int = USAGE) -> int:

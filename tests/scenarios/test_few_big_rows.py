@@ -95,7 +95,7 @@ def last_sent(played: Played) -> str:
 
 @pytest.mark.parametrize("model", WIRES)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("number", [2, 3, 4, 5])
+@pytest.mark.parametrize("number", [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (3, 4)), 5])
 def test_few_big_rows_are_compacted_before_the_turn_gives_up(number: int, kind: str, model: str) -> None:
     window = Window(6_000)
     played = turn(window, rows([kind] * number, [20_000] * number), context_window=32_000, model=model)

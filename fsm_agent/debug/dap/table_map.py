@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +72,11 @@ class TableMap:
 
 
 def table_map_of(table: Table) -> TableMap:
-    """The map of a table, wherever it is written: in the module, of those that have it, which says most about its rows."""
-    having = [name for name, module in list(sys.modules.items()) if any(one is table for one in list(vars(module).values()))]
-    maps = [table_map(table, name) for name in having]
+    """The map of a table, wherever it is written: in the module, of those that have it, which says most about its rows. One that
+    knows nothing of what tables are written with has only imported it, and is not read."""
+    modules = [(name, vars(module)) for name, module in list(sys.modules.items())]
+    writing = [(name, list(known.values())) for name, known in modules if "Table" in known or "lines_of" in known]
+    maps = [table_map(table, name) for name, known in writing if any(one is table for one in known)]
     return max(maps, key=lambda one: len(one.spots), default=TableMap(Path(), (), {}))
 
 
@@ -82,13 +85,17 @@ def table_map(table: Table, module: str) -> TableMap:
     found = importlib.util.find_spec(module)
     path = Path(found.origin if found is not None and found.origin is not None else module)
     try:
-        source = path.read_text(encoding="utf-8")
-        tree = ast.parse(source)
+        return TableMap(path, *_read(table, path.read_text(encoding="utf-8")))
     except (OSError, SyntaxError, ValueError):
         return TableMap(path, (), {})
+
+
+@lru_cache(maxsize=32)
+def _read(table: Table, source: str) -> tuple[tuple[Spot, ...], Mapping[str, Spot]]:
+    """Remembered, since every session of an editor asks for the same."""
     reader = _Reader(table, source)
-    reader.read(tree)
-    return TableMap(path, tuple(sorted(reader.spots, key=lambda spot: (spot.line, spot.column))), reader.rows)
+    reader.read(ast.parse(source))
+    return tuple(sorted(reader.spots, key=lambda spot: (spot.line, spot.column))), reader.rows
 
 
 class _Reader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify.counting import Counting
@@ -64,7 +65,7 @@ def watched(table: Table) -> tuple[str, ...]:
 
 
 def _bounds(ranking: Ranking, wanted: list[tuple[str, ...]]) -> list[Bound]:
-    counting, printer = Counting(ranking), None
+    counting, printer = _counted(ranking), None
     caps = [counter.name for counter in ranking.graph.table.counters if counter.cap and ranking.graph.caps]
     found = []
     for states in wanted:
@@ -73,6 +74,12 @@ def _bounds(ranking: Ranking, wanted: list[tuple[str, ...]]) -> list[Bound]:
             printer = printer or _printer(counting)
             found.append(Bound(states, ranking.graph.caps, formulas, printer))
     return found
+
+
+@lru_cache(maxsize=8)
+def _counted(ranking: Ranking) -> Counting:
+    """Almost all of a bound's time; the same for whatever is watched."""
+    return Counting(ranking)
 
 
 def _visits(counting: Counting, states: tuple[str, ...], caps: list[str]) -> Iterator[Polynomial]:

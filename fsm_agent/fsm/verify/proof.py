@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from fsm_agent.errors import TableError
 from fsm_agent.fsm.table import Table
@@ -32,9 +33,10 @@ class Proof:
         return (*self.partition, *self.structure, *self.counters, *endless)
 
 
+@lru_cache(maxsize=8)
 def examine(table: Table) -> Proof:
-    """Run the checks on a table and give all that they found. Raises ``TableError`` only for guards that are not of
-    the guard language."""
+    """Run the checks on a table and give all that they found, remembered for the last few tables. Raises ``TableError``
+    only for guards that are not of the guard language."""
     truths = line_truths(table)
     graph, free = unfold(table, truths, caps=True), unfold(table, truths, caps=False)
     return Proof(

@@ -24,9 +24,10 @@ class Layer:
     counters: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Ranking:
-    """The result: ``layers`` outermost first, and for each part without a ranking the edges that are left in it."""
+    """The result: ``layers`` outermost first, and for each part without a ranking the edges that are left in it. Equal to itself
+    alone, so that what is worked out from one can be remembered."""
 
     graph: Graph
     layers: tuple[Layer, ...]

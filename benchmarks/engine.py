@@ -1,10 +1,12 @@
-"""What the engine itself costs: a move, a turn's beginning and end, an agent, an import. No network and no model.
+"""What the engine itself costs: a move, a turn's beginning and end, an agent, an import. No network and no
+model.
 
     python benchmarks/engine.py [--quick] [--json]
 
-The model answers at once from memory and the tool is an ``async`` function of one line, so nearly all that is left is the
-engine. Figures are processor time (user + system, of all threads, the writer's included): they depend little on how busy a
-machine is, and say how many moves a core can do. What is waited for, a disk above all, is in ``moves/s``, which does.
+The model answers at once from memory and the tool is an ``async`` function of one line, so nearly all that is
+left is the engine. Figures are processor time (user + system, of all threads, the writer's included): they
+depend little on how busy a machine is, and say how many moves a core can do. What is waited for, a disk above
+all, is in ``moves/s``, which does.
 
 move      a tool round has three: BuildMessages → CallLLM → ExecuteTools → BuildMessages, and nine requests in them
 memory    the journal kept in memory: states, guards and requests alone
@@ -27,6 +29,7 @@ import time
 import tracemalloc
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +57,8 @@ class Figure:
 
 
 class Model:
-    """A model port that asks for ``rounds`` calls, each another one, and then says "done"; what it is sent it does not read."""
+    """A model port that asks for ``rounds`` calls, each another one, and then says "done"; what it is sent it
+    does not read."""
 
     def __init__(self, rounds: int) -> None:
         self.rounds, self.number = rounds, 0
@@ -89,7 +93,11 @@ def agent_of(store: Store, rounds: int, number: int = 0) -> Agent:
         store=store,
         session_id=f"s-{number}",
         context_window=10_000_000,
-        settings={"max_iterations": rounds + 1, "guardrail": {"hard_stop": False}, "prompt": {"context_files": False}},
+        settings={
+            "max_iterations": rounds + 1,
+            "guardrail": {"hard_stop": False},
+            "prompt": {"context_files": False},
+        },
     )
 
 
@@ -128,12 +136,15 @@ async def bytes_a_move(rounds: int) -> float:
         turn = agent_of(store, rounds).start("go")
         await turn.arun()
         with store.database.reading() as c:
-            sizes = c.execute("SELECT length(delta) + length(guards) + length(changes) FROM transitions WHERE seq > 3").fetchall()
+            sizes = c.execute(
+                "SELECT length(delta) + length(guards) + length(changes) FROM transitions WHERE seq > 3"
+            ).fetchall()
         return statistics.mean(size for (size,) in sizes)
 
 
 async def together(count: int, rounds: int) -> tuple[float, float]:
-    """(microseconds of processor time a move, moves a second) of so many turns at once, their beginnings and ends included."""
+    """(microseconds of processor time a move, moves a second) of so many turns at once, their beginnings and
+    ends included."""
     with tempfile.TemporaryDirectory() as home:
         store = Store(Path(home))
         turns = [agent_of(store, rounds, number).start("go") for number in range(count)]
@@ -162,7 +173,8 @@ async def beginnings(count: int) -> tuple[float, float, float]:
 
 
 async def kept_a_turn(count: int, rounds: int) -> float:
-    """Kilobytes that a finished turn still occupies, its result thrown away: what a session keeps of its rows."""
+    """Kilobytes that a finished turn still occupies, its result thrown away: what a session keeps of its
+    rows."""
     with tempfile.TemporaryDirectory() as home:
         agent = agent_of(Store(Path(home)), rounds)
         model: Any = agent._world.backends.current.port
@@ -183,14 +195,19 @@ async def kept_a_turn(count: int, rounds: int) -> float:
 
 
 def of_a_process(*command: str) -> float:
-    """Milliseconds of processor time of a fresh process, the best of five, less those of one that does nothing."""
+    """Milliseconds of processor time of a fresh process, the best of five, less those of one that does
+    nothing."""
 
     def spent(arguments: Sequence[str]) -> float:
         program = (
-            "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL);"
-            "used = resource.getrusage(resource.RUSAGE_CHILDREN); print(used.ru_utime + used.ru_stime)"
+            "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True,"
+            " stdout=subprocess.DEVNULL);used = resource.getrusage(resource.RUSAGE_CHILDREN);"
+            " print(used.ru_utime + used.ru_stime)"
         )
-        runs = [subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, check=True) for _ in range(5)]
+        runs = [
+            subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, check=True)
+            for _ in range(5)
+        ]
         return 1000 * min(float(run.stdout) for run in runs)
 
     return spent([sys.executable, *command]) - spent([sys.executable, "-c", "pass"])
@@ -203,7 +220,11 @@ async def in_process(quick: bool) -> list[Figure]:
         return min([await make() for _ in range(2 if quick else 5)])
 
     found = [
-        Figure(f"a move, {where}, {rows:,} messages of history", await best(lambda: a_move(rows, rounds, stored=stored)), "µs")  # noqa: B023 - awaited here
+        Figure(
+            f"a move, {where}, {rows:,} messages of history",
+            await best(partial(a_move, rows, rounds, stored=stored)),
+            "µs",
+        )
         for where, stored in (("memory", False), ("disk", True))
         for rows in (0, 5_000)
     ]

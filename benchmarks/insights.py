@@ -1,4 +1,5 @@
-"""What a report over many turns costs: ``fsm-agent insights`` on 10,000 turns of twelve moves and five tool calls each.
+"""What a report over many turns costs: ``fsm-agent insights`` on 10,000 turns of twelve moves and five tool
+calls each.
 
 python benchmarks/insights.py --turns 10000
 """
@@ -42,12 +43,21 @@ def multiply(store: Store, count: int) -> None:
     def write(c: sqlite3.Connection) -> None:
         first = c.execute("SELECT id FROM turns").fetchone()[0]
         for table, key in COPIED.items():
-            names = [row[1] for row in c.execute(f"PRAGMA table_info({table})") if not (table == "usage" and row[1] == "id")]
-            values = ", ".join("? || n" if name == key else "began - n * ?" if name == "began" else name for name in names)
-            given = tuple({key: first, "began": 30 * 86_400 / count}[name] for name in names if name in (key, "began"))
+            names = [
+                row[1]
+                for row in c.execute(f"PRAGMA table_info({table})")
+                if not (table == "usage" and row[1] == "id")
+            ]
+            values = ", ".join(
+                "? || n" if name == key else "began - n * ?" if name == "began" else name for name in names
+            )
+            given = tuple(
+                {key: first, "began": 30 * 86_400 / count}[name] for name in names if name in (key, "began")
+            )
             c.execute(
-                f"WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {count - 1})"
-                f" INSERT INTO {table} ({', '.join(names)}) SELECT {values} FROM {table}, numbers WHERE {key} = '{first}'",
+                "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n <"
+                f" {count - 1}) INSERT INTO {table} ({', '.join(names)}) SELECT {values} FROM {table},"
+                f" numbers WHERE {key} = '{first}'",
                 given,
             )
 
@@ -70,7 +80,10 @@ def main() -> None:
             spent.append(time.perf_counter() - began)
         size = Path(home, "sessions.db").stat().st_size / 1e6
         calls = sum(one.calls for one in found.tools)
-        print(f"{found.overview.turns:,} turns, {found.overview.moves:,} moves, {calls:,} tool calls, {size:.0f} MB")
+        print(
+            f"{found.overview.turns:,} turns, {found.overview.moves:,} moves, {calls:,} tool calls,"
+            f" {size:.0f} MB"
+        )
         print(f"  insights: {sorted(spent)[len(spent) // 2]:.2f} s (first {spent[0]:.2f} s)")
         store.close()
 

@@ -1,8 +1,9 @@
-"""What writing everything down costs: commits a second, and time and bytes a move at any length of the history.
+"""What writing everything down costs: commits a second, and time and bytes a move at any length of the
+history.
 
-``python benchmarks/journal.py`` prints: moves and commits a second with 1, 50 and 1,000 turns at once, in both durabilities; the
-time that a move takes with the journal on disk and with none; bytes that a move adds at 10 and at 5,000 messages.
-"""
+``python benchmarks/journal.py`` prints: moves and commits a second with 1, 50 and 1,000 turns at once, in
+both durabilities; the time that a move takes with the journal on disk and with none; bytes that a move adds
+at 10 and at 5,000 messages."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent import Agent, tool
-from fsm_agent.composition.effect_handler import Performer
+from fsm_agent.composition.effect_handler import EffectHandler
 from fsm_agent.composition.turn_wiring import MACHINE, STATES
 from fsm_agent.fsm.journal import MemoryJournal
 from fsm_agent.fsm.runner import Runner
@@ -33,7 +34,9 @@ def echo(words: str = "x") -> str:
 
 
 def model(rounds: int = ROUNDS) -> ScriptedModel:
-    return ScriptedModel([*(tools(call("echo", {"words": str(number)})) for number in range(rounds)), text("done")])
+    return ScriptedModel(
+        [*(tools(call("echo", {"words": str(number)})) for number in range(rounds)), text("done")]
+    )
 
 
 def agent_of(store: Store, number: int, rounds: int = ROUNDS) -> Agent:
@@ -67,7 +70,7 @@ async def one_move(home: Path, stored: bool, history: Sequence[Any]) -> list[flo
     if not stored:
         state: Any = turn._state
         session = agent._store.session("s-0")
-        performer = Performer(agent._world, session)
+        performer = EffectHandler(agent._world, session)
         performer.prompted("Be short.")
         turn._runner = Runner(state, MACHINE, STATES, performer, MemoryJournal())
     found = []
@@ -84,7 +87,9 @@ def bytes_a_move(home: Path, history: Sequence[Any]) -> int:
     turn.run()
     with agent._store.database.reading() as c:
         sizes = c.execute(
-            "SELECT length(delta) + length(guards) + length(changes) FROM transitions WHERE turn = ? AND seq > 1", (turn.id,)
+            "SELECT length(delta) + length(guards) + length(changes) FROM transitions WHERE turn = ? AND"
+            " seq > 1",
+            (turn.id,),
         ).fetchall()
     return int(statistics.mean(size for (size,) in sizes))
 
@@ -100,7 +105,9 @@ def main() -> None:
     print()
     print("messages   a move in memory   a move on disk   added   bytes a move")
     for rows in (10, 5_000):
-        history = [{"role": ("user", "assistant")[number % 2], "content": "word " * 20} for number in range(rows)]
+        history = [
+            {"role": ("user", "assistant")[number % 2], "content": "word " * 20} for number in range(rows)
+        ]
         middle = []
         for stored in (False, True):
             with tempfile.TemporaryDirectory() as folder:
@@ -108,7 +115,10 @@ def main() -> None:
             middle.append(statistics.median(times[3:]) * 1e6)
         with tempfile.TemporaryDirectory() as folder:
             size = bytes_a_move(Path(folder), history)
-        print(f"{rows:8,}   {middle[0]:13,.0f} µs   {middle[1]:11,.0f} µs   {middle[1] - middle[0]:5,.0f}   {size:12,}")
+        print(
+            f"{rows:8,}   {middle[0]:13,.0f} µs   {middle[1]:11,.0f} µs   {middle[1] - middle[0]:5,.0f}  "
+            f" {size:12,}"
+        )
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
     python benchmarks/long_history.py [--json]
 
-1. *Building*: the time to make request N+1 after request N (one tool round was added), for histories of 10 to 5,000 rows, beside
-   the time to make the first request over the same history.
-2. *Sending*: the client's processor time for one streamed call on histories of 10 and 1,000 rows, through the low-level door of
-   the SDK that the engine uses, and through its typed ``create()``. The server runs in a process of its own.
-3. *Compacting*: pruning, dividing and assembling 2,000 rows, without the summary call (target: under 100 ms).
+1. *Building*: the time to make request N+1 after request N (one tool round was added), for histories of 10 to
+   5,000 rows, beside the time to make the first request over the same history. 2. *Sending*: the client's
+   processor time for one streamed call on histories of 10 and 1,000 rows, through the low-level door of the
+   SDK that the engine uses, and through its typed ``create()``. The server runs in a process of its own. 3.
+   *Compacting*: pruning, dividing and assembling 2,000 rows, without the summary call (target: under 100 ms).
 """
 
 from __future__ import annotations
@@ -89,7 +89,11 @@ async def sending(url: str, rows: int, runs: int) -> dict[str, float]:
                 pass
             create.append(time.process_time() - begun)
     await port.aclose()
-    return {"rows": rows, "door_ms": 1000 * statistics.median(door[2:]), "create_ms": 1000 * statistics.median(create[2:])}
+    return {
+        "rows": rows,
+        "door_ms": 1000 * statistics.median(door[2:]),
+        "create_ms": 1000 * statistics.median(create[2:]),
+    }
 
 
 def compacting(rows: int, runs: int) -> dict[str, float]:

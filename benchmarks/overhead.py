@@ -1,12 +1,13 @@
-"""What the engine costs beside a bare loop: the same SDK, the same server, the same tool, the same number of iterations.
+"""What the engine costs beside a bare loop: the same SDK, the same server, the same tool, the same number of
+iterations.
 
     make bench                      # or: python benchmarks/overhead.py --iterations 10 200 --runs 5
 
-The bare loop is what a user would write without an engine: ``create(stream=True)``, collect the deltas, run the tool, append
-two rows, again. The server runs in a process of its own. Time is the client's processor time (user + system), so that
-waiting for the server does not hide the difference; wall time is printed beside it. The ratio is engine / bare loop, the
-median of the runs. "Flat" means: an iteration of a turn of 200 costs about as much as one of a turn of 10.
-"""
+The bare loop is what a user would write without an engine: ``create(stream=True)``, collect the deltas, run
+the tool, append two rows, again. The server runs in a process of its own. Time is the client's processor time
+(user + system), so that waiting for the server does not hide the difference; wall time is printed beside it.
+The ratio is engine / bare loop, the median of the runs. "Flat" means: an iteration of a turn of 200 costs
+about as much as one of a turn of 10."""
 
 from __future__ import annotations
 
@@ -49,12 +50,21 @@ async def bare_loop(url: str, rounds: int) -> None:
     import openai
 
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-    offered: Any = [{"type": "function", "function": {"name": "look", "description": "Look.", "parameters": schema}}]
-    messages: list[Any] = [{"role": "system", "content": "You look at things."}, {"role": "user", "content": "go"}]
+    offered: Any = [
+        {"type": "function", "function": {"name": "look", "description": "Look.", "parameters": schema}}
+    ]
+    messages: list[Any] = [
+        {"role": "system", "content": "You look at things."},
+        {"role": "user", "content": "go"},
+    ]
     async with openai.AsyncOpenAI(base_url=url, api_key="k", max_retries=0) as client:
         while True:
             stream = await client.chat.completions.create(
-                model=str(rounds), messages=messages, tools=offered, stream=True, stream_options={"include_usage": True}
+                model=str(rounds),
+                messages=messages,
+                tools=offered,
+                stream=True,
+                stream_options={"include_usage": True},
             )
             content, calls = "", {}
             async for chunk in stream:
@@ -69,7 +79,11 @@ async def bare_loop(url: str, rounds: int) -> None:
             if not calls:
                 return
             rows = [
-                {"id": c["id"], "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
+                {
+                    "id": c["id"],
+                    "type": "function",
+                    "function": {"name": c["name"], "arguments": c["arguments"]},
+                }
                 for c in calls.values()
             ]
             messages.append({"role": "assistant", "content": content or None, "tool_calls": rows})
@@ -136,17 +150,20 @@ def main() -> None:
         print(json.dumps(rows, indent=2))
         return
     print("per iteration, milliseconds, median of", given.runs, "runs\n")
-    print(f"{'iterations':>10} {'bare cpu':>10} {'engine cpu':>11} {'cpu ratio':>10} {'bare wall':>10} {'engine wall':>12}")
+    print(
+        f"{'iterations':>10} {'bare cpu':>10} {'engine cpu':>11} {'cpu ratio':>10} {'bare wall':>10}"
+        f" {'engine wall':>12}"
+    )
     for row in rows:
         print(
-            f"{row['iterations']:>10} {row['bare_cpu_ms']:>10.2f} {row['engine_cpu_ms']:>11.2f} {row['cpu_ratio']:>10.2f} "
-            f"{row['bare_wall_ms']:>10.2f} {row['engine_wall_ms']:>12.2f}"
+            f"{row['iterations']:>10} {row['bare_cpu_ms']:>10.2f} {row['engine_cpu_ms']:>11.2f}"
+            f" {row['cpu_ratio']:>10.2f} {row['bare_wall_ms']:>10.2f} {row['engine_wall_ms']:>12.2f}"
         )
     if len(rows) > 1:
         growth = rows[-1]["engine_cpu_ms"] / rows[0]["engine_cpu_ms"]
         print(
-            f"\nan engine iteration in a turn of {rows[-1]['iterations']:.0f} costs {growth:.2f} × one in a turn of "
-            f"{rows[0]['iterations']:.0f}"
+            f"\nan engine iteration in a turn of {rows[-1]['iterations']:.0f} costs {growth:.2f} × one in a"
+            f" turn of {rows[0]['iterations']:.0f}"
         )
 
 

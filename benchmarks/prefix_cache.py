@@ -2,11 +2,11 @@
 
     python benchmarks/prefix_cache.py [--json]
 
-One turn of 60 iterations on a window so small that it is compacted twice. Each request is compared with those before it: what it
-begins with in common with any of them would come from the cache. Once as the engine does it (the system prompt keeps its bytes),
-once with a prompt that is rebuilt at each compaction (its date, say, has got a time), which is what loses the cache.
-Bytes stand for tokens; the cache of the simulation forgets nothing.
-"""
+One turn of 60 iterations on a window so small that it is compacted twice. Each request is compared with those
+before it: what it begins with in common with any of them would come from the cache. Once as the engine does
+it (the system prompt keeps its bytes), once with a prompt that is rebuilt at each compaction (its date, say,
+has got a time), which is what loses the cache. Bytes stand for tokens; the cache of the simulation forgets
+nothing."""
 
 from __future__ import annotations
 
@@ -55,9 +55,17 @@ def play(rebuild: bool) -> dict[str, Any]:
             rebuilt += bool(bodies) and len(body) < len(bodies[-1])
             stamp = f"(rebuilt {rebuilt} times) ".encode() if rebuild else b""
             bodies.append(body.replace(b"You look after", stamp + b"You look after", 1))
-    served = sum(max((common(body, before) for before in bodies[:number]), default=0) for number, body in enumerate(bodies))
+    served = sum(
+        max((common(body, before) for before in bodies[:number]), default=0)
+        for number, body in enumerate(bodies)
+    )
     total = sum(map(len, bodies))
-    return {"requests": len(bodies), "compactions": len(result.compressions), "bytes": total, "cached_share": served / total}
+    return {
+        "requests": len(bodies),
+        "compactions": len(result.compressions),
+        "bytes": total,
+        "cached_share": served / total,
+    }
 
 
 def messages_of(body: bytes) -> bytes:
@@ -83,8 +91,8 @@ def main() -> None:
         return
     for name, row in measured.items():
         print(
-            f"{name:<15} {row['requests']} requests, {row['compactions']} compactions, {row['bytes']:,} bytes: "
-            f"{row['cached_share']:.1%} from the cache"
+            f"{name:<15} {row['requests']} requests, {row['compactions']} compactions, {row['bytes']:,}"
+            f" bytes: {row['cached_share']:.1%} from the cache"
         )
 
 

@@ -1,11 +1,12 @@
-"""What searching costs: 100,000 and 1,000,000 messages, words that are rare and common, in Latin and in Chinese script.
+"""What searching costs: 100,000 and 1,000,000 messages, words that are rare and common, in Latin and in
+Chinese script.
 
     make bench                      # or: python benchmarks/search.py --messages 1000000 --runs 50
 
-Messages have 5 to 400 words (50 on average) out of 50,000 by Zipf's law; every fifth also 40 Chinese characters out of 3,000.
-They are put into the database directly, indexed as a search does it, and searched through the same function as ``fsm-agent
-sessions search``: newest hits from the index, read, ranked, cut into snippets. Each class of words is searched with different
-words; p50 and p95 over all of them, on a warm cache.
+Messages have 5 to 400 words (50 on average) out of 50,000 by Zipf's law; every fifth also 40 Chinese
+characters out of 3,000. They are put into the database directly, indexed as a search does it, and searched
+through the same function as ``fsm-agent sessions search``: newest hits from the index, read, ranked, cut into
+snippets. Each class of words is searched with different words; p50 and p95 over all of them, on a warm cache.
 """
 
 from __future__ import annotations
@@ -59,9 +60,12 @@ def fill(database: Database, count: int) -> None:
 
     def write(c: sqlite3.Connection) -> None:
         c.executemany(
-            "INSERT INTO sessions (id, created, touched) VALUES (?, ?, ?)", ((f"s-{n}", now, now) for n in range(sessions))
+            "INSERT INTO sessions (id, created, touched) VALUES (?, ?, ?)",
+            ((f"s-{n}", now, now) for n in range(sessions)),
         )
-        c.executemany("INSERT INTO messages (session, number, version, at, role, body) VALUES (?, ?, 0, ?, ?, ?)", rows)
+        c.executemany(
+            "INSERT INTO messages (session, number, version, at, role, body) VALUES (?, ?, 0, ?, ?, ?)", rows
+        )
 
     database.write(write)
 
@@ -89,9 +93,13 @@ def measure(database: Database, runs: int) -> None:
     for name, word in classes(rng).items():
         show(name, [timed(database, word(), Among()) for _ in range(runs)])
     show(
-        "common, by the user, 7 days", [timed(database, LATIN[n % 90 + 10], Among(roles=("user",), days=7)) for n in range(runs)]
+        "common, by the user, 7 days",
+        [timed(database, LATIN[n % 90 + 10], Among(roles=("user",), days=7)) for n in range(runs)],
     )
-    show("common, in one session", [timed(database, LATIN[n % 9], Among(session=f"s-{n * 7}")) for n in range(runs)])
+    show(
+        "common, in one session",
+        [timed(database, LATIN[n % 9], Among(session=f"s-{n * 7}")) for n in range(runs)],
+    )
 
 
 def timed(database: Database, text: str, among: Among) -> tuple[float, int]:
@@ -115,7 +123,10 @@ def beside(database: Database) -> None:
         database.write(lambda c: index_batch(c, *BESIDE))
         held.append((time.perf_counter() - began) * 1000)
     held.sort()
-    print(f"  a batch of {BESIDE[0]} beside running turns holds the writer {held[50]:.1f} ms (p95 {held[95]:.1f})")
+    print(
+        f"  a batch of {BESIDE[0]} beside running turns holds the writer {held[50]:.1f} ms (p95"
+        f" {held[95]:.1f})"
+    )
 
 
 def main() -> None:
@@ -137,7 +148,10 @@ def main() -> None:
             spent = time.perf_counter() - began
             database.write(lambda c: None)
             size = path.stat().st_size - before
-            print(f"  indexed at {left / spent:,.0f} messages a second ({spent:.0f} s), {size / count:.0f} bytes a message")
+            print(
+                f"  indexed at {left / spent:,.0f} messages a second ({spent:.0f} s), {size / count:.0f}"
+                " bytes a message"
+            )
             measure(database, options.runs)
             database.close()
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")

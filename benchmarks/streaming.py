@@ -2,11 +2,11 @@
 
     python benchmarks/streaming.py [--chunks 2000 100000] [--json]
 
-A server in a process of its own sends one reply of so many small pieces of text, each an event of its own, as fast as it is read.
-Figures are the client's processor time (user + system) in microseconds a chunk: through a port alone, whose sink does nothing;
-through a whole turn of an ``Agent`` with a ``stream_delta`` callback; and, to compare, through the official SDK's typed stream,
-collected by hand. A figure that grows with the number of chunks would mean that something walks the text again for each of them.
-"""
+A server in a process of its own sends one reply of so many small pieces of text, each an event of its own, as
+fast as it is read. Figures are the client's processor time (user + system) in microseconds a chunk: through a
+port alone, whose sink does nothing; through a whole turn of an ``Agent`` with a ``stream_delta`` callback;
+and, to compare, through the official SDK's typed stream, collected by hand. A figure that grows with the
+number of chunks would mean that something walks the text again for each of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ from fsm_agent.providers.openai_chat import OpenAIChat
 from fsm_agent.providers.openai_responses import OpenAIResponses
 
 PIECE = "word "
-WIRES = {"chat_completions": OpenAIChat, "codex_responses": OpenAIResponses, "anthropic_messages": AnthropicMessages}
+WIRES = {
+    "chat_completions": OpenAIChat,
+    "codex_responses": OpenAIResponses,
+    "anthropic_messages": AnthropicMessages,
+}
 
 
 class Silent:
@@ -50,13 +54,24 @@ def events(path: str, count: int) -> tuple[list[Any], Any, list[Any]]:
         def chunk(delta: Any, finish: str | None = None) -> Any:
             return {**base, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
 
-        return [chunk({"role": "assistant", "content": ""})], chunk({"content": PIECE}), [chunk({}, "stop"), "[DONE]"]
+        return (
+            [chunk({"role": "assistant", "content": ""})],
+            chunk({"content": PIECE}),
+            [chunk({}, "stop"), "[DONE]"],
+        )
     if path.endswith("/responses"):
         where = {"item_id": "i", "output_index": 0, "content_index": 0, "logprobs": [], "sequence_number": 1}
         item = {"type": "message", "id": "i", "role": "assistant", "status": "in_progress", "content": []}
         whole = {"type": "output_text", "text": PIECE * count, "annotations": []}
         done = {**item, "status": "completed", "content": [whole]}
-        response = {"id": "r", "object": "response", "created_at": 1, "model": "m", "tools": [], "tool_choice": "auto"}
+        response = {
+            "id": "r",
+            "object": "response",
+            "created_at": 1,
+            "model": "m",
+            "tools": [],
+            "tool_choice": "auto",
+        }
         return (
             [
                 {"type": "response.created", "response": {**response, "status": "in_progress", "output": []}},
@@ -65,7 +80,10 @@ def events(path: str, count: int) -> tuple[list[Any], Any, list[Any]]:
             {"type": "response.output_text.delta", "delta": PIECE, **where},
             [
                 {"type": "response.output_item.done", "output_index": 0, "item": done},
-                {"type": "response.completed", "response": {**response, "status": "completed", "output": [done]}},
+                {
+                    "type": "response.completed",
+                    "response": {**response, "status": "completed", "output": [done]},
+                },
             ],
         )
     usage = {"input_tokens": 1, "output_tokens": 1}
@@ -78,7 +96,11 @@ def events(path: str, count: int) -> tuple[list[Any], Any, list[Any]]:
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": PIECE}},
         [
             {"type": "content_block_stop", "index": 0},
-            {"type": "message_delta", "delta": {"stop_reason": "end_turn", "stop_sequence": None}, "usage": usage},
+            {
+                "type": "message_delta",
+                "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+                "usage": usage,
+            },
             {"type": "message_stop"},
         ],
     )
@@ -94,7 +116,9 @@ def sse(event: Any) -> bytes:
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """One reply a connection; how many pieces it has is the model's name."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    length = next(int(line.split(":")[1]) for line in head.splitlines() if line.lower().startswith("content-length:"))
+    length = next(
+        int(line.split(":")[1]) for line in head.splitlines() if line.lower().startswith("content-length:")
+    )
     count = int(json.loads(await reader.readexactly(length))["model"])
     before, chunk, after = events(head.split()[1], count)
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
@@ -145,9 +169,10 @@ async def through_turn(url: str, wire: str, count: int) -> None:
             callbacks={"stream_delta": heard.append},
         )
         result = await agent.arun("go")
-        assert len(result.final_response or "") == len((PIECE * count).strip()) or result.final_response == PIECE * count, (
-            result.error
-        )
+        assert (
+            len(result.final_response or "") == len((PIECE * count).strip())
+            or result.final_response == PIECE * count
+        ), result.error
         assert sum(len(text or "") for text in heard) == len(PIECE) * count
         await agent.aclose()
 
@@ -171,13 +196,18 @@ async def through_sdk(url: str, wire: str, count: int) -> None:
                     if said.type == "response.output_text.delta":
                         text.append(said.delta)
             else:
-                async for chunk in await client.chat.completions.create(model=str(count), messages=[], stream=True):
+                async for chunk in await client.chat.completions.create(
+                    model=str(count), messages=[], stream=True
+                ):
                     text.append(chunk.choices[0].delta.content or "")
     assert len("".join(text)) == len(PIECE) * count
 
 
-async def chunk_cost(way: Callable[[str, str, int], Awaitable[None]], url: str, wire: str, count: int) -> float:
-    """Microseconds of processor time a chunk, the best of a few runs; what a call costs without chunks is taken off."""
+async def chunk_cost(
+    way: Callable[[str, str, int], Awaitable[None]], url: str, wire: str, count: int
+) -> float:
+    """Microseconds of processor time a chunk, the best of a few runs; what a call costs without chunks is
+    taken off."""
 
     async def spent(chunks: int) -> float:
         began = time.process_time()
@@ -193,7 +223,11 @@ async def chunk_cost(way: Callable[[str, str, int], Awaitable[None]], url: str, 
 async def measure(url: str, counts: list[int]) -> list[dict[str, Any]]:
     ways = {"port": through_port, "turn": through_turn, "sdk": through_sdk}
     return [
-        {"wire": wire, "chunks": count, **{name: await chunk_cost(way, url, wire, count) for name, way in ways.items()}}
+        {
+            "wire": wire,
+            "chunks": count,
+            **{name: await chunk_cost(way, url, wire, count) for name, way in ways.items()},
+        }
         for wire in WIRES
         for count in counts
     ]
@@ -215,7 +249,10 @@ def main() -> None:
     print("microseconds of processor time a chunk\n")
     print(f"{'wire':20} {'chunks':>8} {'port alone':>11} {'whole turn':>11} {'SDK, typed':>11}")
     for row in rows:
-        print(f"{row['wire']:20} {row['chunks']:>8,} {row['port']:>11.1f} {row['turn']:>11.1f} {row['sdk']:>11.1f}")
+        print(
+            f"{row['wire']:20} {row['chunks']:>8,} {row['port']:>11.1f} {row['turn']:>11.1f}"
+            f" {row['sdk']:>11.1f}"
+        )
 
 
 if __name__ == "__main__":

@@ -2,15 +2,15 @@
 
     make bench                      # or: python benchmarks/tools.py --calls 1000 --runs 5
 
-A trivial call does nothing, so its whole time is the engine's. ``runner``: through the tool port alone, which checks arguments,
-starts the handler (a synchronous one in a thread that is kept for the next call), watches time limit and interrupt, and writes
-the result down. ``turn``: in a whole turn that gets all calls in one reply from a scripted model, with dispatch, guardrails,
-callbacks, journal and store. ``plain``: calling the function. ``eight``: eight calls that wait 100 ms each, at the same time.
-``agent``: making one with every toolset, the first of a process and those after it.
+A trivial call does nothing, so its whole time is the engine's. ``runner``: through the tool port alone, which
+checks arguments, starts the handler (a synchronous one in a thread that is kept for the next call), watches
+time limit and interrupt, and writes the result down. ``turn``: in a whole turn that gets all calls in one
+reply from a scripted model, with dispatch, guardrails, callbacks, journal and store. ``plain``: calling the
+function. ``eight``: eight calls that wait 100 ms each, at the same time. ``agent``: making one with every
+toolset, the first of a process and those after it.
 
-Medians of the runs: time by the clock, and what all threads of this process computed in it. The rest is waiting, in a turn mostly
-for the disk to say that a call is written down before it begins.
-"""
+Medians of the runs: time by the clock, and what all threads of this process computed in it. The rest is
+waiting, in a turn mostly for the disk to say that a call is written down before it begins."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ async def one_after_the_other(one: Tool, calls: int) -> None:
 
 async def at_the_same_time(calls: int) -> None:
     runner, interrupted = ToolRunner([slow], clock=SystemClock()), asyncio.Event()
-    await asyncio.gather(*(runner.run(RunTool(str(n), "slow", {"n": n}, 60.0), interrupted) for n in range(calls)))
+    await asyncio.gather(
+        *(runner.run(RunTool(str(n), "slow", {"n": n}, 60.0), interrupted) for n in range(calls))
+    )
 
 
 async def in_a_turn(one: Tool, calls: int) -> None:
@@ -92,22 +94,35 @@ def median(work: Callable[[], Coroutine[Any, Any, None]], runs: int) -> tuple[fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--calls", type=int, default=1_000)
     parser.add_argument("--runs", type=int, default=5)
     given = parser.parse_args()
     kinds = (("sync", in_a_thread), ("async", in_the_loop))
     rows: list[tuple[str, Callable[[], Coroutine[Any, Any, None]]]] = [("plain", lambda: plain(given.calls))]
-    rows += [(f"runner, {kind}", lambda one=one: one_after_the_other(one, given.calls)) for kind, one in kinds]  # type: ignore[misc]
+    rows += [
+        (f"runner, {kind}", lambda one=one: one_after_the_other(one, given.calls)) for kind, one in kinds
+    ]  # type: ignore[misc]
     rows += [(f"turn, {kind}", lambda one=one: in_a_turn(one, given.calls)) for kind, one in kinds]  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as home:
         (first, _), (later, _) = median(lambda: made(1, home), 1), median(lambda: made(1, home), 20)
     print(f"{given.calls:,} trivial calls one after the other, median of {given.runs} runs")
     for name, work in rows:
         wall, cpu = median(work, given.runs)
-        print(f"  {name:14} {wall / given.calls * 1e3:8.3f} ms a call, {cpu / given.calls * 1e3:.3f} ms of it computing")
-    print(f"eight calls of 100 ms at the same time: {median(lambda: at_the_same_time(8), given.runs)[0] * 1e3:.0f} ms")
-    print(f"an agent with every toolset: {first * 1e3:.0f} ms, and {later * 1e3:.1f} ms after the first of a process")
+        print(
+            f"  {name:14} {wall / given.calls * 1e3:8.3f} ms a call, {cpu / given.calls * 1e3:.3f} ms of it"
+            " computing"
+        )
+    print(
+        "eight calls of 100 ms at the same time:"
+        f" {median(lambda: at_the_same_time(8), given.runs)[0] * 1e3:.0f} ms"
+    )
+    print(
+        f"an agent with every toolset: {first * 1e3:.0f} ms, and {later * 1e3:.1f} ms after the first of a"
+        " process"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""What the proofs cost: ``prove`` runs at every start of a machine, the report when somebody asks, scripts when tests are made.
+"""What the proofs cost: ``prove`` runs at every start of a machine, the report when somebody asks, scripts
+when tests are made.
 
 make bench, or: python benchmarks/verify.py
 """
@@ -37,7 +38,9 @@ def main() -> None:
     for what, seconds in {
         "partition, structure, counters, end (at every start)": best_of(5, lambda: examine(TURN)),
         "bounds as formulas": best_of(3, lambda: bounds(proof.without_caps, proof.with_caps)),
-        "a run with 2,776 requests": best_of(3, lambda: long_run(TURN, LIMITS, ("CallLLM",), caps=False, enough=2776)),
+        "a run with 2,776 requests": best_of(
+            3, lambda: long_run(TURN, LIMITS, ("CallLLM",), caps=False, enough=2776)
+        ),
         "the whole report": best_of(3, lambda: verify_table(TURN, LIMITS)),
         "fsm-agent verify": best_of(3, lambda: subprocess.run(command, check=True, capture_output=True)),
         "scripts for every row": best_of(3, lambda: row_scripts(TURN)),

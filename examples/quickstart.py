@@ -20,6 +20,8 @@ def lookup(city: str, days: int = 1) -> str:
 
 agent = Agent(tools=[lookup])
 # a model needs no such exact words; the offline demo, which follows rules, does
-result = agent.run_conversation('What is the weather? Ask lookup(city="Bern", days=2), and list the files here.')
+result = agent.run_conversation(
+    'What is the weather? Ask lookup(city="Bern", days=2), and list the files here.'
+)
 print(result.final_response)
 print(f"-- {result.turn_exit_reason}, {result.api_calls} iterations, model {result.provider}:{result.model}")

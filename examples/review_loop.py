@@ -1,6 +1,7 @@
 """A table of its own: a writer drafts, a reviewer criticises, the writer revises until it is accepted.
 
-``python -m examples.review_loop [--writer MODEL] [--reviewer MODEL] [TASK]``; by default it plays a script."""
+``python -m examples.review_loop [--writer MODEL] [--reviewer MODEL] [TASK]``; by default it plays a
+script."""
 
 from __future__ import annotations
 
@@ -89,7 +90,9 @@ def revise(turn: Review) -> Generator[Ask, str, str]:
     return "cancelled" if turn.cancelled else event
 
 
-def workflow(writer: Any = None, reviewer: Any = None, home: Path | None = None, sleep: Any = asyncio.sleep) -> Workflow[Review]:
+def workflow(
+    writer: Any = None, reviewer: Any = None, home: Path | None = None, sleep: Any = asyncio.sleep
+) -> Workflow[Review]:
     """Reviews by two models; by default scripted ones, of which the first does better once it is told to."""
     better = "A machine that is in one of finitely many states and changes it by fixed rules."
     writes = repeat(lambda body: text(better if "A reviewer says" in str(body["messages"]) else "A machine."))

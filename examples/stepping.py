@@ -1,4 +1,5 @@
-"""Go through a turn move by move and see why each move was made: every guard that was looked at, with its value."""
+"""Go through a turn move by move and see why each move was made: every guard that was looked at, with its
+value."""
 
 import asyncio
 

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fsm_agent.composition.agent_factory import Given, composed
+from fsm_agent.composition.agent_factory import AgentOptions, composed
 from fsm_agent.composition.child_factory import Inherited
-from fsm_agent.composition.effect_handler import Performer
+from fsm_agent.composition.effect_handler import EffectHandler
 from fsm_agent.composition.turn_wiring import (
     COUNTERS,
     DIGEST,
@@ -29,7 +29,7 @@ from fsm_agent.conversation.messages import Message, messages_from
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError, SessionBusy, StoreError
 from fsm_agent.fsm.journal import Step
-from fsm_agent.fsm.pause_point import Gate
+from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.runner import Runner, drive
 from fsm_agent.memory.files import Notes
 from fsm_agent.memory.provider import MemoryProvider
@@ -39,9 +39,9 @@ from fsm_agent.providers.config_file import config_of
 from fsm_agent.providers.credentials import ApiKey
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.ports import Clock, ModelPort
-from fsm_agent.sessions.remote_commands import controls_of
+from fsm_agent.sessions.remote_commands import command_poller_of
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.session_lease import Tenancy
+from fsm_agent.sessions.session_lease import SessionLease
 from fsm_agent.sessions.store import Begun, ConversationLog, ConversationRecording, NewTurn, Store, store_for
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.names import find_turn, name_after, rename
@@ -115,9 +115,13 @@ class Agent:
         self.session_id = session_id or _session_id()
         self._store = store or store_for(self.home, self.settings.store.durability)
         self._system_prompt = system_prompt
-        self._inherits, self._source, self._held = inherits, source, None if inherits is None else inherits.session
+        self._inherits, self._source, self._held = (
+            inherits,
+            source,
+            None if inherits is None else inherits.session,
+        )
         self._notes = Notes.at(self.home, self.settings.memory)
-        given = Given(
+        given = AgentOptions(
             model=model,
             base_url=base_url,
             api_mode=api_mode,
@@ -187,9 +191,11 @@ class Agent:
         name_after(self._store, session, content)
         supplied = None if conversation_history is None else tuple(messages_from(conversation_history))
         state = self._state(session, content, task_id or str(uuid.uuid4()), supplied)
-        performer, log = Performer(self._world, session), self._log(state, session)
+        performer, log = EffectHandler(self._world, session), self._log(state, session)
         parent = None if self._inherits is None else self._inherits.order.parent_turn
-        new = NewTurn(asked_words(content), KIND.table.name, DIGEST, self.settings.model_dump(mode="json"), parent)
+        new = NewTurn(
+            asked_words(content), KIND.table.name, DIGEST, self.settings.model_dump(mode="json"), parent
+        )
 
         def moved(successor: Session) -> None:
             state.move_to(successor.id, successor.parent)
@@ -218,8 +224,8 @@ class Agent:
 
     def fork(self, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> Turn:
         """A new turn, in a session of its own, that begins where ``turn_id`` was after ``at`` moves, with the
-        changes of ``edit`` (``fsm_agent.sessions.store.rewind.edits.edited`` says which). The old turn stays as it
-        is. Raises ``ConfigError``."""
+        changes of ``edit`` (``fsm_agent.sessions.store.rewind.edits.edited`` says which). The old turn stays
+        as it is. Raises ``ConfigError``."""
         self.journal.info(turn_id).moved_by(KIND.table.name)
         position = edited(position_of(self._store, turn_id, at), edit or {}, COUNTERS)
         session = self._store.session(_session_id())
@@ -236,14 +242,16 @@ class Agent:
         state = continued(position, self.settings)
         remembers = self._world.recall.there and not imported  # a memory is not told what a stranger wrote
         state.setup.belong(attended=self._world.callbacks.has("approval"), has_memory=remembers)
-        performer = Performer(self._world, session, imported=imported)
+        performer = EffectHandler(self._world, session, imported=imported)
         log = self._log(state, session, position.recording)
 
         async def reenter() -> Begun:
             begun = await enter()
             joined(state, session, position.in_flight)
             log.opened()  # before: what the agent puts in place of what is stored is a change like others
-            performer.prompted(*((state.setup.system_prompt, ()) if state.seq else self._prompt(session, None)))
+            performer.prompted(
+                *((state.setup.system_prompt, ()) if state.seq else self._prompt(session, None))
+            )
             reopened(state, await performer.reopen(state.setup.runtime), position)
             performer.spent_before(state.iterations, children_of(self._store, state.turn_id))
             return begun
@@ -251,7 +259,9 @@ class Agent:
         steps = self.journal.steps(position.turn.id, 1, state.seq) if state.seq else []
         return self._turn(state, session, performer, log, reenter, steps)
 
-    def _log(self, state: TurnState, session: Session, recording: ConversationRecording | None = None) -> ConversationLog:
+    def _log(
+        self, state: TurnState, session: Session, recording: ConversationRecording | None = None
+    ) -> ConversationLog:
         return ConversationLog(self._store.database, session, state, recording, tell=self._status)
 
     def _status(self, text: str) -> None:
@@ -261,15 +271,17 @@ class Agent:
         self,
         state: TurnState,
         session: Session,
-        performer: Performer,
+        performer: EffectHandler,
         log: ConversationLog,
         enter: Callable[[], Awaitable[Begun]],
         steps: Sequence[Step] = (),
     ) -> Turn:
-        gate = Gate(state, KIND, self.signals, controls_of(self._store.database))
+        gate = PausePoint(state, KIND, self.signals, command_poller_of(self._store.database))
         runner = Runner(state, MACHINE, STATES, performer.through(gate), log, self._moved(state))
-        ending = ending_of(self._store, state.turn_id, lambda done: self._ended(state, done, session), self.settings.store)
-        tenancy = Tenancy(self._store, state.turn_id, log, enter, ending, self._status)
+        ending = ending_of(
+            self._store, state.turn_id, lambda done: self._ended(state, done, session), self.settings.store
+        )
+        tenancy = SessionLease(self._store, state.turn_id, log, enter, ending, self._status)
         return Turn(state, runner, session, tenancy, gate, steps)
 
     async def acompact(self, focus: str = "") -> dict[str, Any] | None:
@@ -290,8 +302,10 @@ class Agent:
 
     async def _compacted(self, held: Session, focus: str) -> TurnState:
         if left := self._store.unfinished(held.id):
-            raise SessionBusy(f"turn {left[-1][0]} was left unfinished; resume it, or say something new, before compacting")
-        state, performer = self._state(held, ""), Performer(self._world, held)
+            raise SessionBusy(
+                f"turn {left[-1][0]} was left unfinished; resume it, or say something new, before compacting"
+            )
+        state, performer = self._state(held, ""), EffectHandler(self._world, held)
         try:
             opened = await performer(OpenTurn())
             held.guard.forced()
@@ -354,7 +368,9 @@ class Agent:
         session.source = session.source or self._source
         return session
 
-    def _state(self, session: Session, content: Any, task_id: str = "", supplied: tuple[Message, ...] | None = None) -> TurnState:
+    def _state(
+        self, session: Session, content: Any, task_id: str = "", supplied: tuple[Message, ...] | None = None
+    ) -> TurnState:
         return TurnState.of(
             turn_id=_turn_id(session),
             session_id=session.id,
@@ -378,7 +394,9 @@ class Agent:
         try:
             return result.model_copy(update={"children": children_of(self._store, state.turn_id)})
         except StoreError as error:  # the answer is worth more than the list
-            return result.model_copy(update={"cleanup_errors": [*result.cleanup_errors, f"the children are not listed: {error}"]})
+            return result.model_copy(
+                update={"cleanup_errors": [*result.cleanup_errors, f"the children are not listed: {error}"]}
+            )
 
     def interrupt(self, message: str | None = None) -> None:
         """Stop the running turn, or the next one before its first request. From any thread; idempotent."""
@@ -394,7 +412,9 @@ class Agent:
         """The tasks that the model gave to the background: which are at work, and waiting until they have
         ended. Raises ``ConfigError`` for a child, which has none."""
         if self._world.background is None:
-            raise ConfigError("a child has no tasks in the background", self.session_id, "the agent that a person talks to")
+            raise ConfigError(
+                "a child has no tasks in the background", self.session_id, "the agent that a person talks to"
+            )
         return self._world.background
 
     async def aclose(self) -> None:
@@ -406,7 +426,9 @@ class Agent:
         await self._world.tools.aclose()
         self._world.agent_tools.close()
         for backend in (*self._world.backends.chain, *self._world.auxiliary):
-            if self._inherits is None or backend.choice.profile.name != "scripted":  # a port that was handed in is the parent's
+            if (
+                self._inherits is None or backend.choice.profile.name != "scripted"
+            ):  # a port that was handed in is the parent's
                 await backend.port.aclose()
 
     def close(self) -> None:
@@ -432,7 +454,9 @@ class Agent:
         def tell(step: Step) -> None:
             if self._world.callbacks.hears("transition"):
                 counters = state.counters()
-                self._world.callbacks.emit("transition", state.turn_id, step.source, step.event, step.dest, counters)
+                self._world.callbacks.emit(
+                    "transition", state.turn_id, step.source, step.event, step.dest, counters
+                )
 
         return tell
 
@@ -450,8 +474,16 @@ def _checked_message(content: Any) -> Any:
         if not content.strip():
             raise ConfigError("the message is empty", content, "some text")
         if len(content) > MAX_MESSAGE:
-            raise ConfigError("the message is too long", f"{len(content):,} characters", f"up to {MAX_MESSAGE:,}")
+            raise ConfigError(
+                "the message is too long", f"{len(content):,} characters", f"up to {MAX_MESSAGE:,}"
+            )
         return content
-    if isinstance(content, Sequence) and content and all(isinstance(part, Mapping) and "type" in part for part in content):
+    if (
+        isinstance(content, Sequence)
+        and content
+        and all(isinstance(part, Mapping) and "type" in part for part in content)
+    ):
         return [dict(part) for part in content]
-    raise ConfigError("the message has the wrong type", type(content).__name__, "text, or a list of content parts")
+    raise ConfigError(
+        "the message has the wrong type", type(content).__name__, "text, or a list of content parts"
+    )

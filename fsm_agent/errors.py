@@ -1,7 +1,7 @@
 """Everything this package raises, in one tree.
 
-Failures of providers and tools are values (``requests.Failure``, ``requests.ToolOutcome``), because the transition
-table has rows for them. Exceptions are for bugs and wrong use, split by *when* they can happen::
+Failures of providers and tools are values (``requests.Failure``, ``requests.ToolOutcome``), because the
+transition table has rows for them. Exceptions are for bugs and wrong use, split by *when* they can happen::
 
     FsmAgentError
     ├── TableError            at import: the transition table is wrong (overlap, hole, endless loop, unknown name)
@@ -57,11 +57,13 @@ class JournalError(TurnError):
 
 
 class StaleCopyError(JournalError):
-    """Somebody else wrote to the session while a turn held it; what this turn did in the meantime is not stored."""
+    """Somebody else wrote to the session while a turn held it; what this turn did in the meantime is not
+    stored."""
 
 
 class StoreError(FsmAgentError):
-    """The store of sessions cannot be read or written; one line with the path, what is wrong, and what to do."""
+    """The store of sessions cannot be read or written; one line with the path, what is wrong, and what to
+    do."""
 
 
 class SessionBusy(FsmAgentError):

@@ -26,15 +26,15 @@ from fsm_agent.fsm.base_turn import BaseTurn, OutcomeName, with_counters
 from fsm_agent.fsm.codec import fields_of, restored
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.machine import Machine
-from fsm_agent.fsm.pause_point import Gate
+from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.runner import Perform, Runner, State
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.turn_kind import TurnKind
-from fsm_agent.runtime.turn_inbox import SignalBox
+from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.sessions.durable_turn import DurableTurn
-from fsm_agent.sessions.remote_commands import controls_of
+from fsm_agent.sessions.remote_commands import command_poller_of
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.session_lease import Ending, Tenancy
+from fsm_agent.sessions.session_lease import SessionLease, TurnEnding
 from fsm_agent.sessions.store import Begun, Closing, NewTurn, Recording, Store, TurnLog, store_for
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.names import find_turn
@@ -94,7 +94,15 @@ class Workflow(Generic[T]):
     def in_home(self, home: str | os.PathLike[str]) -> Workflow[T]:
         """The same workflow with its turns in another folder."""
         kind = self.kind
-        return Workflow(kind.table, kind.states, self.turn_type, self._perform, begin=self.begin, home=home, over=kind.over)
+        return Workflow(
+            kind.table,
+            kind.states,
+            self.turn_type,
+            self._perform,
+            begin=self.begin,
+            home=home,
+            over=kind.over,
+        )
 
     @cached_property
     def store(self) -> Store:
@@ -118,7 +126,9 @@ class Workflow(Generic[T]):
         log = TurnLog(self.store.database, held, turn)
         table = self.kind.table
         new = NewTurn(asked_words(_asked(turn)), table.name, table.digest)
-        return self._turn(turn, held, log, lambda: self.store.begin(held, turn, log.opened, new, log.followed))
+        return self._turn(
+            turn, held, log, lambda: self.store.begin(held, turn, log.opened, new, log.followed)
+        )
 
     def resume(self, session_or_turn_id: str) -> DurableTurn[WorkflowResult[T]]:
         """An unfinished turn, where it was when its process ended: by its id or its beginning, or by its
@@ -138,15 +148,22 @@ class Workflow(Generic[T]):
 
         return self._turn(turn, session, log, enter, self.journal.steps(info.id, 1, info.seq))
 
-    def fork(self, turn_id: str, at: int, edit: Mapping[str, Mapping[str, Any]] | None = None) -> DurableTurn[WorkflowResult[T]]:
+    def fork(
+        self, turn_id: str, at: int, edit: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> DurableTurn[WorkflowResult[T]]:
         """A new turn, in a session of its own, that begins where ``turn_id`` was after ``at`` moves.
         ``edit``: ``counters`` and ``fields`` by name, as JSON values. The old turn stays as it is. Raises
         ``ConfigError``."""
         info = self.journal.info(turn_id).moved_by(self.kind.table.name)
         snapshot = self.journal.snapshot(turn_id, at)
         _edit(snapshot, edit or {})
-        session, position = self.store.session(f"s-{uuid.uuid4().hex[:12]}"), Position(info, snapshot, {}, None, [], [])
-        write = forked(self.store, position, session, f"{turn_id.partition('~')[0]}~{uuid.uuid4().hex[:6]}", info.digest)
+        session, position = (
+            self.store.session(f"s-{uuid.uuid4().hex[:12]}"),
+            Position(info, snapshot, {}, None, [], []),
+        )
+        write = forked(
+            self.store, position, session, f"{turn_id.partition('~')[0]}~{uuid.uuid4().hex[:6]}", info.digest
+        )
         turn = self._restored(snapshot, dataclasses.replace(info, seq=at))
         log = TurnLog(self.store.database, session, turn)
 
@@ -158,11 +175,23 @@ class Workflow(Generic[T]):
         return self._turn(turn, session, log, enter, self.journal.steps(turn_id, 1, at) if at else [])
 
     def _turn(
-        self, turn: T, session: Session, log: TurnLog, enter: Callable[[], Awaitable[Begun]], steps: Sequence[Step] = ()
+        self,
+        turn: T,
+        session: Session,
+        log: TurnLog,
+        enter: Callable[[], Awaitable[Begun]],
+        steps: Sequence[Step] = (),
     ) -> DurableTurn[WorkflowResult[T]]:
-        gate = Gate(turn, self.kind, _Inbox(turn), controls_of(self.store.database))
+        gate = PausePoint(turn, self.kind, _Inbox(turn), command_poller_of(self.store.database))
         runner = Runner(turn, self._machine, self.kind.states, gate.through(self._perform), log)
-        return DurableTurn(turn, runner, session, Tenancy(self.store, turn.turn_id, log, enter, _ending(turn)), gate, steps)
+        return DurableTurn(
+            turn,
+            runner,
+            session,
+            SessionLease(self.store, turn.turn_id, log, enter, _ending(turn)),
+            gate,
+            steps,
+        )
 
     def _restored(self, snapshot: Mapping[str, Any], info: TurnInfo) -> T:
         """The turn that a snapshot is of. Raises ``ConfigError`` when it cannot be made again."""
@@ -170,7 +199,9 @@ class Workflow(Generic[T]):
         last = self.journal.steps(info.id, info.seq, info.seq) if info.seq else []
         known = {row.id: row for row in table.rows}
         if last and last[0].row not in known:
-            raise ConfigError(f"turn {info.id} was moved by another version of the table", last[0].row, "a row of this one")
+            raise ConfigError(
+                f"turn {info.id} was moved by another version of the table", last[0].row, "a row of this one"
+            )
         try:
             turn: T = restored(self.turn_type, snapshot, last_transition=known[last[0].row] if last else None)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
@@ -184,10 +215,14 @@ class Workflow(Generic[T]):
         if type(turn) is not self.turn_type:
             raise ConfigError("the turn is of another class", type(turn).__name__, self.turn_type.__name__)
         if turn.seq:
-            raise ConfigError("the turn has moved already", turn.turn_id, "a new one; resume(id) goes on with one that is stored")
+            raise ConfigError(
+                "the turn has moved already",
+                turn.turn_id,
+                "a new one; resume(id) goes on with one that is stored",
+            )
 
 
-class _Inbox(SignalBox):
+class _Inbox(TurnInbox):
     """Says to the turn what people say."""
 
     def __init__(self, turn: BaseTurn) -> None:
@@ -204,11 +239,13 @@ class _Inbox(SignalBox):
     def _told(self, method: str, what: str, argument: str) -> Callable[[Any], Any]:
         hear = getattr(self._turn, method, None)
         if not callable(hear):
-            raise ConfigError(f"a {type(self._turn).__name__} cannot be {what}", None, f"a method {method}({argument})")
+            raise ConfigError(
+                f"a {type(self._turn).__name__} cannot be {what}", None, f"a method {method}({argument})"
+            )
         return hear  # type: ignore[no-any-return]
 
 
-def _ending(turn: T) -> Ending[WorkflowResult[T]]:
+def _ending(turn: T) -> TurnEnding[WorkflowResult[T]]:
     def result(steps: list[Step]) -> WorkflowResult[T]:
         return WorkflowResult(turn.turn_id, turn.exit or "", turn.outcome, turn, tuple(steps))
 
@@ -219,14 +256,16 @@ def _ending(turn: T) -> Ending[WorkflowResult[T]]:
     def noted(ended: WorkflowResult[T], stored: bool, problem: str) -> WorkflowResult[T]:
         return dataclasses.replace(ended, stored=stored, problem=problem)
 
-    return Ending(result, closing, noted)
+    return TurnEnding(result, closing, noted)
 
 
 def _checked_states(table: Table, states: Mapping[str, State]) -> dict[str, State]:
     states = {table.final: _nothing_more, **states}
     if missing := [name for name in table.states if name not in states]:
         raise ConfigError(
-            f"table {table.name} has a state without a function", missing[0], "one for each of " + ", ".join(table.states)
+            f"table {table.name} has a state without a function",
+            missing[0],
+            "one for each of " + ", ".join(table.states),
         )
     return {name: states[name] for name in table.states}
 
@@ -250,7 +289,9 @@ def _checked_type(turn: type[T], others: Collection[str]) -> type[T]:
         ) from None
     if taken := [name for name in stored if name in others]:
         raise ConfigError(
-            f"{turn.__name__} has a field of a name that is taken", taken[0], "none of " + ", ".join(sorted(others))
+            f"{turn.__name__} has a field of a name that is taken",
+            taken[0],
+            "none of " + ", ".join(sorted(others)),
         )
     return turn
 
@@ -274,7 +315,9 @@ def _edit(snapshot: dict[str, Any], edit: Mapping[str, Mapping[str, Any]]) -> No
     fixed = {"turn_id", "state", "seq", "counts", "history", "rows"}
     for name, values in edit.items():
         if name not in ("counters", "fields") or not isinstance(values, Mapping):
-            raise ConfigError("a turn of this table cannot be edited so", name, "counters, fields: names and values")
+            raise ConfigError(
+                "a turn of this table cannot be edited so", name, "counters, fields: names and values"
+            )
         if name == "counters":
             snapshot["counts"] = with_counters(snapshot["counts"], values)
             continue

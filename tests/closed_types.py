@@ -11,8 +11,8 @@ from typing_extensions import TypedDict, get_type_hints, is_typeddict
 
 
 def adapter(kind: Any) -> TypeAdapter[Any]:
-    """Validates what ``kind`` allows and nothing else. By themselves the types ignore unknown keys, and check the items of an
-    ``Iterable`` only when somebody reads them."""
+    """Validates what ``kind`` allows and nothing else. By themselves the types ignore unknown keys, and check
+    the items of an ``Iterable`` only when somebody reads them."""
     return TypeAdapter(_closed(kind, {}))
 
 
@@ -32,7 +32,8 @@ def _closed(kind: Any, known: dict[Any, Any]) -> Any:
 
 
 def _is_model(kind: Any) -> bool:
-    """Replies of the SDK may be sent back as they are; what we send is plain data, and these would let any key pass."""
+    """Replies of the SDK may be sent back as they are; what we send is plain data, and these would let any
+    key pass."""
     kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     if get_origin(kind) in (Union, types.UnionType):
         return all(map(_is_model, get_args(kind)))
@@ -42,7 +43,8 @@ def _is_model(kind: Any) -> bool:
 def _closed_dict(kind: Any, known: dict[Any, Any]) -> Any:
     hints = get_type_hints(kind, include_extras=True)
     fields = {
-        name: (Required if name in kind.__required_keys__ else NotRequired)[_closed(hint, known)] for name, hint in hints.items()
+        name: (Required if name in kind.__required_keys__ else NotRequired)[_closed(hint, known)]
+        for name, hint in hints.items()
     }
     made = TypedDict(kind.__name__, fields)  # type: ignore[misc]
     config: ConfigDict = {"extra": "forbid", **getattr(kind, "__pydantic_config__", {})}  # type: ignore[typeddict-item]

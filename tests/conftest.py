@@ -8,12 +8,15 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # Hypothesis judges a test by the clock on the wall, which says more about what else the machine does.
-settings.register_profile("any machine", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "any machine", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any machine")
 
 
 def pytest_collection_finish() -> None:
-    """What was imported stays to the end. Walking it again and again took the garbage collector a fifth of all tests' time."""
+    """What was imported stays to the end. Walking it again and again took the garbage collector a fifth of
+    all tests' time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*gc.get_threshold()[:2], 100)
@@ -23,7 +26,13 @@ def pytest_collection_finish() -> None:
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test has a home of its own and none of the user's keys."""
     monkeypatch.setenv("FSM_AGENT_HOME", str(tmp_path / "home"))
-    for name in ("OPENAI_API_KEY", "OPENROUTER_API_KEY", "ANTHROPIC_API_KEY", "FSM_AGENT_MODEL", "OPENAI_BASE_URL"):
+    for name in (
+        "OPENAI_API_KEY",
+        "OPENROUTER_API_KEY",
+        "ANTHROPIC_API_KEY",
+        "FSM_AGENT_MODEL",
+        "OPENAI_BASE_URL",
+    ):
         monkeypatch.delenv(name, raising=False)
 
 

@@ -1,4 +1,5 @@
-"""An editor that speaks the Debug Adapter Protocol over a pipe in memory. Every message, both ways, is checked by the schema."""
+"""An editor that speaks the Debug Adapter Protocol over a pipe in memory. Every message, both ways, is
+checked by the schema."""
 
 from __future__ import annotations
 
@@ -43,7 +44,10 @@ class Editor:
         try:
             while (message := read_message(reading)) is not None:
                 self._came.put(message)
-        except (OSError, ValueError) as error:  # cut off in the middle: whoever waits is told by what is missing
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # cut off in the middle: whoever waits is told by what is missing
             self._broken = error
         self._came.put(None)
 
@@ -108,7 +112,9 @@ class Editor:
         """Initialize, configure, start; breakpoints are those of ``lines``, ``functions`` and ``filters``."""
         lines, functions = options.pop("lines", None), options.pop("functions", None)
         filters = options.pop("filters", ["failed", "crashed", "approval", "unknown"])
-        found = self.ask("initialize", adapterID="fsm-agent", linesStartAt1=True, columnsStartAt1=True, pathFormat="path")
+        found = self.ask(
+            "initialize", adapterID="fsm-agent", linesStartAt1=True, columnsStartAt1=True, pathFormat="path"
+        )
         self.event("initialized")
         started = self.send(how, options)
         made: list[dict[str, Any]] = []

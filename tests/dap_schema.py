@@ -1,4 +1,5 @@
-"""The official schema of the Debug Adapter Protocol, which the package ``debugpy`` brings along; and a check that is stricter."""
+"""The official schema of the Debug Adapter Protocol, which the package ``debugpy`` brings along; and a check
+that is stricter."""
 
 from __future__ import annotations
 

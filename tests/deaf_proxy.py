@@ -15,7 +15,8 @@ BEHIND = "https://model.test/v1"
 
 @contextmanager
 def deaf_proxy(asked: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The environment names it. ``asked`` is called, in a thread, whenever a client has asked for a tunnel."""
+    """The environment names it. ``asked`` is called, in a thread, whenever a client has asked for a
+    tunnel."""
     with socket.create_server(("127.0.0.1", 0)) as listener, monkeypatch.context() as environment:
         environment.setenv("HTTPS_PROXY", f"http://127.0.0.1:{listener.getsockname()[1]}")
         for name in ("https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"):

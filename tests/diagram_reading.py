@@ -1,5 +1,5 @@
-"""What a reader of a diagram finds in it: rows by their labels. Shared by tests that read Mermaid themselves and by those that
-let Mermaid read it."""
+"""What a reader of a diagram finds in it: rows by their labels. Shared by tests that read Mermaid themselves
+and by those that let Mermaid read it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ class Seen:
 
 
 def read_strictly(text: str) -> Seen:
-    """Mermaid text as its parser would read it, with everything that it silently drops dropped: from ``<`` on, from ``;`` on,
-    comments, entities. What is no statement of the few that are written here is an error."""
+    """Mermaid text as its parser would read it, with everything that it silently drops dropped: from ``<``
+    on, from ``;`` on, comments, entities. What is no statement of the few that are written here is an
+    error."""
     lines: dict[str, list[str]] = {}
     arrows: dict[tuple[str, str], str] = {}
     _, _, body = text.split("---\n")
@@ -43,7 +44,8 @@ def read_strictly(text: str) -> Seen:
 
 
 def missing_rows(table: Table, seen: Seen) -> list[str]:
-    """Rows whose label is not where a reader looks for it: on the arrow to where they lead, or in the box that they end in."""
+    """Rows whose label is not where a reader looks for it: on the arrow to where they lead, or in the box
+    that they end in."""
     return [row.id for row in table.rows if not _is_shown(table, seen, row)]
 
 
@@ -58,6 +60,7 @@ def _is_shown(table: Table, seen: Seen, row: Row) -> bool:
         return any("(" not in line or row.source in line for line in ends)
     joined = re.sub(r",\n", ", ", "\n".join(seen.lines[row.source])).splitlines()
     return any(
-        line == f"{event} {ending}" or (line.endswith(f" {ending}") and event in line.removesuffix(f" {ending}").split(", "))
+        line == f"{event} {ending}"
+        or (line.endswith(f" {ending}") and event in line.removesuffix(f" {ending}").split(", "))
         for line in joined
     )

@@ -31,13 +31,23 @@ SMALL = Table(
             "Start": [on("go", go("Think"), why="a first | word")],
             "Think": [
                 on("blank", ASK, end("gave_up", "Done"), why="nothing said"),
-                on("act", Rung("do; <it>", "Act", left("acts"), ("acts",)), end("too_long", "Done"), why="a tool"),
+                on(
+                    "act",
+                    Rung("do; <it>", "Act", left("acts"), ("acts",)),
+                    end("too_long", "Done"),
+                    why="a tool",
+                ),
                 on("said", end("answered", "Done"), why="an answer"),
                 on("review", go("Check"), why="not sure"),
             ],
             "Act": [
                 on("ok", go("Think"), why="a result"),
-                on("bad", Rung("fix", "Act", left("fixes"), ("fixes",)), Rung("give back", "Think"), why="it failed"),
+                on(
+                    "bad",
+                    Rung("fix", "Act", left("fixes"), ("fixes",)),
+                    Rung("give back", "Think"),
+                    why="it failed",
+                ),
             ],
             "Check": [
                 on("fine", end("checked", "Done"), why="good"),
@@ -56,7 +66,12 @@ LIMITS = {**DEFAULTS, "opened": 1}
 
 def steps(table: Table, events: Sequence[str], seconds: float = 0.5) -> list[Step]:
     """The moves that these events make from the start of a table, with the limits of the turn's defaults."""
-    turn, made = Counting(table, dict.fromkeys((a.limit for row in table.rows for a in row.guard.atoms()), 2) | LIMITS), []
+    turn, made = (
+        Counting(
+            table, dict.fromkeys((a.limit for row in table.rows for a in row.guard.atoms()), 2) | LIMITS
+        ),
+        [],
+    )
     for number, event in enumerate(events, 1):
         row = next(row for row in table.by_event[turn.state, event] if row.guard.holds(turn))
         for counter in row.resets:
@@ -91,7 +106,8 @@ def plain(table: Table) -> Diagram:
 
 
 def changed_pair() -> tuple[Table, Table]:
-    """The turn's table, and one with a rung more in a ladder, another order, a line less, and a reset more."""
+    """The turn's table, and one with a rung more in a ladder, another order, a line less, and a reset
+    more."""
     lines = []
     for line in TURN.lines:
         if (line.source, line.event) == ("ClassifyError", "limited"):
@@ -106,7 +122,9 @@ def changed_pair() -> tuple[Table, Table]:
 def united_of(old: Table | None = None, new: Table | None = None) -> Diagram:
     """Both versions in one diagram."""
     before, after = (old or changed_pair()[0]), (new or changed_pair()[1])
-    return united(plain(before), plain(after), compare(before, after), proved(before, after), ("before", "after"))
+    return united(
+        plain(before), plain(after), compare(before, after), proved(before, after), ("before", "after")
+    )
 
 
 def proved(old: Table, new: Table) -> ProofChange:
@@ -121,6 +139,9 @@ _PROVED: dict[tuple[str, str], ProofChange] = {}
 
 
 OTHER = replace(
-    SMALL, lines=tuple(replace(line, ladder=line.ladder[1:]) if line.event == "bad" else line for line in SMALL.lines)
+    SMALL,
+    lines=tuple(
+        replace(line, ladder=line.ladder[1:]) if line.event == "bad" else line for line in SMALL.lines
+    ),
 )
 """``SMALL`` without a rung."""

@@ -146,7 +146,9 @@ def table(script: Any, **options: Any) -> Iterator[tuple[Agent, ScriptedServer, 
             agent.close()
 
 
-def play(script: Any, message: str = "go", *, history: Sequence[Mapping[str, Any]] | None = None, **options: Any) -> Played:
+def play(
+    script: Any, message: str = "go", *, history: Sequence[Mapping[str, Any]] | None = None, **options: Any
+) -> Played:
     """One turn through a real SDK and a real server, to its end."""
     before = options.pop("before", None)
     with table(script, **options) as (agent, server, clock, heard):
@@ -170,7 +172,11 @@ def check(played: Played, turn: Turn) -> None:
     for body in server.bodies:
         assert not violations(chat_rows(body))
     assert result.messages[-1]["role"] == "assistant"
-    unpaired = [v for v in violations([r for r in result.messages if r.get("wire", True)]) if v[:6] in ("INV-02", "INV-03")]
+    unpaired = [
+        v
+        for v in violations([r for r in result.messages if r.get("wire", True)])
+        if v[:6] in ("INV-02", "INV-03")
+    ]
     assert not unpaired
     assert_legal_path(turn.steps, result)
     assert_possible_pairs(turn.steps)

@@ -1,4 +1,5 @@
-"""An event loop whose time can be moved on: what happens after a minute happens at once, and never too early."""
+"""An event loop whose time can be moved on: what happens after a minute happens at once, and never too
+early."""
 
 from __future__ import annotations
 

@@ -56,10 +56,20 @@ class Bench:
 
 @asynccontextmanager
 async def bench(
-    home: Path, servers: dict[str, Any], *, clock: Clock | None = None, environment: dict[str, str] | None = None, **limits: Any
+    home: Path,
+    servers: dict[str, Any],
+    *,
+    clock: Clock | None = None,
+    environment: dict[str, str] | None = None,
+    **limits: Any,
 ) -> AsyncIterator[Bench]:
-    settings, clock = Settings.of({"mcp": PATIENT | limits, "poll": {"control": 0.01}}), clock or SystemClock()
-    found = McpServers.of(servers, home=home, workdir=home, clock=clock, settings=settings, environment=environment)
+    settings, clock = (
+        Settings.of({"mcp": PATIENT | limits, "poll": {"control": 0.01}}),
+        clock or SystemClock(),
+    )
+    found = McpServers.of(
+        servers, home=home, workdir=home, clock=clock, settings=settings, environment=environment
+    )
     assert found is not None
     runner = ToolRunner([], clock=clock, more=found, poll=0.01)
     try:

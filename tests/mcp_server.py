@@ -1,7 +1,7 @@
 """A small MCP server on standard input and output that does what a test tells it to.
 
-Started as ``python -I -S mcp_server.py OPTIONS``; it needs the standard library alone, so it starts at once. ``OPTIONS`` is
-a JSON object with any of
+Started as ``python -I -S mcp_server.py OPTIONS``; it needs the standard library alone, so it starts at once.
+``OPTIONS`` is a JSON object with any of
 
 ``tools``, ``later``
     as listed besides its own, and those listed after ``grow`` was called
@@ -49,10 +49,24 @@ TOOLS = [
         "inputSchema": schema(text="string"),
         "annotations": {"readOnlyHint": True},
     },
-    {"name": "note", "description": "Append to a file.", "inputSchema": schema(path="string", text="string", seconds="number")},
-    {"name": "slow", "description": "Wait.", "inputSchema": schema(seconds="number"), "annotations": {"idempotentHint": True}},
+    {
+        "name": "note",
+        "description": "Append to a file.",
+        "inputSchema": schema(path="string", text="string", seconds="number"),
+    },
+    {
+        "name": "slow",
+        "description": "Wait.",
+        "inputSchema": schema(seconds="number"),
+        "annotations": {"idempotentHint": True},
+    },
     {"name": "die", "description": "End the process.", "inputSchema": schema(text="string")},
-    {"name": "read_and_die", "description": "x", "inputSchema": schema(), "annotations": {"readOnlyHint": True}},
+    {
+        "name": "read_and_die",
+        "description": "x",
+        "inputSchema": schema(),
+        "annotations": {"readOnlyHint": True},
+    },
     {"name": "environment", "description": "Names and values.", "inputSchema": schema()},
     {"name": "fail", "description": "Fail.", "inputSchema": schema(text="string")},
     {"name": "refuse", "description": "Fail as the protocol does.", "inputSchema": schema()},
@@ -176,7 +190,12 @@ def answer(message: dict[str, Any]) -> None:
         capabilities = {"tools": {"listChanged": True}, "logging": {}}
         version = message["params"]["protocolVersion"]
         send(
-            id=key, result={"protocolVersion": version, "capabilities": capabilities, "serverInfo": {"name": "s", "version": "1"}}
+            id=key,
+            result={
+                "protocolVersion": version,
+                "capabilities": capabilities,
+                "serverInfo": {"name": "s", "version": "1"},
+            },
         )
     elif method == "tools/list":
         send(id=key, result={"tools": listed()})
@@ -196,7 +215,10 @@ def begin() -> None:
     if OPTIONS.get("stubborn"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if child := OPTIONS.get("child"):
-        ignore = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+        ignore = (
+            "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True);"
+            " time.sleep(60)"
+        )
         grandchild = subprocess.Popen([sys.executable, "-I", "-S", "-c", ignore], stdout=subprocess.PIPE)
         assert grandchild.stdout is not None
         grandchild.stdout.readline()

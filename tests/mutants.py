@@ -1,4 +1,5 @@
-"""Changed copies of a table: single rows for the seeded faults, random edits for the comparison with brute force."""
+"""Changed copies of a table: single rows for the seeded faults, random edits for the comparison with brute
+force."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ def with_rows(table: Table, rows: Iterable[Row]) -> Table:
 def changed(table: Table, row_id: str, **fields: object) -> Table:
     """One row with other fields."""
     assert any(row.id == row_id for row in table.rows), row_id
-    return with_rows(table, (dataclasses.replace(row, **fields) if row.id == row_id else row for row in table.rows))
+    return with_rows(
+        table, (dataclasses.replace(row, **fields) if row.id == row_id else row for row in table.rows)
+    )
 
 
 def without(table: Table, row_id: str) -> Table:
@@ -97,7 +100,9 @@ def _always_open(rows: list[Row], at: int, table: Table, chance: random.Random) 
 
 def _feed_itself(rows: list[Row], at: int, table: Table, chance: random.Random) -> None:
     if rows[at].spends:
-        rows[at] = dataclasses.replace(rows[at], resets=tuple({*rows[at].resets, chance.choice(rows[at].spends)}))
+        rows[at] = dataclasses.replace(
+            rows[at], resets=tuple({*rows[at].resets, chance.choice(rows[at].spends)})
+        )
 
 
 def _swap_counters(rows: list[Row], at: int, table: Table, chance: random.Random) -> None:

@@ -25,9 +25,9 @@ ISSUER = "openai-responses:here"
 class Wire:
     """A port and what is its own: names and words of its SDK and its provider.
 
-    ``rows`` is the key of the messages in a body, ``auth`` the header of a key and ``bearer`` what stands before it. ``empty``
-    are bodies of a 200 without a reply in them, with words of the message and the code. ``broken`` is a chunk that is no JSON.
-    """
+    ``rows`` is the key of the messages in a body, ``auth`` the header of a key and ``bearer`` what stands
+    before it. ``empty`` are bodies of a 200 without a reply in them, with words of the message and the code.
+    ``broken`` is a chunk that is no JSON."""
 
     name: str
     port: type[Any]
@@ -49,12 +49,20 @@ class Wire:
         return self.port(*args, **{**self.options, **options})
 
     def request(self, stream: bool = True) -> ModelRequest:
-        return ModelRequest(json.dumps({"model": "m", self.rows: [], "stream": stream}).encode(), stream=stream)
+        return ModelRequest(
+            json.dumps({"model": "m", self.rows: [], "stream": stream}).encode(), stream=stream
+        )
 
     def ask(
-        self, *script: Reply, stream: bool = True, loop: LeapingLoop | None = None, sink: Seen | None = None, **options: Any
+        self,
+        *script: Reply,
+        stream: bool = True,
+        loop: LeapingLoop | None = None,
+        sink: Seen | None = None,
+        **options: Any,
     ) -> tuple[ModelReply | Failure, Seen, ScriptedServer]:
-        """Serve the script to one call for each entry; returns what the last one brought, which ``sink`` saw."""
+        """Serve the script to one call for each entry; returns what the last one brought, which ``sink``
+        saw."""
 
         async def play(server: ScriptedServer) -> tuple[ModelReply | Failure, Seen]:
             port = self.make(server.url, KEY, **options)
@@ -62,12 +70,17 @@ class Wire:
                 for _ in script:
                     seen = sink or Seen()
                     got = await port.call(self.request(stream), seen)
-                await until_so(lambda: server.completions == len(script), "the last request")  # a client may give up before
+                await until_so(
+                    lambda: server.completions == len(script), "the last request"
+                )  # a client may give up before
                 return got, seen
             finally:
                 await port.aclose()
 
-        with ScriptedServer(script) as server, asyncio.Runner(loop_factory=lambda: loop or asyncio.new_event_loop()) as runner:
+        with (
+            ScriptedServer(script) as server,
+            asyncio.Runner(loop_factory=lambda: loop or asyncio.new_event_loop()) as runner,
+        ):
             got, seen = runner.run(play(server))
         assert (server.errors, server.overrun, server.completions) == ([], [], len(script))
         assert all(received.path == self.path for received in server.requests)
@@ -91,7 +104,11 @@ CHAT = Wire(
     empty=(
         ({"choices": []}, "no choices", ""),
         ({"choices": [{"message": None}]}, "no choices", ""),
-        ({"error": {"message": "quota gone", "code": "insufficient_quota"}}, "quota gone", "insufficient_quota"),
+        (
+            {"error": {"message": "quota gone", "code": "insufficient_quota"}},
+            "quota gone",
+            "insufficient_quota",
+        ),
         ({"error": "plain words", "choices": None}, "plain words", ""),
     ),
 )
@@ -109,7 +126,11 @@ ANTHROPIC = Wire(
     empty=(
         ({"choices": []}, "no content", ""),
         ({"content": None}, "no content", ""),
-        ({"error": {"message": "quota gone", "code": "insufficient_quota"}}, "quota gone", "insufficient_quota"),
+        (
+            {"error": {"message": "quota gone", "code": "insufficient_quota"}},
+            "quota gone",
+            "insufficient_quota",
+        ),
         ({"error": "plain words", "content": None}, "plain words", ""),
     ),
     account=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),

@@ -16,9 +16,12 @@ def alive(pid: int) -> bool:
 
 
 def children(parent: int | None = None) -> set[int]:
-    """Processes that ``parent`` (default: this one) started and that still run; not the one that only waits for its end."""
+    """Processes that ``parent`` (default: this one) started and that still run; not the one that only waits
+    for its end."""
     parent = os.getpid() if parent is None else parent
-    running = {pid: command(pid) for pid, by in _table().items() if by == parent}  # no words: it ended while we looked
+    running = {
+        pid: command(pid) for pid, by in _table().items() if by == parent
+    }  # no words: it ended while we looked
     return {pid for pid, words in running.items() if words and WARDEN not in words}
 
 
@@ -32,13 +35,16 @@ def command(pid: int) -> str:
     try:
         if PROC.is_dir():
             return (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
-        return subprocess.run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
+        return subprocess.run(
+            ["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
+        ).stdout
     except OSError:
         return ""
 
 
 def _table() -> dict[int, int]:
-    """Every running process with the one that started it, without those that ended and were not collected yet."""
+    """Every running process with the one that started it, without those that ended and were not collected
+    yet."""
     found = {}
     for pid, by, state in _from_proc() if PROC.is_dir() else _from_ps():
         if not state.startswith("Z"):
@@ -60,4 +66,6 @@ def _from_proc() -> list[tuple[int, int, str]]:
 
 def _from_ps() -> list[tuple[int, int, str]]:
     done = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True)
-    return [(int(pid), int(by), state) for pid, by, state in (line.split() for line in done.stdout.splitlines())]
+    return [
+        (int(pid), int(by), state) for pid, by, state in (line.split() for line in done.stdout.splitlines())
+    ]

@@ -1,4 +1,5 @@
-"""Sessions in a database, for tests that read them: made by real turns, or written directly where only words matter."""
+"""Sessions in a database, for tests that read them: made by real turns, or written directly where only words
+matter."""
 
 from __future__ import annotations
 
@@ -36,8 +37,11 @@ def agent(script: Iterable[Any], home: Path | str, **options: Any) -> Agent:
     return Agent(ScriptedModel(script), home=home, **given)
 
 
-def left_unfinished(home: Path, script: Iterable[Any], moves: int, asked: str = "go", **options: Any) -> tuple[str, str]:
-    """(session, turn) of a turn whose owner is gone after so many moves. ``options`` may name another ``model``."""
+def left_unfinished(
+    home: Path, script: Iterable[Any], moves: int, asked: str = "go", **options: Any
+) -> tuple[str, str]:
+    """(session, turn) of a turn whose owner is gone after so many moves. ``options`` may name another
+    ``model``."""
     store = Store(home)
     found = asyncio.run(_some_moves(store, home, script, moves, asked, options))
     store.close()
@@ -46,8 +50,14 @@ def left_unfinished(home: Path, script: Iterable[Any], moves: int, asked: str = 
     return found
 
 
-async def _some_moves(store: Store, home: Path, script: Iterable[Any], moves: int, asked: str, options: Any) -> tuple[str, str]:
-    one = Agent(home=home, store=store, **options) if "model" in options else agent(script, home, store=store, **options)
+async def _some_moves(
+    store: Store, home: Path, script: Iterable[Any], moves: int, asked: str, options: Any
+) -> tuple[str, str]:
+    one = (
+        Agent(home=home, store=store, **options)
+        if "model" in options
+        else agent(script, home, store=store, **options)
+    )
     turn = one.start(asked)
     for _ in range(moves):
         await turn.step()
@@ -55,10 +65,13 @@ async def _some_moves(store: Store, home: Path, script: Iterable[Any], moves: in
     return one.session_id, turn.id
 
 
-def written(store: Store, texts: Sequence[Any], session: str = "s-1", at: float | None = None, **columns: Any) -> None:
+def written(
+    store: Store, texts: Sequence[Any], session: str = "s-1", at: float | None = None, **columns: Any
+) -> None:
     """Messages without a turn: user and assistant in turns, or rows as they are given."""
     rows = [
-        row if isinstance(row, dict) else {"role": ("user", "assistant")[n % 2], "content": row} for n, row in enumerate(texts)
+        row if isinstance(row, dict) else {"role": ("user", "assistant")[n % 2], "content": row}
+        for n, row in enumerate(texts)
     ]
     when = store.now() if at is None else at
 
@@ -67,7 +80,9 @@ def written(store: Store, texts: Sequence[Any], session: str = "s-1", at: float 
             insert_session(c, Session(session), when)
         for name, value in columns.items():
             c.execute(f"UPDATE sessions SET {name} = ? WHERE id = ?", (value, session))
-        first = c.execute("SELECT COALESCE(MAX(number), 0) FROM messages WHERE session = ?", (session,)).fetchone()[0]
+        first = c.execute(
+            "SELECT COALESCE(MAX(number), 0) FROM messages WHERE session = ?", (session,)
+        ).fetchone()[0]
         c.executemany(
             "INSERT INTO messages (session, number, version, at, role, body) VALUES (?, ?, 0, ?, ?, ?)",
             [(session, first + n, when, row["role"], dumps(row)) for n, row in enumerate(rows, 1)],

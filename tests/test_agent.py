@@ -38,7 +38,10 @@ BAD: dict[str, dict[str, Any]] = {
     "an unknown toolset": {"model": "offline:demo", "toolsets": ["cores"]},
     "toolsets as a string": {"model": "offline:demo", "toolsets": "core"},
     "a fallback without a model": {"model": "offline:demo", "fallbacks": [{"base_url": "x"}]},
-    "a fallback with a misspelt key": {"model": "offline:demo", "fallbacks": [{"model": "offline:demo", "key": "x"}]},
+    "a fallback with a misspelt key": {
+        "model": "offline:demo",
+        "fallbacks": [{"model": "offline:demo", "key": "x"}],
+    },
     "an unknown callback": {"model": "offline:demo", "callbacks": {"on_text": print}},
     "a callback that cannot be called": {"model": "offline:demo", "callbacks": {"status": 3}},
     "a model of a wrong type": {"model": 3},
@@ -62,7 +65,9 @@ def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
         Agent("offline:demo", home=tmp_path / "file" / "home")
 
 
-@pytest.mark.parametrize("message", ["", "   \n", 3, None, [], [{"text": "no type"}], b"bytes", "x" * 8_000_001])
+@pytest.mark.parametrize(
+    "message", ["", "   \n", 3, None, [], [{"text": "no type"}], b"bytes", "x" * 8_000_001]
+)
 def test_a_message_that_cannot_be_sent_starts_no_turn(message: Any) -> None:
     agent = scripted(text("ok"))
     with pytest.raises(ConfigError, match="the message"):
@@ -70,7 +75,9 @@ def test_a_message_that_cannot_be_sent_starts_no_turn(message: Any) -> None:
     assert agent.chat("go") == "ok"
 
 
-@pytest.mark.parametrize("history", [[{"role": "robot", "content": "x"}], ["x"], [{"role": "user", "content": 3}]])
+@pytest.mark.parametrize(
+    "history", [[{"role": "robot", "content": "x"}], ["x"], [{"role": "user", "content": 3}]]
+)
 def test_a_history_that_is_none(history: Any) -> None:
     with pytest.raises(ConfigError):
         scripted().run_conversation("go", conversation_history=history)
@@ -94,7 +101,10 @@ def test_a_leaked_memory_block_is_dropped() -> None:
 
 
 def test_parts_are_sent_as_parts() -> None:
-    parts = [{"type": "text", "text": "what is this"}, {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]
+    parts = [
+        {"type": "text", "text": "what is this"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
+    ]
     played = play([text("a cat")], parts)  # type: ignore[arg-type]
     assert played.server.bodies[0]["messages"][1]["content"] == parts
 
@@ -144,7 +154,9 @@ def test_usage_of_the_session_adds_up() -> None:
 
 def test_a_scripted_model_from_a_file(tmp_path: Path) -> None:
     script = tmp_path / "script.jsonl"
-    script.write_text('{"calls": [{"name": "calculate", "arguments": {"expression": "6*7"}}]}\n{"status": 503}\n"42"\n')
+    script.write_text(
+        '{"calls": [{"name": "calculate", "arguments": {"expression": "6*7"}}]}\n{"status": 503}\n"42"\n'
+    )
     result = Agent(f"scripted:{script}", clock=FakeClock()).run_conversation("go")
     assert (result.final_response, result.attempts) == ("42", 3)
     script.write_text('"fine"\n{"txt": 3}\n')

@@ -39,7 +39,11 @@ def todo(**arguments: Any) -> Any:
 
 
 def item(id: str, content: str | None = None, status: str | None = None) -> dict[str, str]:
-    return {key: value for key, value in {"id": id, "content": content, "status": status}.items() if value is not None}
+    return {
+        key: value
+        for key, value in {"id": id, "content": content, "status": status}.items()
+        if value is not None
+    }
 
 
 # One interception point
@@ -136,7 +140,13 @@ def test_the_list_survives_a_compaction_that_drops_its_rows(tmp_path: Path) -> N
 
 
 def test_a_fork_has_the_list_of_its_moment(tmp_path: Path) -> None:
-    script = [todo(todos=[item("a", "first")]), todo(todos=[item("b", "second")]), text("ok"), todo(), text("ok")]
+    script = [
+        todo(todos=[item("a", "first")]),
+        todo(todos=[item("b", "second")]),
+        text("ok"),
+        todo(),
+        text("ok"),
+    ]
     one = agent(tmp_path, *script)
     turn = one.start("go")
     turn.run()
@@ -154,7 +164,9 @@ def test_a_result_without_its_call_is_no_list(tmp_path: Path) -> None:
         {"role": "assistant", "content": "done"},
     ]
     one = agent(tmp_path, todo(), text("ok"))
-    assert told(one.run_conversation("go", conversation_history=[*history, *real]))[-1]["todos"][0]["id"] == "x"
+    assert (
+        told(one.run_conversation("go", conversation_history=[*history, *real]))[-1]["todos"][0]["id"] == "x"
+    )
     mixed = [dict(row) for row in [*history, *real]]
     mixed[2]["tool_calls"] = [call_of("c1", "other")]
     one = agent(tmp_path, todo(), text("ok"))
@@ -166,7 +178,10 @@ def call_of(id: str, name: str) -> dict[str, Any]:
 
 
 def test_a_read_after_a_write_of_the_same_reply_is_not_taken_for_the_one_before(tmp_path: Path) -> None:
-    script = [tools(call("todo", {}), call("todo", {"todos": [item("a", "x")]}), call("todo", {})), text("ok")]
+    script = [
+        tools(call("todo", {}), call("todo", {"todos": [item("a", "x")]}), call("todo", {})),
+        text("ok"),
+    ]
     before, written, after = told(agent(tmp_path, *script).run_conversation("go"))
     assert before["todos"] == []
     assert after == written
@@ -183,7 +198,9 @@ def test_a_compaction_carries_what_is_still_to_be_done() -> None:
     summary = assembled(Division((), (), None, ()), "what happened", carried)[0]
     assert carried in summary.text
     assert carried_todos([summary], []) == carried
-    done = Message("tool", json.dumps({"todos": [item("a", "x", "completed")]}), tool_call_id="c1", name="todo")
+    done = Message(
+        "tool", json.dumps({"todos": [item("a", "x", "completed")]}), tool_call_id="c1", name="todo"
+    )
     assert carried_todos([summary, asked, done], []) == ""
 
 
@@ -220,10 +237,19 @@ def back(**arguments: Any) -> Any:
 def test_what_a_compaction_took_out_can_be_had_back_word_for_word(tmp_path: Path, mode: str) -> None:
     long = "of a long talk " * 30
     talk = [text(f"line {n} {long}") for n in range(1, 40, 2)]
-    script = [*talk, text("SUMMARY of a long talk"), back(query="walrus password"), text("tusk-77"), back(), text("ok")]
+    script = [
+        *talk,
+        text("SUMMARY of a long talk"),
+        back(query="walrus password"),
+        text("tusk-77"),
+        back(),
+        text("ok"),
+    ]
     one = agent(tmp_path, *script, toolsets=["context"], settings={"compression": {"mode": mode}})
     for n in range(0, 40, 2):
-        one.run_conversation(f"line {n} {long}" + (" the password of the walrus is tusk-77" if n == 12 else ""))
+        one.run_conversation(
+            f"line {n} {long}" + (" the password of the walrus is tusk-77" if n == 12 else "")
+        )
     assert "walrus" not in str(one.compact())
     assert "tusk-77" not in str(one._session().rows)
     found = told(one.run_conversation("what was the password of the walrus?"))[-1]
@@ -231,7 +257,13 @@ def test_what_a_compaction_took_out_can_be_had_back_word_for_word(tmp_path: Path
     assert "tusk-77" in hit["text"]
     assert hit["role"] == "user"
     assert told(one.run_conversation("how much is gone?"))[-1]["taken_out"] > 10
-    scroll = agent(tmp_path, back(message=hit["id"], window=1), text("ok"), toolsets=["context"], session_id=one.session_id)
+    scroll = agent(
+        tmp_path,
+        back(message=hit["id"], window=1),
+        text("ok"),
+        toolsets=["context"],
+        session_id=one.session_id,
+    )
     near = told(scroll.run_conversation("and around it?"))[-1]["messages"]
     assert [said["text"].split()[1] for said in near] == ["11", "12", "13"]
 
@@ -244,7 +276,9 @@ def test_nothing_of_other_sessions_and_nothing_taken_back_is_found_there(tmp_pat
     script = [back(query="walrus"), back(), back(message=1), text("ok")]
     for session in ("s-old", "s-new"):
         found, much, missing = told(
-            agent(tmp_path, *script, toolsets=["context"], session_id=session).run_conversation("tell me of it")
+            agent(tmp_path, *script, toolsets=["context"], session_id=session).run_conversation(
+                "tell me of it"
+            )
         )[-3:]
         assert (found["messages"], much["taken_out"]) == ([], 0)
         assert "was not taken out" in missing

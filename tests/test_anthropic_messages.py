@@ -1,4 +1,5 @@
-"""What only the Messages API has, through the real SDK and a real HTTP server, and whole turns on it. Rest: ``test_ports``."""
+"""What only the Messages API has, through the real SDK and a real HTTP server, and whole turns on it. Rest:
+``test_ports``."""
 
 from __future__ import annotations
 
@@ -55,18 +56,24 @@ def test_the_headers_of_a_request() -> None:
     assert server.requests[0].headers["anthropic-version"]
 
 
-def test_headers_of_the_environment_go_to_the_host_that_it_names_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_of_the_environment_go_to_the_host_that_it_names_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "X-Team: from-the-environment")
     _, _, server = ask(text("hi"))
     assert os.environ["ANTHROPIC_CUSTOM_HEADERS"]
     assert "from-the-environment" not in " ".join(server.requests[0].headers.values())
     monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:1")
     _, _, server = ask(text("hi"))
-    assert server.requests[0].headers["x-team"] == "from-the-environment", "the environment names this host itself"
+    assert server.requests[0].headers["x-team"] == "from-the-environment", (
+        "the environment names this host itself"
+    )
 
 
 def test_an_object_without_a_stop_reason_is_whole() -> None:
-    got = reply_of(json_reply({"content": [{"type": "text", "text": "a"}, None, {"type": "text", "text": "b"}]}))
+    got = reply_of(
+        json_reply({"content": [{"type": "text", "text": "a"}, None, {"type": "text", "text": "b"}]})
+    )
     assert (got.text, got.finish, got.cut, got.usage) == ("ab", "stop", False, None)
 
 
@@ -75,7 +82,9 @@ def test_an_error_inside_a_stream() -> None:
     failure = failure_of(malformed_chunk(chunk=error))
     assert (failure.kind, failure.status, failure.code) == ("http", 529, "overloaded_error")
     assert reply_of(malformed_chunk("kept", chunk=error)).cut
-    unknown = json.dumps({"type": "error", "error": {"type": "provider_down", "message": f"upstream died of {KEY}"}})
+    unknown = json.dumps(
+        {"type": "error", "error": {"type": "provider_down", "message": f"upstream died of {KEY}"}}
+    )
     failure = failure_of(malformed_chunk(chunk=unknown))
     assert (failure.kind, failure.code, failure.message) == ("shape", "provider_down", "upstream died of ***")
 
@@ -111,7 +120,9 @@ def lines(*events: dict[str, Any]) -> Reply:
     return Reply(shape="empty", raw=tuple(map(json.dumps, events)))
 
 
-def block(index: int, first: dict[str, Any], *deltas: dict[str, Any], closed: bool = True) -> list[dict[str, Any]]:
+def block(
+    index: int, first: dict[str, Any], *deltas: dict[str, Any], closed: bool = True
+) -> list[dict[str, Any]]:
     return [
         {"type": "content_block_start", "index": index, "content_block": first},
         *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
@@ -119,7 +130,10 @@ def block(index: int, first: dict[str, Any], *deltas: dict[str, Any], closed: bo
     ]
 
 
-START: dict[str, Any] = {"type": "message_start", "message": {"model": "m", "usage": {"input_tokens": 9, "output_tokens": 1}}}
+START: dict[str, Any] = {
+    "type": "message_start",
+    "message": {"model": "m", "usage": {"input_tokens": 9, "output_tokens": 1}},
+}
 STOP: dict[str, Any] = {
     "type": "message_delta",
     "delta": {"stop_reason": "tool_use"},
@@ -216,9 +230,14 @@ def test_a_stream_whose_last_event_is_missing_is_whole() -> None:
     assert (got.text, got.finish, got.cut) == ("ab", "stop", False)
 
 
-@pytest.mark.parametrize("junk", [b"[1]", b'"x"', b"7", b"null", b'{"type": "tomorrow"}', b'{"type": "content_block_delta"}'])
+@pytest.mark.parametrize(
+    "junk", [b"[1]", b'"x"', b"7", b"null", b'{"type": "tomorrow"}', b'{"type": "content_block_delta"}']
+)
 def test_events_of_another_shape_do_no_harm(junk: bytes) -> None:
-    script = replace(lines(START, *TEXT, STOP, END), raw=(json.dumps(START), junk.decode(), *map(json.dumps, [*TEXT, STOP, END])))
+    script = replace(
+        lines(START, *TEXT, STOP, END),
+        raw=(json.dumps(START), junk.decode(), *map(json.dumps, [*TEXT, STOP, END])),
+    )
     got, _, _ = ask(script)
     assert isinstance(got, ModelReply)
     assert got.text == "ab"
@@ -242,7 +261,10 @@ def test_what_the_scripted_server_says_is_what_the_official_sdk_expects(script: 
     with (
         ScriptedServer([script, script]) as server,
         Anthropic(
-            api_key="k", base_url=server.url.removesuffix("/v1"), max_retries=0, _strict_response_validation=True
+            api_key="k",
+            base_url=server.url.removesuffix("/v1"),
+            max_retries=0,
+            _strict_response_validation=True,
         ) as client,
     ):
         asked: Any = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "q"}]}
@@ -252,7 +274,9 @@ def test_what_the_scripted_server_says_is_what_the_official_sdk_expects(script: 
     for message in (whole, streamed):
         content: list[Any] = [*message.content]
         assert "".join(one.text for one in content if one.type == "text") == ours.text
-        assert [one.name for one in content if one.type == "tool_use"] == [made.name for made in ours.tool_calls]
+        assert [one.name for one in content if one.type == "tool_use"] == [
+            made.name for made in ours.tool_calls
+        ]
         assert message.usage.cache_read_input_tokens == (ours.usage or Usage()).cache_read
 
 
@@ -263,11 +287,18 @@ def test_an_error_that_the_sdk_raises_with_status_200_has_the_status_of_its_type
     response = Response(200, request=Request("POST", "http://here/v1/messages"))
     body = {"type": "error", "error": {"type": "rate_limit_error", "message": "slow down"}}
     failure = failure_from(APIStatusError("Error", response=response, body=body), 0.0)
-    assert (failure.kind, failure.status, failure.code, failure.message) == ("http", 429, "rate_limit_error", "slow down")
+    assert (failure.kind, failure.status, failure.code, failure.message) == (
+        "http",
+        429,
+        "rate_limit_error",
+        "slow down",
+    )
 
 
 def test_the_code_of_an_error_is_in_its_details() -> None:
-    failure = failure_of(status(400, {"error": {"message": "too wide", "code": "image_dimensions_too_large"}}))
+    failure = failure_of(
+        status(400, {"error": {"message": "too wide", "code": "image_dimensions_too_large"}})
+    )
     assert (failure.code, failure.message) == ("image_dimensions_too_large", "too wide")
     assert failure_of(status(403)).code == "permission_error"
 
@@ -302,7 +333,10 @@ def test_the_thoughts_of_a_tool_loop_go_back_in_it(official: Any) -> None:
         official.validate_python(sent)
         assert sent["thinking"] == {"type": "enabled", "budget_tokens": 4_096}
     rows = played.server.bodies[2]["messages"]
-    assert [kinds(row) for row in rows[1::2]] == [["thinking", "tool_use"], ["thinking", "text", "tool_use", "tool_use"]]
+    assert [kinds(row) for row in rows[1::2]] == [
+        ["thinking", "tool_use"],
+        ["thinking", "text", "tool_use", "tool_use"],
+    ]
     assert rows[3]["content"][0] == {"type": "thinking", "thinking": "then", "signature": "signature-2"}
     assert rows[4]["content"][1]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
     assert (played.result.cache_read_tokens, played.result.cache_write_tokens) == (40, 50)
@@ -312,7 +346,11 @@ def test_the_thoughts_of_a_tool_loop_go_back_in_it(official: Any) -> None:
 def test_a_rejected_signature_takes_the_thoughts_off_the_wire_only(official: Any) -> None:
     """Scenario 81."""
     words = "messages.1.content.0: Invalid `signature` in `thinking` block"
-    script = [tools(call("echo", {}), reasoning="hm"), status(400, {"error": {"message": words}}), text("done")]
+    script = [
+        tools(call("echo", {}), reasoning="hm"),
+        status(400, {"error": {"message": words}}),
+        text("done"),
+    ]
     played = play(script, **CLAUDE, settings={"reasoning_effort": "low"})
     assert (played.exit, played.server.completions) == ("text_response", 3)
     rejected, repaired = played.server.bodies[1:]

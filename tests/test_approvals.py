@@ -73,7 +73,9 @@ def test_a_command_in_another_directory_is_another_command() -> None:
     assert not pattern.allows(asked("terminal", command="make clean", directory="/other"), "/work")
     there = asked("terminal", command="make clean", directory="/other")
     assert Pattern.of(there.exactly).allows(there, "/work")
-    assert not Pattern.of(there.exactly).allows(asked("terminal", command="make clean", directory="/third"), "/work")
+    assert not Pattern.of(there.exactly).allows(
+        asked("terminal", command="make clean", directory="/third"), "/work"
+    )
 
 
 def test_a_second_command_is_not_hidden_behind_an_allowed_one() -> None:
@@ -229,7 +231,9 @@ def test_an_answer_may_name_a_wider_pattern(tmp_path: Path) -> None:
         ({"look": "ask"}, ["drop users", "look users"], 2),
     ],
 )
-def test_a_policy_for_each_tool(tmp_path: Path, policy: dict[str, str], ran: list[str], questions: int) -> None:
+def test_a_policy_for_each_tool(
+    tmp_path: Path, policy: dict[str, str], ran: list[str], questions: int
+) -> None:
     scene = Scene(tmp_path, "once", policy=policy)
     scene.play(drop(), look())
     assert scene.ran == ran
@@ -245,7 +249,9 @@ def test_deny_wins_and_what_it_does_not_name_needs_no_question(tmp_path: Path) -
     assert "Do not try the same thing in other words" in results[0]
 
 
-def test_bypass_is_read_once_and_does_not_cover_what_is_forbidden(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bypass_is_read_once_and_does_not_cover_what_is_forbidden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scene = Scene(tmp_path, bypass=True, deny=["drop(*users*)"])
     results = scene.play(drop("users"), drop("other"))
     assert scene.ran == ["drop other"]
@@ -284,7 +290,12 @@ def test_a_hard_line_holds_against_everything(tmp_path: Path) -> None:
     callbacks = {"approval": lambda request: True, "before_tool": lambda name: "approve"}
     script = [tools(call("terminal", {"command": "rm -rf /"})), text("ok")]
     agent = Agent(
-        ScriptedModel(script), home=tmp_path, tools=[terminal], toolsets=[], settings={"approval": rules}, callbacks=callbacks
+        ScriptedModel(script),
+        home=tmp_path,
+        tools=[terminal],
+        toolsets=[],
+        settings={"approval": rules},
+        callbacks=callbacks,
     )
     result = agent.run_conversation("go")
     assert not ran
@@ -335,7 +346,9 @@ def test_a_check_does_not_keep_reading_tools_from_running_at_the_same_time(tmp_p
 
     script = [tools(call("peek", {"n": 1}), call("peek", {"n": 2})), text("ok")]
     hook = {"before_tool": lambda name: None}
-    result = Agent(ScriptedModel(script), home=tmp_path, tools=[peek], toolsets=[], callbacks=hook).run_conversation("go")
+    result = Agent(
+        ScriptedModel(script), home=tmp_path, tools=[peek], toolsets=[], callbacks=hook
+    ).run_conversation("go")
     assert [row["content"] for row in result.messages if row["role"] == "tool"] == ["1", "2"]
 
 
@@ -406,12 +419,16 @@ def test_a_yes_for_the_session_holds_in_it_after_a_restart_and_nowhere_else(tmp_
     assert not grants_of(tmp_path).all()
 
 
-def test_a_fork_of_the_session_and_another_directory_ask_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_of_the_session_and_another_directory_ask_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scene = Scene(tmp_path, "session")
     scene.play(drop(), session="s-1")
     other = Scene(tmp_path, "deny")
     script = ScriptedModel([tools(drop()), text("ok")])
-    agent = Agent(script, home=tmp_path, tools=[other._drop()], toolsets=[], callbacks={"approval": other._answer})
+    agent = Agent(
+        script, home=tmp_path, tools=[other._drop()], toolsets=[], callbacks={"approval": other._answer}
+    )
     fork = agent.fork(scene.agent.journal.recent(1)[0].id, 1).run()
     assert "denied" in fork.messages[-2]["content"]
     elsewhere = tmp_path / "elsewhere"
@@ -428,13 +445,18 @@ def test_a_yes_for_the_session_survives_a_compaction_that_begins_another_one(tmp
     store.database.write(
         lambda c: (
             c.execute(
-                "INSERT INTO sessions (id, kind, parent, created, touched) VALUES ('s-2', 'compression', 's-1', 0, 0),"
-                " ('s-3', 'compression', 's-2', 0, 0), ('s-4', 'fork', 's-3', 0, 0)"
+                "INSERT INTO sessions (id, kind, parent, created, touched) VALUES ('s-2', 'compression',"
+                " 's-1', 0, 0), ('s-3', 'compression', 's-2', 0, 0), ('s-4', 'fork', 's-3', 0, 0)"
             )
             and None
         )
     )
-    assert [len(grants.of_session(session, workdir)) for session in ("s-1", "s-2", "s-3", "s-4")] == [1, 1, 1, 0]
+    assert [len(grants.of_session(session, workdir)) for session in ("s-1", "s-2", "s-3", "s-4")] == [
+        1,
+        1,
+        1,
+        0,
+    ]
 
 
 def test_a_yes_for_the_session_is_taken_back_while_the_agent_lives(tmp_path: Path) -> None:

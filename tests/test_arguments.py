@@ -123,7 +123,9 @@ def test_damage_is_bad_and_says_where(text: str) -> None:
 
 
 def test_the_error_names_the_place() -> None:
-    assert parse('{"a": 1,\n "b": nope}').error == ("expected a value (text needs quotes) at line 2 column 7, found 'nope}'")
+    assert parse('{"a": 1,\n "b": nope}').error == (
+        "expected a value (text needs quotes) at line 2 column 7, found 'nope}'"
+    )
 
 
 @given(JSON_OBJECTS, st.booleans(), st.sampled_from([None, 2]))
@@ -244,7 +246,9 @@ def test_a_schema_that_runs_in_circles_ends() -> None:
     assert coerce(given, {"properties": {"v": {"$ref": "#/$defs/A"}}, "$defs": {"A": circle}}) == given
 
 
-@pytest.mark.parametrize("wanted", [{}, {"properties": 3}, {"properties": {"v": 7}}, {"type": 5}, {"anyOf": "x"}])
+@pytest.mark.parametrize(
+    "wanted", [{}, {"properties": 3}, {"properties": {"v": 7}}, {"type": 5}, {"anyOf": "x"}]
+)
 def test_a_broken_schema_changes_nothing(wanted: Any) -> None:
     assert coerce({"v": "1"}, wanted) == {"v": "1"}
 

@@ -1,4 +1,5 @@
-"""An event loop that waits for another thread is woken once for all that is done, and can go away at any time."""
+"""An event loop that waits for another thread is woken once for all that is done, and can go away at any
+time."""
 
 from __future__ import annotations
 

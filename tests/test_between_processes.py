@@ -1,8 +1,8 @@
-"""Two processes on one session: what one of them did is never lost in, or written over by, what the other believes.
+"""Two processes on one session: what one of them did is never lost in, or written over by, what the other
+believes.
 
-Another process is another ``Store`` of the same home: it has live copies, a lock that shows it lives, and an owner's name of its
-own. ``tests/crash/crowd.py`` does the same with real processes, at random.
-"""
+Another process is another ``Store`` of the same home: it has live copies, a lock that shows it lives, and an
+owner's name of its own. ``tests/crash/crowd.py`` does the same with real processes, at random."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ from fsm_agent.sessions.store.search.messages import Among, search
 from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, text, tools
 from fsm_agent.toolsets.agent.earlier import newest_result
 
-HISTORY = [{"role": role, "content": f"{role} {n} " + "word " * 300} for n in range(8) for role in ("user", "assistant")]
+HISTORY = [
+    {"role": role, "content": f"{role} {n} " + "word " * 300}
+    for n in range(8)
+    for role in ("user", "assistant")
+]
 
 
 def agent(home: Path, *script: Any, store: Store | None = None, **options: Any) -> Agent:
@@ -46,7 +50,9 @@ async def moves(turn: Any, count: int) -> None:
 def declared_dead(store: Store) -> None:
     """As where the lock of a living process is not seen: what it runs may be taken over while it goes on."""
     store.database.write(lambda c: c.execute("UPDATE turns SET owner = 'gone' WHERE ended IS NULL") and None)
-    store.database.write(lambda c: c.execute("UPDATE sessions SET owner = 'gone' WHERE owner IS NOT NULL") and None)
+    store.database.write(
+        lambda c: c.execute("UPDATE sessions SET owner = 'gone' WHERE owner IS NOT NULL") and None
+    )
 
 
 # A copy is believed only as long as nobody changed the session
@@ -78,7 +84,13 @@ def test_the_model_sees_what_was_said_meanwhile_also_when_the_turn_was_made_befo
     waiting = second.start("second")
     first.chat("between")
     waiting.run()
-    assert [row["content"] for row in model.requests[0]["messages"][1:]] == ["first", "one", "between", "more", "second"]
+    assert [row["content"] for row in model.requests[0]["messages"][1:]] == [
+        "first",
+        "one",
+        "between",
+        "more",
+        "second",
+    ]
     assert said(tmp_path) == ["first", "one", "between", "more", "second", "two"]
 
 
@@ -110,7 +122,8 @@ def test_whatever_changes_a_session_is_seen_by_who_has_a_copy(tmp_path: Path, ch
 
 
 def test_a_turn_begins_in_what_the_session_went_on_as(tmp_path: Path) -> None:
-    """Compacted into another one by another process, between the moment a turn was made and its first move."""
+    """Compacted into another one by another process, between the moment a turn was made and its first
+    move."""
     rotating = {"compression": {"mode": "rotate"}}
     one = agent(tmp_path, text("one"), text("the summary"), settings=rotating)
     one.run_conversation("first", conversation_history=HISTORY)
@@ -153,13 +166,16 @@ def test_a_session_with_an_unfinished_turn_is_not_compacted(tmp_path: Path) -> N
     turn = one.start("left")
     asyncio.run(moves(turn, 1))
     declared_dead(store)
-    with pytest.raises(SessionBusy, match=f"turn {turn.id} was left unfinished; resume it, or say something new"):
+    with pytest.raises(
+        SessionBusy, match=f"turn {turn.id} was left unfinished; resume it, or say something new"
+    ):
         agent(tmp_path, text("the summary")).compact()
 
 
 @pytest.mark.parametrize("goes_on", [False, True], ids=["gives it up and dies", "goes on"])
 def test_nobody_goes_on_in_a_session_that_was_never_stored(tmp_path: Path, goes_on: bool) -> None:
-    """A turn compacts the session into another one, and another process gives the turn up before that is written."""
+    """A turn compacts the session into another one, and another process gives the turn up before that is
+    written."""
     store = Store(tmp_path)
 
     def given_up() -> None:
@@ -170,7 +186,10 @@ def test_nobody_goes_on_in_a_session_that_was_never_stored(tmp_path: Path, goes_
             meanwhile.start()
             meanwhile.join()
         else:
-            sql = "UPDATE turns SET epoch = epoch + 1, ended = 1, exit = 'abandoned', outcome = 'failed' WHERE ended IS NULL"
+            sql = (
+                "UPDATE turns SET epoch = epoch + 1, ended = 1, exit = 'abandoned', outcome = 'failed' WHERE"
+                " ended IS NULL"
+            )
             store.database.write(lambda c: c.execute(sql) and None)
             store.database.write(lambda c: changed(c, "s-1"))
 
@@ -203,7 +222,9 @@ def intruder(home: Path, turn: str) -> None:
         number = c.execute("SELECT MAX(number) FROM messages WHERE session = 's-1'").fetchone()[0] + 1
         body = json.dumps({"role": "user", "content": f"from {turn}"})
         c.execute(
-            "INSERT INTO messages (session, number, version, at, role, body) VALUES ('s-1', ?, 0, 0, 'user', ?)", (number, body)
+            "INSERT INTO messages (session, number, version, at, role, body) VALUES ('s-1', ?, 0, 0,"
+            " 'user', ?)",
+            (number, body),
         )
     c.close()
 
@@ -223,12 +244,16 @@ def test_an_end_that_is_refused_is_written_on_a_fresh_copy(tmp_path: Path) -> No
     assert one.journal.info(result.turn_id).exit == "text_response"
 
 
-def test_an_answer_whose_turn_was_taken_over_at_the_end_is_delivered_and_said_not_to_be_stored(tmp_path: Path) -> None:
+def test_an_answer_whose_turn_was_taken_over_at_the_end_is_delivered_and_said_not_to_be_stored(
+    tmp_path: Path,
+) -> None:
     store = Store(tmp_path)
 
     def taken(words: str) -> str:
         turn = store.database.write(lambda c: c.execute("SELECT id FROM turns").fetchone()[0])
-        store.database.write(lambda c: c.execute("UPDATE turns SET epoch = epoch + 1 WHERE id = ?", (turn,)) and None)
+        store.database.write(
+            lambda c: c.execute("UPDATE turns SET epoch = epoch + 1 WHERE id = ?", (turn,)) and None
+        )
         return words
 
     told: list[str] = []
@@ -315,12 +340,15 @@ def test_who_lets_go_frees_only_what_it_holds(tmp_path: Path) -> None:
 
 
 def test_a_turn_is_claimed_before_it_is_read(tmp_path: Path) -> None:
-    """What its owner wrote between the look and the claim is known: a tool that ran then is not run a second time."""
+    """What its owner wrote between the look and the claim is known: a tool that ran then is not run a second
+    time."""
     Ran.keys = []
 
     async def scenario() -> Any:
         store = Store(tmp_path)
-        old = agent(tmp_path, tools(call("put", {"key": "a"}, "c1")), text("unused"), store=store, tools=[put])
+        old = agent(
+            tmp_path, tools(call("put", {"key": "a"}, "c1")), text("unused"), store=store, tools=[put]
+        )
         turn = old.start("go")
         await moves(turn, 3)
         assert turn.state == "ExecuteTools"
@@ -415,7 +443,9 @@ def line(tmp_path: Path) -> tuple[Store, list[str]]:
     return store, ids
 
 
-def test_a_conversation_that_was_compacted_a_hundred_times_is_one(line: tuple[Store, list[str]], tmp_path: Path) -> None:
+def test_a_conversation_that_was_compacted_a_hundred_times_is_one(
+    line: tuple[Store, list[str]], tmp_path: Path
+) -> None:
     store, ids = line
     assert len(set(ids)) == 101
     assert Store(tmp_path).newest("s-1").id == ids[-1]
@@ -434,7 +464,9 @@ def test_a_conversation_that_was_compacted_a_hundred_times_is_one(line: tuple[St
 def test_the_to_do_list_outlives_a_hundred_compactions(tmp_path: Path) -> None:
     store = Store(tmp_path)
     plan = [{"id": "a", "content": "go on", "status": "in_progress"}]
-    agent(tmp_path, tools(call("todo", {"todos": plan})), text("planned"), toolsets=["todo"], store=store).chat("plan")
+    agent(
+        tmp_path, tools(call("todo", {"todos": plan})), text("planned"), toolsets=["todo"], store=store
+    ).chat("plan")
 
     def write(c: sqlite3.Connection) -> None:
         for number in range(1, 101):

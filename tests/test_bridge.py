@@ -17,10 +17,14 @@ from tests.mcp_bench import program
 TRUSTED = program() | {"trust": True, "approval": "never"}
 
 
-def played(home: Path, script: list[Any], above: int | None = 3, mcp: Any = None, **options: Any) -> tuple[Any, Any]:
+def played(
+    home: Path, script: list[Any], above: int | None = 3, mcp: Any = None, **options: Any
+) -> tuple[Any, Any]:
     model = ScriptedModel(script)
     settings = {"tool": {"bridge_above": above}, "poll": {"control": 0.02}, **options.pop("settings", {})}
-    one = Agent(model, home=home, workdir=home, mcp={"s": mcp or TRUSTED}, toolsets=[], settings=settings, **options)
+    one = Agent(
+        model, home=home, workdir=home, mcp={"s": mcp or TRUSTED}, toolsets=[], settings=settings, **options
+    )
     try:
         return one.run_conversation("go"), model
     finally:
@@ -74,7 +78,10 @@ def test_an_approval_is_asked_for_the_tool_itself(tmp_path: Path) -> None:
         return False
 
     result, _ = played(
-        tmp_path, [tools(through("s__echo", text="x")), text("no")], mcp=program(), callbacks={"approval": approve}
+        tmp_path,
+        [tools(through("s__echo", text="x")), text("no")],
+        mcp=program(),
+        callbacks={"approval": approve},
     )
     assert asked == [("s__echo", {"text": "x"}, 's__echo({"text":"x"})')]
     assert told(result)[0].startswith("denied")
@@ -84,7 +91,9 @@ def test_what_is_forbidden_stays_forbidden_by_its_name(tmp_path: Path) -> None:
     ran: list[str] = []
     settings = {"approval": {"deny": ["s__echo"]}}
     callbacks = {"tool_start": lambda call_id, name: ran.append(name)}
-    result, _ = played(tmp_path, [tools(through("s__echo", text="x")), text("no")], settings=settings, callbacks=callbacks)
+    result, _ = played(
+        tmp_path, [tools(through("s__echo", text="x")), text("no")], settings=settings, callbacks=callbacks
+    )
     assert "forbidden" in told(result)[0]
     assert not ran
 

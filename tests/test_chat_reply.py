@@ -46,7 +46,9 @@ def delta(finish: str | None = None, **fields: Any) -> dict[str, Any]:
     return {"choices": [{"index": 0, "delta": fields, "finish_reason": finish}]}
 
 
-def part(index: int | None = None, id: Any = None, name: str | None = None, arguments: Any = None) -> dict[str, Any]:
+def part(
+    index: int | None = None, id: Any = None, name: str | None = None, arguments: Any = None
+) -> dict[str, Any]:
     return {"tool_calls": [{"index": index, "id": id, "function": {"name": name, "arguments": arguments}}]}
 
 
@@ -56,7 +58,10 @@ def part(index: int | None = None, id: Any = None, name: str | None = None, argu
         ([part(0, "a", "echo", '{"x"'), part(0, None, None, ": 1}")], [("a", "echo", '{"x": 1}')]),
         ([part(0, "a", "echo", "{"), part(0, "a", "echo", "}")], [("a", "echo", "{}")]),
         ([part(0, "a", "echo", "{}"), part(0, "b", "put", "{}")], [("a", "echo", "{}"), ("b", "put", "{}")]),
-        ([part(None, "a", "echo", "{}"), part(None, "b", "put", "{}")], [("a", "echo", "{}"), ("b", "put", "{}")]),
+        (
+            [part(None, "a", "echo", "{}"), part(None, "b", "put", "{}")],
+            [("a", "echo", "{}"), ("b", "put", "{}")],
+        ),
         ([part(None, "a", "echo", "{"), part(None, None, None, "}")], [("a", "echo", "{}")]),
         (
             [part(0, "a", "one", "{"), part(1, "b", "two", "{}"), part(0, None, None, "}")],
@@ -67,7 +72,9 @@ def part(index: int | None = None, id: Any = None, name: str | None = None, argu
         ([part(0, "a", "echo", None)], [("a", "echo", "")]),
     ],
 )
-def test_tool_calls_however_they_are_sliced(deltas: list[dict[str, Any]], calls: list[tuple[str, str, str]]) -> None:
+def test_tool_calls_however_they_are_sliced(
+    deltas: list[dict[str, Any]], calls: list[tuple[str, str, str]]
+) -> None:
     got, seen = grown(*(delta(**fields) for fields in deltas), delta("tool_calls"))
     assert [(entry.id, entry.name, entry.arguments) for entry in got.tool_calls] == calls
     assert seen.tools == [name for _, name, _ in calls]
@@ -129,7 +136,9 @@ def test_a_signature_beside_a_call_is_kept_with_its_id() -> None:
         "extra_content": {"google": {"s": 1}},
     }
     got, _ = grown(delta("tool_calls", tool_calls=[signed]))
-    assert got.blocks == ({"type": "extra_content", "tool_call_id": "a", "extra_content": {"google": {"s": 1}}},)
+    assert got.blocks == (
+        {"type": "extra_content", "tool_call_id": "a", "extra_content": {"google": {"s": 1}}},
+    )
 
 
 def test_pings_are_no_sign_of_life() -> None:
@@ -152,7 +161,10 @@ def test_pings_are_no_sign_of_life() -> None:
         ),
         ({"prompt_tokens": 10, "completion_tokens": 1, "prompt_cache_hit_tokens": 4}, Usage(6, 1, 4)),
         ({"prompt_tokens": 10, "completion_tokens": 1, "cached_tokens": 4}, Usage(6, 1, 4)),
-        ({"prompt_tokens": 3, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 9}}, Usage(0, 1, 3)),
+        (
+            {"prompt_tokens": 3, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 9}},
+            Usage(0, 1, 3),
+        ),
         ({"prompt_tokens": None, "completion_tokens": 2, "prompt_tokens_details": None}, Usage(0, 2)),
         ({}, None),
         (None, None),

@@ -1,4 +1,5 @@
-"""Which provider is meant: arguments, environment, local servers, the offline demo; one clear line when none fits."""
+"""Which provider is meant: arguments, environment, local servers, the offline demo; one clear line when none
+fits."""
 
 from __future__ import annotations
 
@@ -24,16 +25,24 @@ def running(*addresses: str) -> Callable[[str], list[str]]:
 
 
 def test_an_explicit_model_wins_over_everything() -> None:
-    choice = choose("deepseek:deepseek-chat", api_key="k-123", env={**OPENAI, "FSM_AGENT_MODEL": "openai:gpt-5"})
+    choice = choose(
+        "deepseek:deepseek-chat", api_key="k-123", env={**OPENAI, "FSM_AGENT_MODEL": "openai:gpt-5"}
+    )
     assert (choice.profile.name, choice.model, choice.keys) == ("deepseek", "deepseek-chat", ("k-123",))
     assert choice.base_url == "https://api.deepseek.com/v1"
     assert choice.why == "the model was given"
     runtime = choice.runtime(primary=False)
-    assert (runtime.reasoning_replay, runtime.output_key, runtime.primary) == ("reasoning_content", "max_tokens", False)
+    assert (runtime.reasoning_replay, runtime.output_key, runtime.primary) == (
+        "reasoning_content",
+        "max_tokens",
+        False,
+    )
 
 
 def test_the_environment_names_the_model() -> None:
-    choice = choose(env={"FSM_AGENT_MODEL": "groq:llama-3.3-70b-versatile", "GROQ_API_KEY": "gsk_1", **OPENAI})
+    choice = choose(
+        env={"FSM_AGENT_MODEL": "groq:llama-3.3-70b-versatile", "GROQ_API_KEY": "gsk_1", **OPENAI}
+    )
     assert (choice.profile.name, choice.keys) == ("groq", ("gsk_1",))
     assert "FSM_AGENT_MODEL" in choice.why
 
@@ -90,7 +99,9 @@ def test_base_urls_by_argument_environment_and_profile() -> None:
     env = {**OPENAI, "OPENAI_BASE_URL": "https://eu.example.com/v1"}
     assert choose("openai:gpt-5", env=OPENAI).base_url == "https://api.openai.com/v1"
     assert choose("openai:gpt-5", env=env).base_url == "https://eu.example.com/v1"
-    assert choose("openai:gpt-5", base_url="http://localhost:1/v1", env=env).base_url == "http://localhost:1/v1"
+    assert (
+        choose("openai:gpt-5", base_url="http://localhost:1/v1", env=env).base_url == "http://localhost:1/v1"
+    )
 
 
 def test_keys_by_argument_pool_source_and_environment() -> None:
@@ -124,7 +135,11 @@ def test_a_vendor_is_a_row() -> None:
 @pytest.mark.parametrize(
     ("arguments", "env", "words"),
     [
-        ({"model": "openia:gpt-5"}, OPENAI, ["unknown provider 'openia'", "openia:gpt-5", "openai", "ollama"]),
+        (
+            {"model": "openia:gpt-5"},
+            OPENAI,
+            ["unknown provider 'openia'", "openia:gpt-5", "openai", "ollama"],
+        ),
         ({"model": "gpt-5"}, OPENAI, ["no provider", "gpt-5", "<provider>:<model>"]),
         ({"model": "openai:"}, OPENAI, ["no model after the colon", "openai:<model>"]),
         ({"model": ""}, OPENAI, ["empty", "<provider>:<model>"]),
@@ -136,7 +151,11 @@ def test_a_vendor_is_a_row() -> None:
         ({"model": "openai:gpt-5", "api_key": ["a", " "]}, OPENAI, ["api_key is empty", "list"]),
         ({"model": "openai:gpt-5", "api_key": []}, OPENAI, ["api_key is empty"]),
         ({"model": "openai:gpt-5", "api_key": 5}, OPENAI, ["api_key cannot be used", "int"]),
-        ({"model": "openai:gpt-5", "base_url": "localhost:8000"}, OPENAI, ["base_url", "localhost:8000", "http://"]),
+        (
+            {"model": "openai:gpt-5", "base_url": "localhost:8000"},
+            OPENAI,
+            ["base_url", "localhost:8000", "http://"],
+        ),
         ({"model": "openai:gpt-5", "base_url": "ftp://x/v1"}, OPENAI, ["base_url", "ftp://x/v1"]),
         ({"model": "openai:gpt-5", "base_url": "http:///v1"}, OPENAI, ["base_url"]),
         ({"model": "openai:gpt-5", "base_url": "http://host:port/v1"}, OPENAI, ["base_url"]),
@@ -144,17 +163,27 @@ def test_a_vendor_is_a_row() -> None:
         ({"model": "openai:gpt-5", "base_url": "http://[::1"}, OPENAI, ["base_url"]),
         ({"model": "openai:gpt-5", "base_url": "http://a b/v1"}, OPENAI, ["base_url"]),
         ({"model": "openai:gpt-5", "base_url": ""}, OPENAI, ["base_url"]),
-        ({"model": "openai:gpt-5"}, {**OPENAI, "OPENAI_BASE_URL": "nonsense"}, ["OPENAI_BASE_URL", "nonsense"]),
+        (
+            {"model": "openai:gpt-5"},
+            {**OPENAI, "OPENAI_BASE_URL": "nonsense"},
+            ["OPENAI_BASE_URL", "nonsense"],
+        ),
         ({"model": "local:m"}, {}, ["needs an address", "LOCAL_BASE_URL"]),
         ({"base_url": "http://127.0.0.1:1/v1"}, {}, ["without a model", "FSM_AGENT_MODEL"]),
-        ({"model": "openai:gpt-5", "api_mode": "chat"}, OPENAI, ["unknown api_mode", "chat", "chat_completions"]),
+        (
+            {"model": "openai:gpt-5", "api_mode": "chat"},
+            OPENAI,
+            ["unknown api_mode", "chat", "chat_completions"],
+        ),
         ({"model": "anthropic:claude"}, {}, ["no key", "ANTHROPIC_API_KEY"]),
         ({"model": "openai:gpt-5", "context_window": 0}, OPENAI, ["context_window", "0", "positive"]),
         ({"model": "openai:gpt-5", "context_window": "128k"}, OPENAI, ["context_window", "128k"]),
         ({"model": "openai:gpt-5", "context_window": True}, OPENAI, ["context_window", "True"]),
     ],
 )
-def test_a_value_that_cannot_be_used_is_one_clear_line(arguments: dict[str, Any], env: dict[str, str], words: list[str]) -> None:
+def test_a_value_that_cannot_be_used_is_one_clear_line(
+    arguments: dict[str, Any], env: dict[str, str], words: list[str]
+) -> None:
     with pytest.raises(ConfigError) as raised:
         choose(**arguments, env=env)
     message = str(raised.value)
@@ -191,7 +220,9 @@ def test_near_and_far(url: str | None, loopback: bool, nearby: bool) -> None:
 
 
 def test_choosing_loads_no_sdk() -> None:
-    program = "import sys, fsm_agent.providers.choose; print({'openai', 'anthropic', 'httpx2'} & set(sys.modules))"
+    program = (
+        "import sys, fsm_agent.providers.choose; print({'openai', 'anthropic', 'httpx2'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
@@ -247,7 +278,9 @@ def test_the_wire_as_given_else_the_providers_own_else_by_the_address(
         ("openai:gpt-5", None, False, "none"),
     ],
 )
-def test_who_caches_by_marks_and_takes_thoughts_back(model: str, mode: str | None, marks: bool, replay: str) -> None:
+def test_who_caches_by_marks_and_takes_thoughts_back(
+    model: str, mode: str | None, marks: bool, replay: str
+) -> None:
     runtime = choose(model, api_key="k", api_mode=mode).runtime()
     assert (runtime.cache_marks, runtime.reasoning_replay) == (marks, replay)
 
@@ -273,4 +306,6 @@ def test_a_key_of_another_provider_is_told_before_it_is_sent() -> None:
     message = str(caught.value)
     assert "looks like one of anthropic" in message
     assert "abcdefghijkl" not in message
-    assert choose("openai:gpt-5", base_url="https://proxy.example/v1", api_key="sk-ant-api03-abcdefghijkl", env={}).keys
+    assert choose(
+        "openai:gpt-5", base_url="https://proxy.example/v1", api_key="sk-ant-api03-abcdefghijkl", env={}
+    ).keys

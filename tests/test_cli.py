@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from fsm_agent import TurnResult
-from fsm_agent.cli.live import Live
+from fsm_agent.cli.live import ProgressView
 from fsm_agent.cli.screen import clean, preview, seconds
 from fsm_agent.cli.wrapping import Wrapping
 from fsm_agent.sessions.store import store_for
@@ -60,7 +60,19 @@ def test_version_and_help(cli: Cli) -> None:
     code, out, _ = cli("--help")
     assert code == 0
     listed = re.findall(r"^  ([a-z]+)  ", out.partition("Commands:")[2], re.MULTILINE)
-    commands = ["run", "chat", "verify", "simulate", "insights", "debug", "doctor", "diagram", "sessions", "approvals", "config"]
+    commands = [
+        "run",
+        "chat",
+        "verify",
+        "simulate",
+        "insights",
+        "debug",
+        "doctor",
+        "diagram",
+        "sessions",
+        "approvals",
+        "config",
+    ]
     assert sorted(listed) == sorted(commands)
 
 
@@ -68,27 +80,45 @@ def test_help_loads_nothing_heavy() -> None:
     helped = process("--help")
     assert "simulate" in helped.communicate(timeout=PATIENCE)[0]
     code = (
-        "import sys, fsm_agent; from fsm_agent.cli.app import app; "
-        "print([name for name in ('rich', 'openai', 'prompt_toolkit', 'pydantic', 'transitions') if name in sys.modules])"
+        "import sys, fsm_agent; from fsm_agent.cli.app import app; print([name for name in ('rich', 'openai',"
+        " 'prompt_toolkit', 'pydantic', 'transitions') if name in sys.modules])"
     )
     loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1]
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[1],
     )
     assert loaded.stdout == "[]\n"
 
 
 def test_the_package_loads_no_command_line() -> None:
-    code = "import sys, fsm_agent; print([n for n in ('typer', 'rich', 'prompt_toolkit', 'openai') if n in sys.modules])"
+    code = (
+        "import sys, fsm_agent; print([n for n in ('typer', 'rich', 'prompt_toolkit', 'openai') if n in"
+        " sys.modules])"
+    )
     loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1]
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[1],
     )
     assert loaded.stdout == "[]\n"
 
 
 def test_proofs_load_no_agent() -> None:
-    code = "import sys, fsm_agent.cli.verify; print([n for n in ('fsm_agent.agent', 'openai') if n in sys.modules])"
+    code = (
+        "import sys, fsm_agent.cli.verify; print([n for n in ('fsm_agent.agent', 'openai') if n in"
+        " sys.modules])"
+    )
     loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1]
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[1],
     )
     assert loaded.stdout == "[]\n"
 
@@ -106,19 +136,28 @@ FILE = "{file}"
         (["run", "hi", "--max-iterations", "many"], "should be a valid integer"),
         (["run", "hi", "--model", "nonsense:x"], "unknown provider 'nonsense'"),
         (["run", "hi", "--model", "gpt"], "names no provider; given: gpt; allowed: '<provider>:<model>'"),
-        (["run", "hi", "--model", "openai:gpt-5"], "no key for provider 'openai'; allowed: set OPENAI_API_KEY"),
+        (
+            ["run", "hi", "--model", "openai:gpt-5"],
+            "no key for provider 'openai'; allowed: set OPENAI_API_KEY",
+        ),
         (["run", "hi", "--model", "local:m", "--base-url", "localhost:80"], "base_url is no web address"),
         (["run", "hi", "--model", "openai:x", "--api-key", " "], "api_key is empty"),
         (["run", "hi", "--max-iterations", "-1"], "setting max_iterations is out of range; given: -1"),
         (["run", "hi", "--set", "tool.max_workers=0"], "setting tool.max_workers is out of range; given: 0"),
         (["run", "hi", "--set", "retries=1"], "unknown setting retries"),
         (["run", "hi", "--set", "retries"], "--set cannot be read; given: retries"),
-        (["run", "hi", "--set", "tool=1", "--set", "tool.delay=1"], "--set names both a setting and a part of it"),
+        (
+            ["run", "hi", "--set", "tool=1", "--set", "tool.delay=1"],
+            "--set names both a setting and a part of it",
+        ),
         (["run", "", "--model", "offline:demo"], "the message is empty"),
         (["run", " \n", "--model", "offline:demo"], "the message is empty"),
         (["run", "hi", "--model", "offline:demo", "--home", FILE], "the home directory cannot be written"),
         (["chat", "--model", "offline:"], "names no model after the colon"),
-        (["diagram", "--format", "png"], "unknown diagram format; given: png; allowed: mermaid, dot, svg, md, json"),
+        (
+            ["diagram", "--format", "png"],
+            "unknown diagram format; given: png; allowed: mermaid, dot, svg, md, json",
+        ),
         (["diagram", "nowhere:TABLE"], "the table cannot be loaded (No module named 'nowhere')"),
         (["verify", "fsm_agent_states.table:COUNTERS"], "this is no transition table"),
         (["verify", "--set", "speed=3"], "unknown setting or maximum; given: speed=3"),
@@ -126,7 +165,9 @@ FILE = "{file}"
         (["simulate", "--fault", "flood"], "unknown fault; given: flood; allowed: rate_limit"),
     ],
 )
-def test_wrong_use_is_one_line_and_exit_code_2(arguments: list[str], says: str, cli: Cli, tmp_path: Path) -> None:
+def test_wrong_use_is_one_line_and_exit_code_2(
+    arguments: list[str], says: str, cli: Cli, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     code, out, err = cli(*(str(tmp_path / "file" / "home") if part == FILE else part for part in arguments))
     assert code == 2
@@ -151,7 +192,9 @@ def test_run_shows_states_tools_the_answer_and_the_outcome(cli: Cli) -> None:
     assert out.count("“A small project”") == 1
     assert "(offline demo: no language model was used)" in out
     last = out.splitlines()[-1]
-    assert re.match(r"completed · text_response · offline:demo · 2 iterations · 2 attempts · tokens unknown · ", last)
+    assert re.match(
+        r"completed · text_response · offline:demo · 2 iterations · 2 attempts · tokens unknown · ", last
+    )
 
 
 def test_json_is_one_object_and_nothing_else(cli: Cli) -> None:
@@ -168,7 +211,12 @@ def test_json_is_one_object_and_nothing_else(cli: Cli) -> None:
     [
         ([text("hi")], (), 0, "text_response"),
         ([status(400)], (), 1, "non_retryable_error"),
-        ([tools(call("get_time")), text("that is all")], ("--max-iterations", "1"), 3, "max_iterations_summary"),
+        (
+            [tools(call("get_time")), text("that is all")],
+            ("--max-iterations", "1"),
+            3,
+            "max_iterations_summary",
+        ),
     ],
 )
 def test_exit_codes(script: list[Any], options: tuple[str, ...], code: int, reason: str, cli: Cli) -> None:
@@ -206,7 +254,10 @@ def test_settings_reach_the_turn(cli: Cli) -> None:
 
 def test_control_sequences_of_models_and_tools_do_not_reach_the_terminal(cli: Cli) -> None:
     Path("evil.txt").write_text("\x1b]0;owned\x07\x1b[2Jred\x1b[31m [bold]plain[/bold]\n")
-    script = [tools(call("read_file", {"path": "evil.txt"})), text("\x1b[2J\x1b[31mhi\r\x9b1m [red]all[/red] \u202eabc")]
+    script = [
+        tools(call("read_file", {"path": "evil.txt"})),
+        text("\x1b[2J\x1b[31mhi\r\x9b1m [red]all[/red] \u202eabc"),
+    ]
     with ScriptedServer(script) as server:
         code, out, _ = cli("run", "go", *server_options(server))
     assert code == 0
@@ -227,7 +278,16 @@ def test_nobody_at_the_terminal_means_no_and_yes_means_yes(cli: Cli) -> None:
 @pytest.mark.slow
 def test_a_text_that_is_no_utf8_is_answered() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "fsm_agent.cli", "run", b"what is 1+1 \xff\xfe", "--model", "offline:demo", "--json"],
+        [
+            sys.executable,
+            "-m",
+            "fsm_agent.cli",
+            "run",
+            b"what is 1+1 \xff\xfe",
+            "--model",
+            "offline:demo",
+            "--json",
+        ],
         capture_output=True,
         cwd=Path(__file__).parents[1],
         check=True,
@@ -415,7 +475,9 @@ def test_doctor_is_content(cli: Cli) -> None:
     assert re.search(r"^ok +table +\d+ rows proved in \d+ ms", out, re.MULTILINE)
 
 
-def test_doctor_says_what_to_do_and_shows_no_key(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_doctor_says_what_to_do_and_shows_no_key(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("OPENAI_API_KEY", " very-secret-value")
     monkeypatch.setenv("FSM_AGENT_API_MAX_RETRIES", "0")
@@ -423,7 +485,11 @@ def test_doctor_says_what_to_do_and_shows_no_key(cli: Cli, monkeypatch: pytest.M
     assert code == 1
     assert "very-secret-value" not in out
     assert re.search(r"^problem +home .*; give a writable --home", out, re.MULTILINE)
-    assert re.search(r"^problem +settings .*api_max_retries \(FSM_AGENT_API_MAX_RETRIES\) is out of range", out, re.MULTILINE)
+    assert re.search(
+        r"^problem +settings .*api_max_retries \(FSM_AGENT_API_MAX_RETRIES\) is out of range",
+        out,
+        re.MULTILINE,
+    )
     assert re.search(r"^problem +keys +OPENAI_API_KEY has blanks around it", out, re.MULTILINE)
     assert out.splitlines()[-1] == "problems: 3"
 
@@ -459,11 +525,20 @@ def test_streamed_text_is_not_repeated(cli: Cli) -> None:
     assert out.count("one two three four") == 1
 
 
-@pytest.mark.parametrize("example", sorted((Path(__file__).parents[1] / "examples").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "example", sorted((Path(__file__).parents[1] / "examples").glob("*.py")), ids=lambda path: path.stem
+)
 def test_examples_run(example: Path, tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "FSM_AGENT_MODEL": "offline:demo"}
     env["FSM_AGENT_HOME"] = str(tmp_path)
-    done = subprocess.run([sys.executable, str(example)], capture_output=True, text=True, cwd=tmp_path, env=env, timeout=PATIENCE)
+    done = subprocess.run(
+        [sys.executable, str(example)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=env,
+        timeout=PATIENCE,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     own = {"order": "sent (completed)", "review_loop": "accepted: A machine"}
     assert own.get(example.stem, "(offline demo: no language model was used)") in done.stdout
@@ -482,20 +557,29 @@ def wrapped(text: str, width: int, size: int = 3) -> str:
 def test_words_are_not_broken_at_the_edge_of_a_terminal(size: int) -> None:
     text = "The quick brown fox jumps over the lazy dog.\n\n  - an item that is long\n長い 文字 列は 二桁\n"
     shown = wrapped(text, 16, size)
-    assert shown == ("The quick brown\nfox jumps over\nthe lazy dog.\n\n  - an item that\nis long\n長い 文字 列は\n二桁\n")
+    assert (
+        shown
+        == "The quick brown\nfox jumps over\nthe lazy dog.\n\n  - an item that\nis long\n長い 文字 列は\n二桁\n"
+    )
     assert shown.split() == text.split()
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_code_and_what_fits_nowhere_is_left_to_the_terminal(size: int) -> None:
-    code = "```python\nvalue = first + second + third\n```\n    indented line that is long\n" + "x" * 100 + " y\n"
+    code = (
+        "```python\nvalue = first + second + third\n```\n    indented line that is long\n"
+        + "x" * 100
+        + " y\n"
+    )
     assert wrapped(code, 16, size) == code.replace(" y\n", "\ny\n")
     assert wrapped("a\n" + "x" * 100_000, 16, size) == "a\n" + "x" * 100_000
 
 
 def test_a_word_is_shown_when_no_more_comes(tmp_path: Path) -> None:
     out = io.StringIO()
-    live = Live(Console(file=out, force_terminal=True, width=12, color_system=None, soft_wrap=True, highlight=False))
+    live = ProgressView(
+        Console(file=out, force_terminal=True, width=12, color_system=None, soft_wrap=True, highlight=False)
+    )
     live.stream_delta("one two thr")
     assert out.getvalue().endswith("one two")
     live.stream_delta("ee four")

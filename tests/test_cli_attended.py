@@ -1,4 +1,5 @@
-"""A person at the terminal: asked for approval and by the model; what they said for good can be listed and taken back."""
+"""A person at the terminal: asked for approval and by the model; what they said for good can be listed and
+taken back."""
 
 from __future__ import annotations
 
@@ -82,7 +83,9 @@ def terminal(*arguments: str, home: Path, columns: int = 110, **files: IO[bytes]
 
 
 @pytest.mark.slow
-def test_a_question_a_delegated_task_and_an_approval_for_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_question_a_delegated_task_and_an_approval_for_good(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     shell = tools(call("terminal", {"command": "echo hello"}))
     script = [
         tools(call("clarify", {"question": "Which greeting?", "choices": ["short", "long"]})),
@@ -138,14 +141,23 @@ def test_a_turn_killed_at_the_question_asks_the_person_again_when_it_is_resumed(
     assert server.completions == 2
 
 
-def test_what_was_answered_for_a_session_is_listed_and_taken_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_was_answered_for_a_session_is_listed_and_taken_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     @tool(approval="ask")
     def drop(name: str) -> str:
         """Drop a table."""
         return "dropped"
 
     script = ScriptedModel([tools(call("drop", {"name": "users"})), text("ok")])
-    agent = Agent(script, home=tmp_path, session_id="s-1", tools=[drop], toolsets=[], callbacks={"approval": lambda _: "session"})
+    agent = Agent(
+        script,
+        home=tmp_path,
+        session_id="s-1",
+        tools=[drop],
+        toolsets=[],
+        callbacks={"approval": lambda _: "session"},
+    )
     agent.run_conversation("go")
     home = ("--home", str(tmp_path))
     assert main(["approvals", "list", *home]) == 0
@@ -164,7 +176,9 @@ def test_what_was_answered_for_a_session_is_listed_and_taken_back(tmp_path: Path
 
 
 @contextmanager
-def asked(home: Path, command: str, *options: str, **files: IO[bytes]) -> Iterator[tuple[Terminal, ScriptedServer]]:
+def asked(
+    home: Path, command: str, *options: str, **files: IO[bytes]
+) -> Iterator[tuple[Terminal, ScriptedServer]]:
     """A turn whose model calls ``terminal`` with this command, at a terminal of 80 columns."""
     script = [tools(call("terminal", {"command": command})), text("Done.")]
     with ScriptedServer(script) as server:
@@ -207,8 +221,12 @@ def test_what_a_person_reads_is_what_would_run(tmp_path: Path, command: str) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ahead", "answer", "ran"), [("y\ny\n", "n", False), ("y\ny\n", "y", True), ("y", "", False)])
-def test_only_what_is_typed_after_the_question_answers_it(tmp_path: Path, ahead: str, answer: str, ran: bool) -> None:
+@pytest.mark.parametrize(
+    ("ahead", "answer", "ran"), [("y\ny\n", "n", False), ("y\ny\n", "y", True), ("y", "", False)]
+)
+def test_only_what_is_typed_after_the_question_answers_it(
+    tmp_path: Path, ahead: str, answer: str, ran: bool
+) -> None:
     with asked(tmp_path, "touch OWNED") as (screen, _):
         screen.press(ahead)  # the program has not even begun
         screen.until("Allow it?")
@@ -236,7 +254,8 @@ def test_only_an_answer_that_is_known_and_stands_alone_counts(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_what_is_typed_ahead_of_a_chat_is_a_message_and_no_answer(tmp_path: Path) -> None:
-    """Two lines are read by the chat's own prompt, which keeps the second; a third comes in while the model answers."""
+    """Two lines are read by the chat's own prompt, which keeps the second; a third comes in while the model
+    answers."""
 
     def meanwhile(_: Any) -> Any:
         screen.press("y\n")
@@ -258,7 +277,8 @@ def test_what_is_typed_ahead_of_a_chat_is_a_message_and_no_answer(tmp_path: Path
 
 @pytest.mark.slow
 def test_nobody_is_asked_who_could_not_see_the_question(tmp_path: Path) -> None:
-    """Standard output is a file: the question stands on standard error, or, where that is a file too, nobody is there."""
+    """Standard output is a file: the question stands on standard error, or, where that is a file too, nobody
+    is there."""
     with (tmp_path / "out.txt").open("wb") as file:
         with asked(tmp_path, "touch OWNED", stdout=file) as (screen, _):
             screen.until("Allow it?")
@@ -273,7 +293,9 @@ def test_nobody_is_asked_who_could_not_see_the_question(tmp_path: Path) -> None:
     assert "Allow it?" not in (tmp_path / "out.txt").read_text("utf-8")
 
 
-def test_an_approval_is_listed_whole_and_taken_back_as_it_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_approval_is_listed_whole_and_taken_back_as_it_is_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = "ls # \x1b]0;\ntouch OWNED\n: \x07"
     script = ScriptedModel([tools(call("terminal", {"command": command})), text("ok")])
     toolsets = {"toolsets": ["terminal"], "callbacks": {"approval": lambda _: "never"}}

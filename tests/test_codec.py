@@ -40,7 +40,14 @@ VALUES: list[Any] = [
     AskApproval("c1", "put", {}),
 ]
 REPLIES: list[Any] = [
-    ModelReply("text", "thought", (ToolCall("c", "n", "{}"),), "tool_calls", usage=Usage(1, 2, 3, 4, 5), blocks=({"type": "x"},)),
+    ModelReply(
+        "text",
+        "thought",
+        (ToolCall("c", "n", "{}"),),
+        "tool_calls",
+        usage=Usage(1, 2, 3, 4, 5),
+        blocks=({"type": "x"},),
+    ),
     Failure("http", "boom", 429, retry_after=0.0, usage=Usage(1)),
     Cancelled("half"),
     ToolOutcome("c", "unknown", "?", 0.5, ({"type": "image"},)),
@@ -69,11 +76,15 @@ def test_every_request_and_reply_has_a_codec() -> None:
 
 
 def test_a_message_comes_back_as_a_row() -> None:
-    row = Message("tool", [{"type": "text", "text": "x"}], tool_call_id="c", name="n", sent="preview", wire=False)
+    row = Message(
+        "tool", [{"type": "text", "text": "x"}], tool_call_id="c", name="n", sent="preview", wire=False
+    )
     codec = codec_of(tuple[Message, ...])
     [again] = codec.decode(json.loads(dumps(codec.encode((row,)))))
     assert again.to_dict() == row.to_dict()
-    assert codec_of(Persist).decode(codec_of(Persist).encode(Persist((row,)))).rows[0].to_dict() == row.to_dict()
+    assert (
+        codec_of(Persist).decode(codec_of(Persist).encode(Persist((row,)))).rows[0].to_dict() == row.to_dict()
+    )
 
 
 def test_what_has_no_codec_is_refused_by_name() -> None:
@@ -99,7 +110,9 @@ def test_a_difference_applied_is_the_value(before: Any, after: Any) -> None:
     change = json.loads(json.dumps(difference(before, after)))
     assert applied(before, change) == after
     if isinstance(after, dict):
-        assert before == after or list(applied(before, change)) == list(after), "what is remembered longest goes first"
+        assert before == after or list(applied(before, change)) == list(after), (
+            "what is remembered longest goes first"
+        )
     assert before == kept
 
 
@@ -130,7 +143,11 @@ class Thing:
 @settings(max_examples=60)
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["name", "parts", "counts", "part", "shorter"]), st.text(max_size=3), st.integers(0, 9)),
+        st.tuples(
+            st.sampled_from(["name", "parts", "counts", "part", "shorter"]),
+            st.text(max_size=3),
+            st.integers(0, 9),
+        ),
         max_size=12,
     )
 )

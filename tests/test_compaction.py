@@ -36,7 +36,14 @@ from tests.test_wire_anthropic import violations as anthropic_violations
 from tests.test_wire_responses import faults as responses_faults
 
 WORDS = st.sampled_from(
-    ["short", "x" * 3_000, "你好" * 900, "line\n" * 400, "exit code 3\n" + "y" * 400, "12 matches\n" + "z" * 900]
+    [
+        "short",
+        "x" * 3_000,
+        "你好" * 900,
+        "line\n" * 400,
+        "exit code 3\n" + "y" * 400,
+        "12 matches\n" + "z" * 900,
+    ]
 )
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 4_000}}
 
@@ -77,18 +84,30 @@ def written(history: list[Message], mode: ApiMode) -> list[dict[str, Any]]:
 
 def compacted(history: list[Message], tail_chars: int = 4_000, front: int = 3) -> list[Message]:
     shorter = pruned(history, 8)
-    division = divide(shorter, front=front, tail_chars=tail_chars, tail_rows=min(8, max(3, len(history) // 2)), soft_factor=1.5)
+    division = divide(
+        shorter,
+        front=front,
+        tail_chars=tail_chars,
+        tail_rows=min(8, max(3, len(history) // 2)),
+        soft_factor=1.5,
+    )
     return assembled(division, "what happened") if division.middle else shorter
 
 
 @given(histories())
 @settings(max_examples=120, deadline=None)
-def test_whatever_goes_the_rest_is_valid_and_the_newest_request_stays_word_for_word(history: list[Message]) -> None:
+def test_whatever_goes_the_rest_is_valid_and_the_newest_request_stays_word_for_word(
+    history: list[Message],
+) -> None:
     request = [row for row in history if row.role == "user"][-1]
     shorter = compacted(history)
     assert violations(rows(shorter)) == []
     summaries = [index for index, row in enumerate(shorter) if row.summary]
-    kept = [index for index, row in enumerate(shorter) if row.role == "user" and not row.summary and row.text == request.text]
+    kept = [
+        index
+        for index, row in enumerate(shorter)
+        if row.role == "user" and not row.summary and row.text == request.text
+    ]
     assert kept
     assert not summaries or kept[-1] > summaries[-1]
 
@@ -124,7 +143,9 @@ def test_pruning_never_grows_keeps_every_row_and_leaves_valid_arguments(history:
     shorter = pruned(history, 4)
     assert len(shorter) == len(history)
     assert size_of(shorter) <= size_of(history)
-    assert shorter[-4:] == history[-4:] or len({row.text for row in history if row.role == "tool"}) < len(history)
+    assert shorter[-4:] == history[-4:] or len({row.text for row in history if row.role == "tool"}) < len(
+        history
+    )
     for row in shorter:
         for call in row.tool_calls:
             assert isinstance(json.loads(call.arguments), dict)
@@ -135,7 +156,9 @@ USUAL = Protection(front=3, tail_rows=8, tail_chars=4_000, unpruned=8, soft_fact
 
 @given(histories(), st.integers(0, 12_000))
 @settings(max_examples=200, deadline=None)
-def test_a_compaction_that_is_insisted_on_fits_into_its_room_and_is_valid(history: list[Message], spare: int) -> None:
+def test_a_compaction_that_is_insisted_on_fits_into_its_room_and_is_valid(
+    history: list[Message], spare: int
+) -> None:
     request = [row for row in history if row.role == "user"][-1]
     room = 2_000 + size_of([request]) + spare
     plan = insisted(history, USUAL, 6_000, room)
@@ -155,13 +178,24 @@ def test_what_is_insisted_on_is_no_more_than_needed() -> None:
     history = [Message("user", "a" * 5_000), Message("assistant", "b" * 5_000)] * 4 + [Message("user", "go")]
     usual = replace(USUAL, tail_rows=3)
     left = [insisted(history, usual, 20_000, room).division for room in (34_000, 20_000, 9_000, 3_000)]
-    assert [(len(division.front), len(division.tail)) for division in left] == [(3, 3), (0, 3), (0, 1), (0, 0)]
+    assert [(len(division.front), len(division.tail)) for division in left] == [
+        (3, 3),
+        (0, 3),
+        (0, 1),
+        (0, 0),
+    ]
     assert all(history[-1] in division.kept for division in left)
 
 
 def test_texts_that_are_cut_are_cut_to_one_length() -> None:
-    calls = (ToolCall("a", "put", '{"value": "short"}'), ToolCall("b", "put", json.dumps({"value": "v" * 9_000})))
-    run = [Message("assistant", None, tool_calls=calls), *(Message("tool", "r" * n, tool_call_id=str(n)) for n in (900, 7_000))]
+    calls = (
+        ToolCall("a", "put", '{"value": "short"}'),
+        ToolCall("b", "put", json.dumps({"value": "v" * 9_000})),
+    )
+    run = [
+        Message("assistant", None, tool_calls=calls),
+        *(Message("tool", "r" * n, tool_call_id=str(n)) for n in (900, 7_000)),
+    ]
     length = cut_length(run, 6_000)
     assert length is not None
     assert [is_longer(row, length) for row in run] == [True, False, True]
@@ -205,8 +239,15 @@ def test_images_before_the_newest_go_and_the_newest_stays() -> None:
     def seen(number: int) -> Message:
         return Message("user", [{"type": "text", "text": f"{number}"}, IMAGE])
 
-    history = [seen(1), Message("assistant", "a"), seen(2), *[Message("assistant", "b"), Message("user", "c")] * 5]
-    kinds = [[part["type"] for part in row.content] for row in pruned(history, 4) if isinstance(row.content, list)]  # type: ignore[union-attr]
+    history = [
+        seen(1),
+        Message("assistant", "a"),
+        seen(2),
+        *[Message("assistant", "b"), Message("user", "c")] * 5,
+    ]
+    kinds = [
+        [part["type"] for part in row.content] for row in pruned(history, 4) if isinstance(row.content, list)
+    ]  # type: ignore[union-attr]
     assert kinds == [["text", "text"], ["text", "image_url"]]
     assert sum(isinstance(row.content, list) and IMAGE in row.content for row in without_images(history)) == 1
 
@@ -235,7 +276,10 @@ def test_two_thousand_messages_in_a_tenth_of_a_second() -> None:
     history = [Message("user", "go")]
     for number in range(666):
         call = ToolCall(f"c{number}", "read_file", json.dumps({"path": f"f{number}"}))
-        history += [Message("assistant", None, tool_calls=(call,)), Message("tool", f"{number} " * 200, tool_call_id=call.id)]
+        history += [
+            Message("assistant", None, tool_calls=(call,)),
+            Message("tool", f"{number} " * 200, tool_call_id=call.id),
+        ]
         history.append(Message("assistant", f"step {number}"))
     begun = time.process_time()
     shorter = compacted(history, tail_chars=40_000)
@@ -245,7 +289,14 @@ def test_two_thousand_messages_in_a_tenth_of_a_second() -> None:
 
 @pytest.mark.parametrize(
     ("window", "tokens"),
-    [(32_000, 27_200), (64_000, 54_400), (128_000, 96_000), (200_000, 150_000), (512_000, 256_000), (1_000_000, 500_000)],
+    [
+        (32_000, 27_200),
+        (64_000, 54_400),
+        (128_000, 96_000),
+        (200_000, 150_000),
+        (512_000, 256_000),
+        (1_000_000, 500_000),
+    ],
 )
 def test_thresholds(window: int, tokens: int) -> None:
     assert threshold(window, Compression()) == tokens
@@ -316,7 +367,13 @@ def test_what_comes_out_is_valid_in_every_mode(history: list[Message]) -> None:
 def test_long_random_histories(seed: int) -> None:
     """Up to 2,000 rows, any grouping of tools, Chinese, images, huge results; compacted twice."""
     rng = random.Random(seed)
-    words = ["short", "x" * 3_000, "你好" * 900, "line\n" * 400, "y" * 200_000 if seed % 8 == 0 else "exit code 3\n" + "y" * 400]
+    words = [
+        "short",
+        "x" * 3_000,
+        "你好" * 900,
+        "line\n" * 400,
+        "y" * 200_000 if seed % 8 == 0 else "exit code 3\n" + "y" * 400,
+    ]
     history = [Message("user", "the first request")]
     target = rng.choice([1, 5, 40, 300, 2_000])
     while len(history) < target:
@@ -327,7 +384,11 @@ def test_long_random_histories(seed: int) -> None:
         shorter = compacted(history, tail_chars=rng.choice([500, 8_000, 80_000]), front=front)
         valid_in_all_modes(shorter)
         summaries = [index for index, row in enumerate(shorter) if row.summary]
-        kept = [i for i, row in enumerate(shorter) if row.role == "user" and not row.summary and row.text == request.text]
+        kept = [
+            i
+            for i, row in enumerate(shorter)
+            if row.role == "user" and not row.summary and row.text == request.text
+        ]
         assert kept
         assert not summaries or kept[-1] > summaries[-1]
         assert size_of(shorter) <= before + 1_000
@@ -337,7 +398,9 @@ def test_long_random_histories(seed: int) -> None:
 def random_rounds(rng: random.Random, number: int, words: list[str]) -> list[Message]:
     kind = rng.random()
     if kind < 0.15:
-        parts: Any = [{"type": "text", "text": rng.choice(words)}, IMAGE] if rng.random() < 0.3 else rng.choice(words)
+        parts: Any = (
+            [{"type": "text", "text": rng.choice(words)}, IMAGE] if rng.random() < 0.3 else rng.choice(words)
+        )
         return [Message("user", parts)]
     if kind < 0.3:
         return [Message("assistant", rng.choice(words))]

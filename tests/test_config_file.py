@@ -47,13 +47,21 @@ def test_an_argument_wins_over_the_environment_over_the_file_over_the_defaults(
     monkeypatch.setenv("FSM_AGENT_API_MAX_RETRIES", "8")
     monkeypatch.setenv("FSM_AGENT_EMPTY__NUDGES", "6")
     agent = Agent(ScriptedModel(), home=home, settings={"empty": {"prefills": 4}, "temperature": 1})
-    assert (agent.settings.max_iterations, agent.settings.api_max_retries, agent.settings.temperature) == (40, 8, 1)
+    assert (agent.settings.max_iterations, agent.settings.api_max_retries, agent.settings.temperature) == (
+        40,
+        8,
+        1,
+    )
     assert agent.settings.empty.model_dump() == {"nudges": 6, "prefills": 4, "retries": 9}
     assert agent.settings.tool == Settings().tool
-    assert Agent(ScriptedModel(), home=home, settings=Settings(max_iterations=3)).settings == Settings(max_iterations=3)
+    assert Agent(ScriptedModel(), home=home, settings=Settings(max_iterations=3)).settings == Settings(
+        max_iterations=3
+    )
 
 
-def test_a_provider_of_ones_own_is_a_model_and_a_fallback_everywhere(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_provider_of_ones_own_is_a_model_and_a_fallback_everywhere(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("WORK_KEY", "sk-of-work")
     with ScriptedServer([status(503), status(503)]) as broken, ScriptedServer([text("from home")]) as good:
         written(
@@ -81,8 +89,12 @@ def test_a_provider_of_ones_own_is_a_model_and_a_fallback_everywhere(home: Path,
     assert config_of(home).chooser("work:other").window == 64_000
 
 
-def test_the_environment_names_another_model_than_the_file(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written(home, 'model = "local:m"\nproviders.near = { base_url = "http://127.0.0.1:1/v1", like = "deepseek" }')
+def test_the_environment_names_another_model_than_the_file(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(
+        home, 'model = "local:m"\nproviders.near = { base_url = "http://127.0.0.1:1/v1", like = "deepseek" }'
+    )
     monkeypatch.setenv("FSM_AGENT_MODEL", "near:x")
     choice = config_of(home).chooser()
     assert (choice.profile.name, choice.model, choice.keys, choice.local) == ("near", "x", (), True)
@@ -99,7 +111,10 @@ def test_no_file_is_fine(home: Path) -> None:
     [
         (
             "max_iterations = 4",
-            "unknown key max_iterations; allowed: model, fallbacks, auxiliary, settings, providers, mcp; settings b",
+            (
+                "unknown key max_iterations; allowed: model, fallbacks, auxiliary, settings, providers, mcp;"
+                " settings b"
+            ),
         ),
         (
             "[settings]\nmax_iterations = -4",
@@ -110,7 +125,10 @@ def test_no_file_is_fine(home: Path) -> None:
         ("model = 4", "model has the wrong type; given: 4"),
         ("model = x", "the config file is no TOML"),
         ('fallbacks = "a:b"', "fallbacks has the wrong type; given: a:b; allowed: a list"),
-        ('fallbacks = [{ model = "a:b", api_key = "sk-1234567890" }]', "fallbacks holds a key; given: api_key; allowed: key_env"),
+        (
+            'fallbacks = [{ model = "a:b", api_key = "sk-1234567890" }]',
+            "fallbacks holds a key; given: api_key; allowed: key_env",
+        ),
         ("[providers.work]", "providers.work.base_url is missing; allowed: the address of the server"),
         ('[providers.work]\nbase_url = "work"', "providers.work.base_url cannot be used; given: work"),
         (
@@ -121,8 +139,14 @@ def test_no_file_is_fine(home: Path) -> None:
             '[providers.work]\nbase_url = "http://x"\nlike = "y"',
             "providers.work.like names an unknown provider; given: y",
         ),
-        ('[providers.work]\nbase_url = "http://x"\nurl = "y"', "unknown key providers.work.url; allowed: base_url, like"),
-        ('[providers.openai]\nbase_url = "http://x"', "[providers.openai] cannot have this name, which is a known provider"),
+        (
+            '[providers.work]\nbase_url = "http://x"\nurl = "y"',
+            "unknown key providers.work.url; allowed: base_url, like",
+        ),
+        (
+            '[providers.openai]\nbase_url = "http://x"',
+            "[providers.openai] cannot have this name, which is a known provider",
+        ),
         ('[providers.Wörk]\nbase_url = "http://x"', "the config file is no TOML"),
         (
             '[providers."a b"]\nbase_url = "http://x"',
@@ -130,7 +154,9 @@ def test_no_file_is_fine(home: Path) -> None:
         ),
     ],
 )
-def test_a_file_that_cannot_be_used_is_one_line_that_names_it(content: str, says: str, home: Path, cli: Cli) -> None:
+def test_a_file_that_cannot_be_used_is_one_line_that_names_it(
+    content: str, says: str, home: Path, cli: Cli
+) -> None:
     written(home, content)
     with pytest.raises(ConfigError) as raised:
         Agent(ScriptedModel(), home=home)
@@ -145,13 +171,18 @@ def test_a_file_that_cannot_be_used_is_one_line_that_names_it(content: str, says
 def test_a_variable_that_is_no_json_is_one_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FSM_AGENT_APPROVAL__ALLOW", "ls *")
     for use in (Settings, lambda: Settings.of(None, {"max_iterations": 3})):
-        with pytest.raises(ConfigError, match=r"^FSM_AGENT_APPROVAL__ALLOW cannot be read; given: ls \*; allowed: JSON"):
+        with pytest.raises(
+            ConfigError, match=r"^FSM_AGENT_APPROVAL__ALLOW cannot be read; given: ls \*; allowed: JSON"
+        ):
             use()
 
 
 def test_an_error_says_which_variable_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FSM_AGENT_EMPTY__NUDGES", "many")
-    allowed = "setting empty.nudges (FSM_AGENT_EMPTY__NUDGES) is out of range; given: many; allowed: whole number 0 to 1,000,000"
+    allowed = (
+        "setting empty.nudges (FSM_AGENT_EMPTY__NUDGES) is out of range; given: many; allowed: whole number 0"
+        " to 1,000,000"
+    )
     with pytest.raises(ConfigError) as raised:
         Settings()
     assert str(raised.value) == allowed
@@ -233,14 +264,23 @@ def test_a_new_file_is_its_owners_and_the_environment_is_not_hidden(
     assert cli("config", "path") == (0, f"{home}/config.toml\n", "")
 
 
-def test_what_is_shown_says_where_it_comes_from(home: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_shown_says_where_it_comes_from(
+    home: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert cli("config")[1].startswith(f"file         {home}/config.toml (not there; none is needed)\n")
-    written(home, 'model = "work:m"\n[settings]\nstale.stream = 5\n[providers.work]\nbase_url = "http://127.0.0.1:9/v1"\n')
+    written(
+        home,
+        'model = "work:m"\n[settings]\nstale.stream = 5\n[providers.work]\nbase_url ='
+        ' "http://127.0.0.1:9/v1"\n',
+    )
     monkeypatch.setenv("FSM_AGENT_EMPTY__NUDGES", "6")
     monkeypatch.setenv("FSM_AGENT_MAX_ITERATION", "6")
     code, out, err = cli("config")
     assert code == 0
-    assert err == "fsm-agent: FSM_AGENT_MAX_ITERATION in the environment is no setting; see fsm-agent config list\n"
+    assert (
+        err
+        == "fsm-agent: FSM_AGENT_MAX_ITERATION in the environment is no setting; see fsm-agent config list\n"
+    )
     lines = [line.split() for line in out.splitlines()]
     assert ["model", "work:m", "(from", "config.toml)"] in lines
     assert ["providers", "work", "at", "http://127.0.0.1:9/v1"] in lines

@@ -1,4 +1,5 @@
-"""What keeps a move cheap: few commits, nothing that walks the history or the text, nothing made for nobody."""
+"""What keeps a move cheap: few commits, nothing that walks the history or the text, nothing made for
+nobody."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import pytest
 from fsm_agent import Agent, tool
 from fsm_agent.errors import StoreError
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.stream_accumulator import LiveReply
+from fsm_agent.runtime.stream_accumulator import StreamAccumulator
 from fsm_agent.sessions.store import Database, Store
 from fsm_agent.support.clock import SystemClock
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
@@ -32,19 +33,26 @@ async def echo(words: str) -> str:
 
 def agent(home: Path, rounds: int) -> Agent:
     return Agent(
-        ScriptedModel([*(tools(call("echo", {"words": str(number)})) for number in range(rounds)), text("done")]),
+        ScriptedModel(
+            [*(tools(call("echo", {"words": str(number)})) for number in range(rounds)), text("done")]
+        ),
         tools=[echo],
         toolsets=[],
         system_prompt="Be short.",
         home=home,
         store=Store(home, opened=OneByOne),
         clock=FakeClock(),
-        settings={"max_iterations": rounds + 1, "prompt": {"context_files": False}, "store": {"index": False}},
+        settings={
+            "max_iterations": rounds + 1,
+            "prompt": {"context_files": False},
+            "store": {"index": False},
+        },
     )
 
 
 def test_a_tool_round_is_five_commits(tmp_path: Path) -> None:
-    """Three moves, and the intents to call the model and to run the tool; a reply goes with the move that it leads to."""
+    """Three moves, and the intents to call the model and to run the tool; a reply goes with the move that it
+    leads to."""
     commits = []
     for rounds in (2, 5):
         one = agent(tmp_path / str(rounds), rounds)
@@ -59,7 +67,12 @@ def test_a_move_of_a_long_turn_adds_as_little_to_the_journal_as_one_of_a_short_t
     turn = one.start("go")
     turn.run()
     with one._store.database.reading() as c:
-        sizes = [size for (size,) in c.execute("SELECT length(delta) FROM transitions WHERE turn = ? ORDER BY seq", (turn.id,))]
+        sizes = [
+            size
+            for (size,) in c.execute(
+                "SELECT length(delta) FROM transitions WHERE turn = ? ORDER BY seq", (turn.id,)
+            )
+        ]
     assert max(sizes[-30:-1]) < 1.2 * max(sizes[10:40])
     assert max(sizes[10:]) < 700
 
@@ -93,10 +106,11 @@ def test_what_a_disk_refuses_is_tried_on_a_new_connection(tmp_path: Path) -> Non
 
 
 def test_a_chunk_costs_the_same_in_a_long_stream() -> None:
-    """Adding each piece to one long text would copy all of it for each: twenty times the cost at this length."""
+    """Adding each piece to one long text would copy all of it for each: twenty times the cost at this
+    length."""
 
     def cost(chunks: int) -> float:
-        live = LiveReply(SystemClock(), Callbacks())
+        live = StreamAccumulator(SystemClock(), Callbacks())
         live.begin()
         began = time.process_time()
         for _ in range(chunks):
@@ -122,8 +136,14 @@ def test_the_journal_of_a_turn_holds_every_request_and_reply_as_before(tmp_path:
     turn.run()
     with one._store.database.reading() as c:
         rows = c.execute(
-            "SELECT kind, status, request, reply FROM effects WHERE turn = ? ORDER BY seq, ordinal, place", (turn.id,)
+            "SELECT kind, status, request, reply FROM effects WHERE turn = ? ORDER BY seq, ordinal, place",
+            (turn.id,),
         )
-        found = [(kind, status, json.loads(request)["is"], json.loads(reply or "null")) for kind, status, request, reply in rows]
+        found = [
+            (kind, status, json.loads(request)["is"], json.loads(reply or "null"))
+            for kind, status, request, reply in rows
+        ]
     assert [kind for kind, *_ in found].count("CallModel") == 2
-    assert all(status == "done" and kind == asked and reply is not None for kind, status, asked, reply in found)
+    assert all(
+        status == "done" and kind == asked and reply is not None for kind, status, asked, reply in found
+    )

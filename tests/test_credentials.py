@@ -21,7 +21,9 @@ def started(pool: KeyPool, turns: int) -> str:
     return "".join(used)
 
 
-@pytest.mark.parametrize(("strategy", "expected"), [("fill_first", "aaaa"), ("round_robin", "abca"), ("least_used", "abca")])
+@pytest.mark.parametrize(
+    ("strategy", "expected"), [("fill_first", "aaaa"), ("round_robin", "abca"), ("least_used", "abca")]
+)
 def test_the_strategies(strategy: str, expected: str) -> None:
     assert started(KeyPool(KEYS, Credential(strategy=strategy)), 4) == expected  # type: ignore[arg-type]
 

@@ -1,4 +1,5 @@
-"""Real processes on one session of one home, troubled at random: see ``tests/crash/crowd.py``. Seeded, and bounded in time."""
+"""Real processes on one session of one home, troubled at random: see ``tests/crash/crowd.py``. Seeded, and
+bounded in time."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ SECONDS = 30
 """Of each of the 18 runs: nine minutes in all."""
 
 
-def crowd(processes: int, seconds: float, seed: int, mode: str, trouble: str, mutant: str = "") -> dict[str, Any]:
+def crowd(
+    processes: int, seconds: float, seed: int, mode: str, trouble: str, mutant: str = ""
+) -> dict[str, Any]:
     words = [str(processes), str(seconds), str(seed), mode, trouble, mutant]
     done = subprocess.run(
         [sys.executable, "-m", "tests.crash.crowd", *words],
@@ -27,7 +30,9 @@ def crowd(processes: int, seconds: float, seed: int, mode: str, trouble: str, mu
 
 
 def told(found: dict[str, Any]) -> str:
-    return "\n\n".join([f"{name}: {value}" for name, value in found.items() if name != "wrong"] + found["wrong"][:3])
+    return "\n\n".join(
+        [f"{name}: {value}" for name, value in found.items() if name != "wrong"] + found["wrong"][:3]
+    )
 
 
 def test_processes_that_wait_and_try_again_lose_nothing() -> None:
@@ -40,7 +45,9 @@ def test_processes_that_wait_and_try_again_lose_nothing() -> None:
 @pytest.mark.parametrize("trouble", ["none", "kill", "locks"])
 @pytest.mark.parametrize("mode", ["plain", "rotate"])
 @pytest.mark.parametrize("processes", [2, 3, 5])
-def test_every_turn_that_was_called_completed_is_stored_in_order_and_whole(processes: int, mode: str, trouble: str) -> None:
+def test_every_turn_that_was_called_completed_is_stored_in_order_and_whole(
+    processes: int, mode: str, trouble: str
+) -> None:
     found = crowd(processes, SECONDS, 100 * processes, mode, trouble)
     assert not found["wrong"], told(found)
     assert found["turns"] >= 20

@@ -1,4 +1,5 @@
-"""An editor's session, message by message, over a pipe in memory; each message is checked by the official schema."""
+"""An editor's session, message by message, over a pipe in memory; each message is checked by the official
+schema."""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ def test_what_the_server_says_it_can_it_answers_and_the_schema_knows_it(tmp_path
         "supportsBreakpointLocationsRequest": ("breakpointLocations",),
         "supportsFunctionBreakpoints": ("setFunctionBreakpoints",),
     }  # fmt: skip
-    assert all(CAPABILITIES[name] and command in REQUESTS for name, commands in needs.items() for command in commands)
+    assert all(
+        CAPABILITIES[name] and command in REQUESTS for name, commands in needs.items() for command in commands
+    )
     with editing(workshop_of(tmp_path, LOOKED_UP)) as editor:
         assert editor.begin(task="what is x?")["capabilities"] == dict(CAPABILITIES)
 
@@ -108,7 +111,9 @@ def test_requests_in_the_wrong_order_or_unknown_are_refused_in_words(tmp_path: P
         ("attach", {}, "there is no turn to debug"),
     ],
 )
-def test_a_configuration_that_cannot_be_is_refused(tmp_path: Path, how: str, options: dict[str, Any], why: str) -> None:
+def test_a_configuration_that_cannot_be_is_refused(
+    tmp_path: Path, how: str, options: dict[str, Any], why: str
+) -> None:
     with editing(workshop_of(tmp_path, LOOKED_UP)) as editor, pytest.raises(Refused, match=why):
         editor.begin(how, **options)
 
@@ -121,7 +126,9 @@ def test_a_configuration_of_another_model_or_home_gets_a_workshop_of_its_own(tmp
         return workshop_of(tmp_path / "other", [text("other")])
 
     with editing(workshop_of(tmp_path / "home", LOOKED_UP), opener=opener) as editor:
-        editor.begin(task="go", model="scripted:b", settings={"budget": {"grace_call": False}}, env={"A": "b"})
+        editor.begin(
+            task="go", model="scripted:b", settings={"budget": {"grace_call": False}}, env={"A": "b"}
+        )
         editor.event("terminated")
         assert asked == [("scripted:b", {"budget": {"grace_call": False}}, {"A": "b"})]
         assert "other" in editor.outputs()
@@ -152,12 +159,20 @@ def test_a_line_of_the_table_is_its_decision_list_and_a_column_one_rung_of_it(tm
             "stops after row ClassifyError.overloaded/1",
         ]
         assert made[2]["message"].startswith("no row of the table is on this line; the nearest is line ")
-        assert (made[1]["line"], made[1]["column"], made[1]["endColumn"]) == (overloaded, rung["column"], rung["column"] + 9)
+        assert (made[1]["line"], made[1]["column"], made[1]["endColumn"]) == (
+            overloaded,
+            rung["column"],
+            rung["column"] + 9,
+        )
 
         stop = editor.stopped()
         assert (stop["reason"], stop["hitBreakpointIds"]) == ("breakpoint", [made[0]["id"]])
         move, state, *_ = editor.stack()
-        assert (move["name"], move["source"]["path"], move["line"]) == ("6: CallLLM –error→ ClassifyError", str(TABLE), error)
+        assert (move["name"], move["source"]["path"], move["line"]) == (
+            "6: CallLLM –error→ ClassifyError",
+            str(TABLE),
+            error,
+        )
         assert (state["name"], Path(state["source"]["path"]).name) == ("ClassifyError", "classify_error.py")
 
         editor.ask("continue", threadId=1)
@@ -181,7 +196,8 @@ def test_conditions_hit_counts_and_logpoints(tmp_path: Path) -> None:
     with editing(workshop_of(tmp_path, script)) as editor:
         made = editor.begin(task="what is x?", lines=lines)["breakpoints"]
         assert [one["verified"] for one in made] == [True, True, True, False, False, False]
-        for one, why in zip(made[3:], ("an unknown counter 'retrys'", "a hit count cannot be read", "names what is not known")):  # noqa: B905
+        whys = ("an unknown counter 'retrys'", "a hit count cannot be read", "names what is not known")
+        for one, why in zip(made[3:], whys, strict=False):
             assert why in one["message"]
         assert editor.stopped()["hitBreakpointIds"] == [made[0]["id"]]
         assert editor.evaluate("retries") == "1"  # not at the first error
@@ -202,7 +218,9 @@ def test_conditions_hit_counts_and_logpoints(tmp_path: Path) -> None:
         ("text_response", "9: CallLLM –text→ Finalize · text_response"),
     ],
 )
-def test_function_breakpoints_are_states_rows_events_arrows_and_exits(tmp_path: Path, name: str, at: str) -> None:
+def test_function_breakpoints_are_states_rows_events_arrows_and_exits(
+    tmp_path: Path, name: str, at: str
+) -> None:
     with editing(workshop_of(tmp_path, STUMBLED)) as editor:
         (made,) = editor.begin(task="what is x?", functions=[{"name": name}])["breakpoints"]
         assert made["verified"]
@@ -215,14 +233,20 @@ def test_a_breakpoint_in_a_states_source_stops_when_it_is_entered_and_shows_it(t
     with editing(workshop_of(tmp_path, LOOKED_UP)) as editor:
         editor.begin(task="what is x?", stopOnEntry=True)
         editor.stopped(reason="entry")
-        (source,) = [one for one in editor.ask("loadedSources")["sources"] if one["name"] == "fsm_agent_states/execute_tools.py"]
+        (source,) = [
+            one
+            for one in editor.ask("loadedSources")["sources"]
+            if one["name"] == "fsm_agent_states/execute_tools.py"
+        ]
         (where,) = editor.ask("breakpointLocations", source=source, line=1, endLine=400)["breakpoints"]
         wanted = [{"line": where["line"] + 2}, {"line": 1}]
         inside, outside = editor.ask("setBreakpoints", source=source, breakpoints=wanted)["breakpoints"]
         assert inside["verified"]
         assert (inside["line"], inside["message"]) == (where["line"], "stops when ExecuteTools is entered")
         assert not outside["verified"]
-        other = editor.ask("setBreakpoints", source={"path": str(tmp_path / "x.py")}, breakpoints=[{"line": 1}])["breakpoints"]
+        other = editor.ask(
+            "setBreakpoints", source={"path": str(tmp_path / "x.py")}, breakpoints=[{"line": 1}]
+        )["breakpoints"]
         assert other[0]["message"] == f"not a file of the turn that runs; its table is {TABLE}"
         editor.ask("continue", threadId=1)
         assert editor.stopped()["reason"] == "breakpoint"
@@ -235,15 +259,23 @@ def test_two_breakpoints_on_one_target_must_agree(tmp_path: Path) -> None:
         lines = [{"line": line_of(ERROR), "condition": "retries >= 1"}]
         functions = [{"name": "CallLLM.error"}, {"name": "CallLLM.error", "condition": "retries >= 2"}]
         made = editor.begin(task="what is x?", lines=lines, functions=functions)["breakpoints"]
-        assert [one["verified"] for one in made] == [True, True, False]  # the second is found as a row, the third too
+        assert [one["verified"] for one in made] == [
+            True,
+            True,
+            False,
+        ]  # the second is found as a row, the third too
         assert made[2]["message"] == "row CallLLM.error has a breakpoint already: always"
 
 
-def test_breakpoints_set_while_the_turn_stands_count_from_then_on_and_taken_away_are_gone(tmp_path: Path) -> None:
+def test_breakpoints_set_while_the_turn_stands_count_from_then_on_and_taken_away_are_gone(
+    tmp_path: Path,
+) -> None:
     with editing(workshop_of(tmp_path, STUMBLED)) as editor:
         editor.begin(task="what is x?", lines=[{"line": line_of('on("tools"')}])
         editor.stopped()
-        editor.ask("setBreakpoints", source={"path": str(TABLE)}, breakpoints=[{"line": line_of('on("text"')}])
+        editor.ask(
+            "setBreakpoints", source={"path": str(TABLE)}, breakpoints=[{"line": line_of('on("text"')}]
+        )
         editor.ask("continue", threadId=1)
         editor.stopped()
         assert editor.stack()[0]["name"] == "9: CallLLM –text→ Finalize · text_response"
@@ -278,7 +310,10 @@ def test_a_filter_that_is_off_does_not_stop_and_one_may_have_a_condition(tmp_pat
     with editing(workshop_of(tmp_path / "b", repeat(overflow()))) as editor:
         editor.begin(task="what is x?", filters=[], stopOnEntry=True)
         editor.stopped(reason="entry")
-        options = [{"filterId": "failed", "condition": "overflows >= 1"}, {"filterId": "crashed", "condition": "nothing"}]
+        options = [
+            {"filterId": "failed", "condition": "overflows >= 1"},
+            {"filterId": "crashed", "condition": "nothing"},
+        ]
         made = editor.ask("setExceptionBreakpoints", filters=[], filterOptions=options)["breakpoints"]
         assert [one["verified"] for one in made] == [True, False]
         with pytest.raises(Refused, match="no such exception filter; given: all"):
@@ -329,7 +364,10 @@ def test_an_approval_stops_and_is_given_or_refused_in_the_console(tmp_path: Path
             editor.evaluate(":let", context="repl")
         frame = editor.stack()[0]["id"]
         visit = editor.values(editor.scope("Request", frame)["variablesReference"])
-        assert "remove" in visit["waits for a person"]["value"] or visit["waits for a person"]["indexedVariables"] == 1
+        assert (
+            "remove" in visit["waits for a person"]["value"]
+            or visit["waits for a person"]["indexedVariables"] == 1
+        )
         assert editor.evaluate(":approve", frame, "repl") == "approved, once"
         editor.stopped(reason="exception")
         assert editor.evaluate(":deny keep it", context="repl") == "denied"
@@ -355,7 +393,10 @@ def test_steps_are_a_request_a_state_and_the_next_call_of_the_model(tmp_path: Pa
         assert editor.stack()[0]["name"] == "2: BuildMessages –built→ CallLLM · send"
         editor.ask("stepIn", threadId=1)
         assert "CallModel" in editor.stopped(reason="step")["description"]
-        assert [frame["name"] for frame in editor.stack()[:2]] == ["CallLLM", "2: BuildMessages –built→ CallLLM · send"]
+        assert [frame["name"] for frame in editor.stack()[:2]] == [
+            "CallLLM",
+            "2: BuildMessages –built→ CallLLM · send",
+        ]
         editor.ask("stepOut", threadId=1)
         editor.stopped(reason="step")
         assert editor.stack()[0]["name"] == "3: CallLLM –tools→ ExecuteTools"
@@ -474,7 +515,10 @@ def test_scopes_show_counters_facts_messages_requests_and_guards(tmp_path: Path)
         assert facts["failure_class"]["value"] == '"overloaded"'
         assert facts["turn_id"]["presentationHint"] == {"attributes": ["readOnly"]}
         guards = editor.values(editor.scope("Guards", frame)["variablesReference"])
-        assert (guards["not yet retried"]["value"], guards["row"]["value"]) == ("true", '"ClassifyError.overloaded/1"')
+        assert (guards["not yet retried"]["value"], guards["row"]["value"]) == (
+            "true",
+            '"ClassifyError.overloaded/1"',
+        )
         tool_frame = next(one for one in stack if one["name"].startswith("3:"))
         visit = editor.values(editor.scope("Request", tool_frame["id"])["variablesReference"])
         (name,) = [one for one in visit if one.endswith("RunTool look_up")]
@@ -482,13 +526,16 @@ def test_scopes_show_counters_facts_messages_requests_and_guards(tmp_path: Path)
         assert reply["text"]["value"] == '"x: 42"'
         model_frame = next(one for one in stack if one["name"].startswith("2:"))
         visit = editor.values(editor.scope("Request", model_frame["id"])["variablesReference"])
-        body = editor.values(editor.values(visit["on the wire"]["variablesReference"])["body"]["variablesReference"])
+        body = editor.values(
+            editor.values(visit["on the wire"]["variablesReference"])["body"]["variablesReference"]
+        )
         assert body["messages"]["type"] == "array"
 
 
 def test_long_lists_are_paged_and_long_texts_cut(tmp_path: Path) -> None:
     workshop, _ = finished(
-        tmp_path, [*[tools(call("look_up", {"what": f"{number} {'y' * 3000}"})) for number in range(40)], text("done")]
+        tmp_path,
+        [*[tools(call("look_up", {"what": f"{number} {'y' * 3000}"})) for number in range(40)], text("done")],
     )
     with editing(workshop) as editor:
         editor.begin("attach")
@@ -536,7 +583,10 @@ def test_names_are_completed(tmp_path: Path) -> None:
         editor.stopped()
 
         def completed(typed: str) -> list[str]:
-            return [one["label"] for one in editor.ask("completions", text=typed, column=len(typed) + 1)["targets"]]
+            return [
+                one["label"]
+                for one in editor.ask("completions", text=typed, column=len(typed) + 1)["targets"]
+            ]
 
         assert completed("retr") == ["retries"]
         assert completed("retries >= 1 and ov") == ["overflows"]
@@ -555,7 +605,9 @@ def test_names_are_completed(tmp_path: Path) -> None:
         ("Messages", ["[0]", "content"], "what is y?", '"what is y?"'),
     ],
 )
-def test_a_value_that_is_set_forks_the_turn(tmp_path: Path, scope: str, way: list[str], value: str, shown: str) -> None:
+def test_a_value_that_is_set_forks_the_turn(
+    tmp_path: Path, scope: str, way: list[str], value: str, shown: str
+) -> None:
     with editing(workshop_of(tmp_path, STUMBLED)) as editor:
         editor.begin(task="what is x?", lines=[{"line": line_of('on("tools"')}])
         editor.stopped()
@@ -564,10 +616,15 @@ def test_a_value_that_is_set_forks_the_turn(tmp_path: Path, scope: str, way: lis
         for name in way[:-1]:
             reference = editor.values(reference)[name]["variablesReference"]
         before = editor.values(reference)[way[-1]]["value"]
-        assert editor.ask("setVariable", variablesReference=reference, name=way[-1], value=value)["value"] == shown
+        assert (
+            editor.ask("setVariable", variablesReference=reference, name=way[-1], value=value)["value"]
+            == shown
+        )
         assert editor.event("thread", reason="started")["threadId"] == 2
         assert (editor.stopped()["threadId"], before) != (1, shown)
-        assert any(f"{way[-1]} set to {value}" in line and "stays as it is" in line for line in editor.outputs())
+        assert any(
+            f"{way[-1]} set to {value}" in line and "stays as it is" in line for line in editor.outputs()
+        )
         path = editor.values(reference)[way[-1]]["evaluateName"]
         assert editor.evaluate(path, editor.stack(2)[0]["id"]) == shown
         assert editor.evaluate(path, frame) == before
@@ -576,7 +633,11 @@ def test_a_value_that_is_set_forks_the_turn(tmp_path: Path, scope: str, way: lis
 def test_a_tools_result_is_edited_and_the_model_gets_it(tmp_path: Path) -> None:
     def last(body: dict[str, Any]) -> Any:
         row = body["messages"][-1]
-        return tools(call("look_up", {"what": "x"}, id="c1")) if row["role"] == "user" else text(f"it said: {row['content']}")
+        return (
+            tools(call("look_up", {"what": "x"}, id="c1"))
+            if row["role"] == "user"
+            else text(f"it said: {row['content']}")
+        )
 
     with editing(workshop_of(tmp_path, repeat(last))) as editor:
         editor.begin(task="what is x?", lines=[{"line": line_of('on("text"')}])
@@ -692,7 +753,10 @@ def test_turns_that_a_turn_starts_are_threads_too(tmp_path: Path) -> None:
     with editing(workshop) as editor:
         editor.begin(task="parent")
         assert editor.event("thread", reason="started", threadId=2)
-        assert [one["name"].split(" · ")[0] for one in editor.ask("threads")["threads"]] == ["parent", "find it"]
+        assert [one["name"].split(" · ")[0] for one in editor.ask("threads")["threads"]] == [
+            "parent",
+            "find it",
+        ]
         go.set()
         editor.event("thread", reason="exited", threadId=2)
         editor.event("terminated")
@@ -714,7 +778,16 @@ def test_a_fork_with_an_edit_is_made_in_the_console(tmp_path: Path) -> None:
     with editing(workshop_of(tmp_path, STUMBLED)) as editor:
         editor.begin(task="what is x?", lines=[{"line": line_of('on("tools"')}])
         editor.stopped()
-        for wrong in (":fork [1]", ":fork {", ':fork {"nothing": 1}', ":at x", ":find", ":approve often", ":answer x", ":test"):
+        for wrong in (
+            ":fork [1]",
+            ":fork {",
+            ':fork {"nothing": 1}',
+            ":at x",
+            ":find",
+            ":approve often",
+            ":answer x",
+            ":test",
+        ):
             with pytest.raises(Refused):
                 editor.evaluate(wrong, context="repl")
         editor.evaluate(':fork {"counters": {"retries": 2}}', context="repl")
@@ -768,7 +841,11 @@ def test_a_long_turn_is_looked_through_quickly(tmp_path: Path) -> None:
 
 def test_an_agent_of_another_kind_of_home_is_not_needed_to_look(tmp_path: Path) -> None:
     Agent(
-        ScriptedModel(LOOKED_UP), home=tmp_path, store=store_for(tmp_path, "normal"), clock=FakeClock(), toolsets=[]
+        ScriptedModel(LOOKED_UP),
+        home=tmp_path,
+        store=store_for(tmp_path, "normal"),
+        clock=FakeClock(),
+        toolsets=[],
     ).run_conversation("hello")
     with editing(DebugSession(store_for(tmp_path, "normal"))) as editor:
         editor.begin("attach")
@@ -809,7 +886,9 @@ def test_a_turn_of_another_process_is_stopped_stepped_and_let_go(tmp_path: Path)
         assert other.stdout is not None
         turn = other.stdout.readline().strip()
         with editing(workshop_of(tmp_path, [])) as editor:
-            (made,) = editor.begin("attach", turn=turn, lines=[{"line": line_of('on("done",')}])["breakpoints"]
+            (made,) = editor.begin("attach", turn=turn, lines=[{"line": line_of('on("done",')}])[
+                "breakpoints"
+            ]
             (tmp_path / "go").touch()
             assert editor.stopped()["hitBreakpointIds"] == [made["id"]]
             assert editor.stack()[0]["name"] == "4: ExecuteTools –done→ BuildMessages"

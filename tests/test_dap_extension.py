@@ -21,7 +21,9 @@ NOT_OFFERED = {"noDebug"}
 
 @pytest.fixture
 def debugger() -> dict[str, Any]:
-    (found,) = json.loads((EDITORS / "vscode" / "package.json").read_text("utf-8"))["contributes"]["debuggers"]
+    (found,) = json.loads((EDITORS / "vscode" / "package.json").read_text("utf-8"))["contributes"][
+        "debuggers"
+    ]
     return dict(found)
 
 
@@ -39,7 +41,9 @@ def test_it_starts_the_command(debugger: dict[str, Any]) -> None:
 
 
 def test_configurations_offer_what_the_server_reads(debugger: dict[str, Any]) -> None:
-    launch, attach = (set(debugger["configurationAttributes"][how]["properties"]) for how in ("launch", "attach"))
+    launch, attach = (
+        set(debugger["configurationAttributes"][how]["properties"]) for how in ("launch", "attach")
+    )
     assert launch == set(NAMES) - NOT_OFFERED
     assert attach == launch - {"task", "session"}
 

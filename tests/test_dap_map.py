@@ -66,7 +66,10 @@ def test_every_row_of_the_turns_table_has_its_place_in_the_source() -> None:
 def test_a_line_with_and_without_a_column() -> None:
     map = table_map(MACHINE.table, "fsm_agent_states.table")
     line = line_of('on("overloaded"')
-    every = "rows ClassifyError.overloaded/1, ClassifyError.overloaded/2, ClassifyError.overloaded/3, ClassifyError.overloaded/4"
+    every = (
+        "rows ClassifyError.overloaded/1, ClassifyError.overloaded/2, ClassifyError.overloaded/3,"
+        " ClassifyError.overloaded/4"
+    )
     assert named(map, line) == [every]
     assert map.at(line)[0].targets == (("event", "ClassifyError.overloaded"),)
     assert named(map, line, column_of(line, "FALLBACK")) == ["row ClassifyError.overloaded/2"]
@@ -99,7 +102,9 @@ def test_a_list_over_several_lines_and_two_lists_on_one(own: TableMap) -> None:
     assert named(own, begin + 2) == ["row Ask.wörter/2"]
     assert named(own, begin + 3) == ["row Ask.answer"]  # what begins here, not what ends
     assert named(own, 4) == ["row Ask.wörter/1"]
-    assert own.rows["Ask.stopped"].line == next(number for number, line in enumerate(lines, 1) if "macros" in line)
+    assert own.rows["Ask.stopped"].line == next(
+        number for number, line in enumerate(lines, 1) if "macros" in line
+    )
 
 
 def test_columns_are_utf_16_units(own: TableMap) -> None:

@@ -62,7 +62,9 @@ def test_a_message_may_come_in_pieces_and_have_a_type() -> None:
             buffer[: len(piece)] = piece
             return len(piece)
 
-    assert read_message(Drop(b"content-length: 7\r\nContent-Type: application/json\r\n\r\n" + b'{"a":1}')) == {"a": 1}
+    assert read_message(
+        Drop(b"content-length: 7\r\nContent-Type: application/json\r\n\r\n" + b'{"a":1}')
+    ) == {"a": 1}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +103,9 @@ def listening(workshop: DebugSession) -> Iterator[int]:
         ready.append(port)
         there.set()
 
-    server = threading.Thread(target=lambda: codes.append(serve_port(workshop, None, never, 0, ready=tell)), daemon=True)
+    server = threading.Thread(
+        target=lambda: codes.append(serve_port(workshop, None, never, 0, ready=tell)), daemon=True
+    )
     server.start()
     assert there.wait(PATIENCE)
     try:
@@ -168,7 +172,12 @@ def test_a_port_that_cannot_be(tmp_path: Path, port: int) -> None:
 def run(arguments: list[str], said: bytes, home: Path) -> subprocess.CompletedProcess[bytes]:
     environment = {**os.environ, "FSM_AGENT_HOME": str(home), "PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
     return subprocess.run(
-        [sys.executable, *arguments], input=said, capture_output=True, env=environment, timeout=PATIENCE, check=False
+        [sys.executable, *arguments],
+        input=said,
+        capture_output=True,
+        env=environment,
+        timeout=PATIENCE,
+        check=False,
     )
 
 
@@ -180,7 +189,9 @@ def test_the_command_speaks_nothing_but_the_protocol(tmp_path: Path) -> None:
         ("disconnect", {"terminateDebuggee": True}),
     ]
     said = b"".join(
-        framed(json.dumps({"seq": seq, "type": "request", "command": command, "arguments": arguments}).encode())
+        framed(
+            json.dumps({"seq": seq, "type": "request", "command": command, "arguments": arguments}).encode()
+        )
         for seq, (command, arguments) in enumerate(requests, 1)
     )
     done = run(["-m", "fsm_agent.cli", "debug", "--stdio"], said, tmp_path)

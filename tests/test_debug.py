@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.debug import Breakpoint, Breakpoints, Debugger, DebugSession, Event, Status
+from fsm_agent.debug import Breakpoint, Breakpoints, DebugEvent, Debugger, DebugSession, Status
 from fsm_agent.debug.core import commands
 from fsm_agent.debug.core.breakpoints import at_hit, targets_of
 from fsm_agent.debug.core.wire import composed
@@ -24,7 +24,14 @@ from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tool
 from fsm_agent_states.table import TURN
 from tests.waiting import PATIENCE, until, until_so
 
-ROUNDS = ("Prepare.ready", "BuildMessages.built/3", "CallLLM.tools", "ExecuteTools.done", "BuildMessages.built/3", "CallLLM.text")
+ROUNDS = (
+    "Prepare.ready",
+    "BuildMessages.built/3",
+    "CallLLM.tools",
+    "ExecuteTools.done",
+    "BuildMessages.built/3",
+    "CallLLM.text",
+)
 
 
 def looks_once(body: dict[str, Any]) -> Any:
@@ -39,7 +46,7 @@ class Desk:
         self.home, self.ran = home, list[str]()
         self.script: Any = repeat(looks_once)
         self.workshop = DebugSession(store_for(home, "normal"), self.agent)
-        self.events: list[Event] = []
+        self.events: list[DebugEvent] = []
 
     def agent(self, hint: str | None = None, **options: Any) -> Agent:
         @tool(effect="pure")
@@ -54,7 +61,13 @@ class Desk:
             self.ran.append(f"paint {thing}")
             return "painted"
 
-        options = {"toolsets": [], "clock": FakeClock(), "home": self.home, "store": store_for(self.home, "normal"), **options}
+        options = {
+            "toolsets": [],
+            "clock": FakeClock(),
+            "home": self.home,
+            "store": store_for(self.home, "normal"),
+            **options,
+        }
         return Agent(ScriptedModel(self.script), tools=[look, paint], **options)
 
     def start(self, message: str = "what colour?") -> Debugger:
@@ -139,7 +152,11 @@ def test_breakpoints_stop_where_they_say(desk: Desk) -> None:
     debugger.breakpoint("arrow", "CallLLM->ExecuteTools")
     debugger.breakpoint("exit", "completed")
     stopped = go(debugger, "continue")
-    assert (stopped.reason, stopped.seq, stopped.text) == ("breakpoint", 3, "breakpoint: arrow CallLLM→ExecuteTools")
+    assert (stopped.reason, stopped.seq, stopped.text) == (
+        "breakpoint",
+        3,
+        "breakpoint: arrow CallLLM→ExecuteTools",
+    )
     assert go(debugger, "continue").seq == 6
     assert go(debugger, "continue").phase == "ended"
 
@@ -229,7 +246,11 @@ def test_a_command_that_cannot_be_read_is_refused(name: str, body: dict[str, Any
 
 def test_a_command_that_cannot_be_carried_out_is_refused(desk: Desk) -> None:
     debugger = desk.start()
-    for command in (commands.AnswerRequest(9, "yes"), commands.HoldRequests(("all",)), commands.SteerTurn(" ")):
+    for command in (
+        commands.AnswerRequest(9, "yes"),
+        commands.HoldRequests(("all",)),
+        commands.SteerTurn(" "),
+    ):
         with pytest.raises(ConfigError):
             debugger.order(command)
 
@@ -248,17 +269,25 @@ def test_leaving_a_turn_lets_it_be_resumed(desk: Desk) -> None:
 
 
 def test_a_tool_is_approved_or_denied(desk: Desk) -> None:
-    desk.script = [tools(call("paint", {"thing": "wall"})), tools(call("paint", {"thing": "door"})), text("done")]
+    desk.script = [
+        tools(call("paint", {"thing": "wall"})),
+        tools(call("paint", {"thing": "door"})),
+        text("done"),
+    ]
     debugger = desk.start()
     waiting = go(debugger, "continue")
     assert waiting.phase == "waiting"
-    assert [(one["kind"], one["name"], one["arguments"]) for one in waiting.held] == [("approval", "paint", {"thing": "wall"})]
+    assert [(one["kind"], one["name"], one["arguments"]) for one in waiting.held] == [
+        ("approval", "paint", {"thing": "wall"})
+    ]
     debugger.order("answer", {"id": waiting.held[0]["id"], "said": "once"})
     second = _next_held(debugger, waiting.held[0]["id"])
     debugger.order("answer", {"id": second["id"], "said": "deny"})
     asyncio.run(_ended(debugger))
     assert desk.ran == ["paint wall"]
-    said = [row["content"] for row in debugger.record.messages(debugger.record.count) if row["role"] == "tool"]
+    said = [
+        row["content"] for row in debugger.record.messages(debugger.record.count) if row["role"] == "tool"
+    ]
     assert said[0] == "painted"
     assert "the user said no" in said[1]
 
@@ -279,9 +308,12 @@ class AtTheTerminal:
         self.said.set()
 
 
-@pytest.mark.parametrize(("where", "said", "ran"), [("page", "once", True), ("page", "deny", False), ("terminal", "once", True)])
+@pytest.mark.parametrize(
+    ("where", "said", "ran"), [("page", "once", True), ("page", "deny", False), ("terminal", "once", True)]
+)
 def test_whoever_answers_first_decides(desk: Desk, where: str, said: str, ran: bool) -> None:
-    """Somebody is asked at the terminal as well; the rules have spoken by then, so the debugger may allow it too."""
+    """Somebody is asked at the terminal as well; the rules have spoken by then, so the debugger may allow it
+    too."""
     terminal = AtTheTerminal()
     desk.script = [tools(call("paint", {"thing": "wall"})), text("done")]
     turn = desk.agent(callbacks=terminal).start("paint")
@@ -359,7 +391,12 @@ def test_what_can_never_be_approved_stays_forbidden(desk: Desk) -> None:
     def agent(hint: str | None) -> Agent:
         script = [tools(call("terminal", {"command": "rm -rf /"})), text("done")]
         return Agent(
-            ScriptedModel(script), tools=[shell], toolsets=[], clock=FakeClock(), home=desk.home, store=desk.workshop.store
+            ScriptedModel(script),
+            tools=[shell],
+            toolsets=[],
+            clock=FakeClock(),
+            home=desk.home,
+            store=desk.workshop.store,
         )
 
     workshop = DebugSession(desk.workshop.store, agent)
@@ -376,7 +413,9 @@ def test_the_model_and_a_tool_are_answered_by_hand(desk: Desk) -> None:
     held = go(debugger, "continue").held[0]
     assert held["kind"] == "model"
     assert "what colour?" in held["wire"]
-    debugger.order("answer", {"id": held["id"], "said": {"tool_calls": [{"name": "look", "arguments": {"at": "sea"}}]}})
+    debugger.order(
+        "answer", {"id": held["id"], "said": {"tool_calls": [{"name": "look", "arguments": {"at": "sea"}}]}}
+    )
     tool_held = _next_held(debugger, held["id"])
     assert (tool_held["kind"], tool_held["arguments"]) == ("tool", {"at": "sea"})
     debugger.order("answer", {"id": tool_held["id"], "said": "green"})
@@ -447,7 +486,15 @@ def test_everything_about_a_position(desk: Desk) -> None:
     assert [row["role"] for row in record.messages(4)] == ["user", "assistant", "tool"]
     assert record.messages(4, 2, 2)[0]["content"] == "the sky is blue"
     assert [one["kind"] for one in record.visit(2)] == ["CallModel"]
-    assert record.path() == ["Prepare", "BuildMessages", "CallLLM", "ExecuteTools", "BuildMessages", "CallLLM", "Finalize"]
+    assert record.path() == [
+        "Prepare",
+        "BuildMessages",
+        "CallLLM",
+        "ExecuteTools",
+        "BuildMessages",
+        "CallLLM",
+        "Finalize",
+    ]
     assert record.lanes(0, 6, 3, TURN.states) == [0b11 | 0b100, 0b100010, 0b10000100]
     assert record.find("the sky is blue") == [4]
     assert record.find("CallLLM.text") == [6]
@@ -494,9 +541,9 @@ def test_a_fork_goes_on_from_before_with_a_change(desk: Desk) -> None:
     go(fork, "continue")
     assert desk.ran == ["look sky"]
     assert fork.record.messages(4)[2]["content"] == "the sky is green"
-    assert [(one["status"], one["reply"]["text"]) for one in fork.record.visit(3) if one["kind"] == "RunTool"] == [
-        ("by hand", "the sky is green")
-    ]
+    assert [
+        (one["status"], one["reply"]["text"]) for one in fork.record.visit(3) if one["kind"] == "RunTool"
+    ] == [("by hand", "the sky is green")]
     assert fork.record.path()[:4] == debugger.record.path()[:4]
     assert fork.record.find("CallLLM.tools") == [3]
     assert fork.record.snapshot(2) == debugger.record.snapshot(2)
@@ -587,7 +634,8 @@ def test_exits_by_reason_and_by_outcome() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "hits"), [("", [1, 2, 3, 4]), ("3", [3]), (">= 3", [3, 4]), ("> 3", [4]), ("% 2", [2, 4]), ("<2", [1])]
+    ("text", "hits"),
+    [("", [1, 2, 3, 4]), ("3", [3]), (">= 3", [3, 4]), ("> 3", [4]), ("% 2", [2, 4]), ("<2", [1])],
 )
 def test_hit_counts(text: str, hits: list[int]) -> None:
     assert [count for count in range(1, 5) if at_hit(text)(count)] == hits

@@ -16,9 +16,22 @@ from tests.waiting import PATIENCE, until
 
 
 def test_it_prints_its_address_and_serves_until_interrupted(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fsm_agent.cli", "debug", "--web", "--port", "0", "--no-open", "--home", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "fsm_agent.cli",
+        "debug",
+        "--web",
+        "--port",
+        "0",
+        "--no-open",
+        "--home",
+        str(tmp_path),
+    ]
     command += ["--model", "offline:demo", "--task", "what is 2 + 3?"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONWARNINGS": "error"})
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONWARNINGS": "error"}
+    )
     try:
         assert process.stdout is not None
         url = process.stdout.readline().strip()

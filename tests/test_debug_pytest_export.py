@@ -112,7 +112,11 @@ def test_it_is_red_when_the_turn_goes_another_way(tmp_path: Path) -> None:
 
 
 def test_approvals_fallbacks_and_settings(tmp_path: Path) -> None:
-    script = [tools(call("paint", {"thing": "wall"}), call("paint", {"thing": "door"})), status(404), text("done")]
+    script = [
+        tools(call("paint", {"thing": "wall"}), call("paint", {"thing": "door"})),
+        status(404),
+        text("done"),
+    ]
     model = ScriptedModel([text("from the fallback")])
     options: dict[str, Any] = {
         "callbacks": {"approval": allow},
@@ -128,7 +132,16 @@ def test_approvals_fallbacks_and_settings(tmp_path: Path) -> None:
 def test_a_turn_with_history_and_one_that_was_interrupted(tmp_path: Path) -> None:
     store, agents = Store(tmp_path / "home", "normal"), list[Agent]()
     script = [text("hello"), interrupting(agents), text("never")]
-    agents.append(Agent(ScriptedModel(script), tools=[look], toolsets=[], home=tmp_path / "home", store=store, clock=FakeClock()))
+    agents.append(
+        Agent(
+            ScriptedModel(script),
+            tools=[look],
+            toolsets=[],
+            home=tmp_path / "home",
+            store=store,
+            clock=FakeClock(),
+        )
+    )
     agents[0].run_conversation("hello")
     agents[0].run_conversation("what colour is the sky?")
     info = agents[0].journal.recent(1)[0]
@@ -143,7 +156,14 @@ def test_a_fork_with_an_answer_by_hand(tmp_path: Path) -> None:
 
     def agent(hint: str | None) -> Agent:
         script = repeat(lambda body: text(f"it says {body['messages'][-1]['content']}"))
-        return Agent(ScriptedModel(script), tools=[look], toolsets=[], home=tmp_path / "home", store=store, clock=FakeClock())
+        return Agent(
+            ScriptedModel(script),
+            tools=[look],
+            toolsets=[],
+            home=tmp_path / "home",
+            store=store,
+            clock=FakeClock(),
+        )
 
     workshop = DebugSession(store, agent)
     fork = workshop.fork(turn_id, 3, {"results": {"call_1_0": "the sky is green"}})
@@ -159,7 +179,10 @@ def test_what_cannot_be_a_test_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no such turn"):
         make_test(store, unfinished.id)
     store.database.write(
-        lambda c: c.execute("UPDATE transitions SET row = 'CallLLM.blank' WHERE turn = ? AND seq = 3", (turn_id,)) and None
+        lambda c: (
+            c.execute("UPDATE transitions SET row = 'CallLLM.blank' WHERE turn = ? AND seq = 3", (turn_id,))
+            and None
+        )
     )
     with pytest.raises(ConfigError, match=r"does not come out the same .*: move 3 is another"):
         make_test(store, turn_id)

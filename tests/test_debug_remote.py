@@ -14,7 +14,7 @@ import pytest
 from fsm_agent.debug import Debugger, Status
 from fsm_agent.debug.core.remote_client import RemoteDebugClient
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.remote_commands import controls_of
+from fsm_agent.sessions.remote_commands import command_poller_of
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from tests.waiting import PATIENCE, until
@@ -159,7 +159,9 @@ def test_a_tool_elsewhere_is_approved_here(tmp_path: Path) -> None:
         elsewhere.go_on()
         reached(debugger, "paused")
         held = go(debugger, "continue", "waiting").held
-        assert [(one["kind"], one["name"], one["arguments"]) for one in held] == [("approval", "paint", {"thing": "wall"})]
+        assert [(one["kind"], one["name"], one["arguments"]) for one in held] == [
+            ("approval", "paint", {"thing": "wall"})
+        ]
         go(debugger, "answer", "ended", id=held[0]["id"], said="once")
         assert "painted wall" in [row["content"] for row in debugger.record.messages(debugger.record.count)]
         assert elsewhere.process.wait(PATIENCE) == 0
@@ -187,7 +189,9 @@ def test_a_question_asked_at_a_terminal_elsewhere_is_answered_here(tmp_path: Pat
 @pytest.mark.slow
 def test_a_turn_does_not_wait_for_a_debugger_that_died(elsewhere: Elsewhere) -> None:
     debugger = subprocess.Popen(
-        [sys.executable, "-c", DEBUGGER, str(elsewhere.home), elsewhere.turn], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", DEBUGGER, str(elsewhere.home), elsewhere.turn],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert debugger.stdout is not None
     assert debugger.stdout.readline() == "paused\n"
@@ -210,7 +214,7 @@ def test_a_turn_whose_process_died_is_said_to_be_idle(elsewhere: Elsewhere) -> N
 def test_looking_for_orders_costs_nothing_that_can_be_measured(tmp_path: Path) -> None:
     """Turns never look; one thread does, four times a second, and one look takes microseconds."""
     store = Store(tmp_path, "normal")
-    controls = controls_of(store.database)
+    controls = command_poller_of(store.database)
     began, looks = time.thread_time(), 500  # of the processor: what others take of it is not counted
     for _ in range(looks):
         controls._look()

@@ -17,7 +17,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.debug import DebugSession
 from fsm_agent.debug.web.assets import assets
 from fsm_agent.debug.web.map import bare, map_of
-from fsm_agent.debug.web.serve import Server
+from fsm_agent.debug.web.serve import DebugServer
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import store_for
 from fsm_agent.support.redaction import mask_json
@@ -46,20 +46,30 @@ class Served:
         store = store_for(home, "normal")
 
         def agent(hint: str | None) -> Agent:
-            return Agent(ScriptedModel(repeat(script)), tools=[secrets], toolsets=[], clock=FakeClock(), home=home, store=store)
+            return Agent(
+                ScriptedModel(repeat(script)),
+                tools=[secrets],
+                toolsets=[],
+                clock=FakeClock(),
+                home=home,
+                store=store,
+            )
 
         made = agent(None)
         made.run_conversation("tell me")
         self.turn = made.journal.recent(1)[0].id
         self.workshop = DebugSession(store, agent)
-        self.server = Server(self.workshop, first=self.turn, hide=[OWN])
+        self.server = DebugServer(self.workshop, first=self.turn, hide=[OWN])
         self.server.start()
         self.base = self.server.address
         self.own = self.base.rstrip("/")
 
     def ask(self, path: str, method: str = "GET", **options: Any) -> httpx.Response:
         """As the page: with the cookie, and the origin where something changes."""
-        headers = {"cookie": f"fsm_agent_debug_{self.server.port}={self.server.token}", **options.pop("headers", {})}
+        headers = {
+            "cookie": f"fsm_agent_debug_{self.server.port}={self.server.token}",
+            **options.pop("headers", {}),
+        }
         if method == "POST":
             headers = {"origin": self.own, "content-type": "application/json", **headers}
         headers = {name: value for name, value in headers.items() if value is not None}
@@ -82,8 +92,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def test_it_listens_on_this_machine_only(served: Served) -> None:
     assert served.server._socket.getsockname()[0] == "127.0.0.1"
-    with socket.create_server(("127.0.0.1", 0)) as other, pytest.raises(ConfigError, match="port cannot be used"):
-        Server(served.workshop, other.getsockname()[1])
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        pytest.raises(ConfigError, match="port cannot be used"),
+    ):
+        DebugServer(served.workshop, other.getsockname()[1])
 
 
 def test_nothing_is_given_without_the_token(served: Served) -> None:
@@ -101,21 +114,31 @@ def test_the_token_goes_from_the_address_into_a_cookie(served: Served) -> None:
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
     assert httpx.get(
-        served.base, headers={"cookie": cookie.split(";")[0].replace(served.server.token.lower(), served.server.token)}
+        served.base,
+        headers={"cookie": cookie.split(";")[0].replace(served.server.token.lower(), served.server.token)},
     ).is_success
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1", "127.0.0.1:1", "localhost.evil.example"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1", "127.0.0.1:1", "localhost.evil.example"]
+)
 def test_dns_rebinding_is_refused(served: Served, host: str) -> None:
     """A name of somebody else's that was made to mean 127.0.0.1 says itself in ``Host``."""
     assert served.ask("api/hello", headers={"host": host}).status_code == 421
-    assert served.ask(f"api/turns/{served.turn}/fork", "POST", headers={"host": host}, content="{}").status_code == 421
+    assert (
+        served.ask(f"api/turns/{served.turn}/fork", "POST", headers={"host": host}, content="{}").status_code
+        == 421
+    )
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "https://127.0.0.1", None])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1:1", "https://127.0.0.1", None]
+)
 def test_other_sites_cannot_post(served: Served, origin: str | None) -> None:
     """Even with the cookie: a form of another site is sent with its own origin, or none."""
-    answer = served.ask(f"api/turns/{served.turn}/fork", "POST", headers={"origin": origin}, content=b'{"at": 1}')
+    answer = served.ask(
+        f"api/turns/{served.turn}/fork", "POST", headers={"origin": origin}, content=b'{"at": 1}'
+    )
     assert answer.status_code == 403
     assert len(served.workshop.recent()) == 1
 
@@ -133,7 +156,9 @@ def test_other_sites_cannot_read(served: Served) -> None:
 
 def test_a_program_may_use_the_token_in_a_header(served: Served) -> None:
     headers = {"x-fsm-agent-token": served.server.token, "content-type": "application/json"}
-    answer = httpx.post(f"{served.base}api/turns/{served.turn}/breakpoints", headers=headers, json={"all": []})
+    answer = httpx.post(
+        f"{served.base}api/turns/{served.turn}/breakpoints", headers=headers, json={"all": []}
+    )
     assert answer.json() == {"breakpoints": []}
 
 
@@ -146,7 +171,12 @@ def test_a_program_may_use_the_token_in_a_header(served: Served) -> None:
 def test_only_the_files_of_the_page_can_be_had(served: Served, path: str) -> None:
     """Sent as it is: a client would tidy the path up."""
     server = served.server
-    lines = [f"GET /{path} HTTP/1.1", f"Host: 127.0.0.1:{server.port}", f"x-fsm-agent-token: {server.token}", "Connection: close"]
+    lines = [
+        f"GET /{path} HTTP/1.1",
+        f"Host: 127.0.0.1:{server.port}",
+        f"x-fsm-agent-token: {server.token}",
+        "Connection: close",
+    ]
     head = "\r\n".join([*lines, "", ""])
     with socket.create_connection(("127.0.0.1", served.server.port), timeout=PATIENCE) as connection:
         connection.sendall(head.encode())
@@ -158,7 +188,12 @@ def test_only_the_files_of_the_page_can_be_had(served: Served, path: str) -> Non
 
 
 def test_every_answer_forbids_foreign_code(served: Served) -> None:
-    for answer in (served.ask(""), served.ask("api/turns"), served.ask("static/app.js"), httpx.get(served.base)):
+    for answer in (
+        served.ask(""),
+        served.ask("api/turns"),
+        served.ask("static/app.js"),
+        httpx.get(served.base),
+    ):
         policy = answer.headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "script-src 'self'" in policy
@@ -204,12 +239,19 @@ def test_masking_by_name_and_by_shape() -> None:
 def test_moves_come_by_windows(served: Served) -> None:
     answer = served.ask(f"api/turns/{served.turn}/moves?first=2&last=4").json()
     assert [move["seq"] for move in answer["moves"]] == [2, 3, 4]
-    assert served.ask(f"api/turns/{served.turn}/moves?first=x").json()["error"].startswith("first is no number")
+    assert (
+        served.ask(f"api/turns/{served.turn}/moves?first=x").json()["error"].startswith("first is no number")
+    )
 
 
 def test_a_position_has_everything(served: Served) -> None:
     at = served.ask(f"api/turns/{served.turn}/at/4").json()
-    assert (at["move"]["row"], at["state"], at["messages"], at["messagesBefore"]) == ("ExecuteTools.done", "BuildMessages", 3, 1)
+    assert (at["move"]["row"], at["state"], at["messages"], at["messagesBefore"]) == (
+        "ExecuteTools.done",
+        "BuildMessages",
+        3,
+        1,
+    )
     assert "RunTool" in [one["kind"] for one in at["visit"]]
     assert served.ask(f"api/turns/{served.turn}/at/99").json()["error"].startswith("turn")
 
@@ -224,11 +266,18 @@ def test_a_fork_is_started_stepped_and_told(served: Served) -> None:
         lines = stream.iter_lines()
         assert json.loads(next(lines).removeprefix("data: "))["data"]["status"]["phase"] == "paused"
         served.ask(f"api/turns/{made}/orders/step", "POST", json={})
-        told = [json.loads(line.removeprefix("data: ")) for line in islice((one for one in lines if one.startswith("data: ")), 3)]
+        told = [
+            json.loads(line.removeprefix("data: "))
+            for line in islice((one for one in lines if one.startswith("data: ")), 3)
+        ]
     assert [one["kind"] for one in told] == ["running", "moved", "paused"]
     assert told[1]["data"]["row"] == "ExecuteTools.done"
     assert served.ask(f"api/compare?left={served.turn}&right={made}").json()["said"] == 4
-    assert served.ask(f"api/turns/{made}/orders/jump", "POST", json={}).json()["error"].startswith("no such order")
+    assert (
+        served.ask(f"api/turns/{made}/orders/jump", "POST", json={})
+        .json()["error"]
+        .startswith("no such order")
+    )
 
 
 def test_what_is_no_json_is_refused(served: Served) -> None:
@@ -241,7 +290,9 @@ def test_every_script_and_style_is_our_own(served: Served) -> None:
     """No address of another site in what is served, but names of formats and of licences."""
     allowed = re.compile(r"http://www\.w3\.org/\d{4}/|http://127\.0\.0\.1")
     for name, asset in assets().items():
-        found = [one for one in re.findall(r"https?://[^\"'\s)]+", asset.body.decode()) if not allowed.match(one)]
+        found = [
+            one for one in re.findall(r"https?://[^\"'\s)]+", asset.body.decode()) if not allowed.match(one)
+        ]
         assert found == [], name
     assert {name for name in assets() if name.startswith("vendor/")} == {
         "vendor/preact.mjs",
@@ -254,6 +305,8 @@ def test_the_map_has_every_state_and_every_row() -> None:
     svg = map_of(TURN)
     assert "<style" not in svg
     assert set(re.findall(r'id="state-(\w+)"', svg)) == set(TURN.states)
-    rows = {row for found in re.findall(r'<g id="arrow[^>]*data-rows="([^"]*)"', svg) for row in found.split()}
+    rows = {
+        row for found in re.findall(r'<g id="arrow[^>]*data-rows="([^"]*)"', svg) for row in found.split()
+    }
     assert rows == {row.id for row in TURN.rows}
     assert bare("<svg><style>a</style><g/></svg>") == "<svg><g/></svg>"

@@ -1,4 +1,5 @@
-"""A table of the user's own under the debugger: stepped, looked back at, changed, forked, compared; here and elsewhere."""
+"""A table of the user's own under the debugger: stepped, looked back at, changed, forked, compared; here and
+elsewhere."""
 
 from __future__ import annotations
 
@@ -103,7 +104,8 @@ NUMBERS = itertools.count(1)
 
 
 class Post:
-    """Performs what parcels ask; the sky is grey at first. ``asked`` are the requests that were really performed."""
+    """Performs what parcels ask; the sky is grey at first. ``asked`` are the requests that were really
+    performed."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -111,7 +113,11 @@ class Post:
 
     async def perform(self, request: Any) -> Any:
         self.asked.append(request)
-        return Weather(self.skies.pop(0) if len(self.skies) > 1 else self.skies[0]) if isinstance(request, LookOut) else None
+        return (
+            Weather(self.skies.pop(0) if len(self.skies) > 1 else self.skies[0])
+            if isinstance(request, LookOut)
+            else None
+        )
 
     def flow(self, home: Path) -> Workflow[Parcel]:
         return Workflow(PARCEL, STATES, Parcel, self.perform, begin=parcel, home=home)
@@ -157,13 +163,22 @@ def test_it_is_stepped_stopped_and_looked_at(desk: Desk) -> None:
     met = order(debugger, "continue")
     assert (met.reason, met.seq, met.state) == ("breakpoint", 2, "Drive")
     (move,) = debugger.record.moves(2, 2)
-    assert (move["row"], move["guards"], move["changes"]) == ("Drive.broken/1", [["tries left", True]], [["tries", 0, 1]])
+    assert (move["row"], move["guards"], move["changes"]) == (
+        "Drive.broken/1",
+        [["tries left", True]],
+        [["tries", 0, 1]],
+    )
     (visit,) = debugger.record.visit(1)
     assert visit["request"] == {"is": "LookOut", "place": "hill"}
     assert visit["reply"] == {"is": "Weather", "sky": "grey", "degrees": 0}
     assert debugger.record.counters(2, ["tries"]) == {"tries": 1}
     facts = debugger.record.snapshot(2)
-    assert (facts["what"], facts["sky"], facts["limits"], facts["tries"]) == ("a vase", "grey", {"tries": 2}, 1)
+    assert (facts["what"], facts["sky"], facts["limits"], facts["tries"]) == (
+        "a vase",
+        "grey",
+        {"tries": 2},
+        1,
+    )
     assert "secret" not in facts
     assert [one["field"] for one in debugger.record.changed(2)] == ["tries", "sky"]
 
@@ -177,7 +192,11 @@ def test_step_over_leaves_the_state_however_often_it_is_repeated(desk: Desk) -> 
     debugger = desk.start()
     assert order(debugger, "over").state == "Drive"
     assert order(debugger, "over").state == "Done"
-    assert [step.row for step in debugger.record.steps()] == ["Pack.packed", "Drive.broken/1", "Drive.arrived"]
+    assert [step.row for step in debugger.record.steps()] == [
+        "Pack.packed",
+        "Drive.broken/1",
+        "Drive.arrived",
+    ]
 
 
 def test_a_fork_goes_on_from_a_position_with_changes(desk: Desk) -> None:
@@ -312,7 +331,9 @@ def test_what_makes_no_turn_is_said_in_one_line(tmp_path: Path) -> None:
     def broken(text: str) -> Parcel:
         raise KeyError("no parcels today")
 
-    workshop = DebugSession.of_workflow(Workflow(PARCEL, STATES, Parcel, Post().perform, begin=broken, home=tmp_path))
+    workshop = DebugSession.of_workflow(
+        Workflow(PARCEL, STATES, Parcel, Post().perform, begin=broken, home=tmp_path)
+    )
     with pytest.raises(ConfigError, match=r"no turn could be made of this \(KeyError: 'no parcels today'\)"):
         workshop.start("x")
 
@@ -337,8 +358,16 @@ class Unstorable(BaseTurn):
         ({"states": {"Pack": pack}}, "state without a function; given: Drive"),
     ],
 )
-def test_what_does_not_fit_together_is_said_when_it_is_put_together(given: dict[str, Any], says: str, tmp_path: Path) -> None:
-    parts: dict[str, Any] = {"table": PARCEL, "states": STATES, "turn": Parcel, "perform": Post().perform, "home": tmp_path}
+def test_what_does_not_fit_together_is_said_when_it_is_put_together(
+    given: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    parts: dict[str, Any] = {
+        "table": PARCEL,
+        "states": STATES,
+        "turn": Parcel,
+        "perform": Post().perform,
+        "home": tmp_path,
+    }
     with pytest.raises(ConfigError, match=says):
         Workflow(**{**parts, **given})
 
@@ -444,7 +473,9 @@ def test_the_command_opens_a_table_of_ones_own(tmp_path: Path) -> None:
             str(tmp_path),
         ]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path) as process:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path
+        ) as process:
             assert process.stdout is not None
             address, _, query = process.stdout.readline().strip().partition("?")
             token = query.split("token=")[1].split("&")[0]
@@ -472,7 +503,9 @@ def test_the_command_opens_a_table_of_ones_own(tmp_path: Path) -> None:
         (["examples.review_loop:TABLE", "--attach", "nothing"], "no such turn"),
     ],
 )
-def test_wrong_use_is_one_line(tmp_path: Path, options: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_use_is_one_line(
+    tmp_path: Path, options: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["debug", "--no-open", "--home", str(tmp_path), *options]) == 2
     said = capsys.readouterr().err
     assert says in said
@@ -485,15 +518,21 @@ def nothing() -> int:
 
 def test_an_editor_stops_at_lines_of_ones_own_table(tmp_path: Path) -> None:
     table = ROOT / "examples" / "review_loop.py"
-    line = next(n for n, text in enumerate(table.read_text("utf-8").splitlines(), 1) if 'on("objections"' in text)
+    line = next(
+        n for n, text in enumerate(table.read_text("utf-8").splitlines(), 1) if 'on("objections"' in text
+    )
     workshop = DebugSession.of_workflow(review_loop.workflow(home=tmp_path))
     from tests.dap_editor import workshop_of
 
     with editing(workshop_of(tmp_path / "ours", []), opener=lambda options: workshop) as editor:
-        editor.ask("initialize", adapterID="fsm-agent", linesStartAt1=True, columnsStartAt1=True, pathFormat="path")
+        editor.ask(
+            "initialize", adapterID="fsm-agent", linesStartAt1=True, columnsStartAt1=True, pathFormat="path"
+        )
         editor.event("initialized")
         started = editor.send("launch", {"table": "examples.review_loop:workflow", "task": "Say it short."})
-        (early,) = editor.ask("setBreakpoints", source={"path": str(table)}, breakpoints=[{"line": line}])["breakpoints"]
+        (early,) = editor.ask("setBreakpoints", source={"path": str(table)}, breakpoints=[{"line": line}])[
+            "breakpoints"
+        ]
         assert not early["verified"], "nobody knows the table yet"
         editor.ask("setExceptionBreakpoints", filters=[])
         editor.ask("configurationDone")

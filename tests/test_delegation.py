@@ -1,4 +1,5 @@
-"""Child turns: isolated, at the same time, within their budgets, and never more powerful than their parent."""
+"""Child turns: isolated, at the same time, within their budgets, and never more powerful than their
+parent."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ Lines = dict[str, list[Any]]
 
 
 def model(lines: Lines, requests: list[Any] | None = None) -> ScriptedModel:
-    """Answers each conversation by its first words: who is asked "go" has other replies than who is asked "find the cat"."""
+    """Answers each conversation by its first words: who is asked "go" has other replies than who is asked
+    "find the cat"."""
     left = {asked: list(replies) for asked, replies in lines.items()}
     lock = threading.Lock()
 
@@ -78,8 +80,12 @@ def test_a_childs_figures_are_told_apart(tmp_path: Path) -> None:
     one = agent(tmp_path, lines)
     result = one.run_conversation("go")
     assert (result.attempts, result.total_tokens) == (2, 30)
-    assert [(child.outcome, child.attempts, child.usage.total) for child in result.children] == [("completed", 1, 15)] * 2
-    assert {child.turn_id for child in result.children} == {entry["turn"] for entry in told(result)[0]["results"]}
+    assert [(child.outcome, child.attempts, child.usage.total) for child in result.children] == [
+        ("completed", 1, 15)
+    ] * 2
+    assert {child.turn_id for child in result.children} == {
+        entry["turn"] for entry in told(result)[0]["results"]
+    }
 
 
 def test_children_are_turns_of_their_own_in_the_journal(tmp_path: Path) -> None:
@@ -119,7 +125,9 @@ def test_the_results_are_in_task_order_and_the_children_run_at_the_same_time(tmp
 def test_delegations_beyond_the_limit_are_answered_and_not_run(tmp_path: Path) -> None:
     ran: list[Any] = []
     goals = [call("delegate_task", {"goal": name}) for name in "abcd"]
-    lines: Lines = {"go": [tools(*goals), delegate("e", "f", "g", "h"), text("ok")]} | {n: [text(n)] for n in "abcdefgh"}
+    lines: Lines = {"go": [tools(*goals), delegate("e", "f", "g", "h"), text("ok")]} | {
+        n: [text(n)] for n in "abcdefgh"
+    }
     results = told(agent(tmp_path, lines, ran).run_conversation("go"))
     assert [isinstance(one, dict) for one in results] == [True, True, True, False, False]
     assert "over the limit of 3" in results[3]
@@ -137,21 +145,27 @@ def test_a_child_has_no_children_by_default_and_its_own_at_a_greater_depth(tmp_p
         assert {one["function"]["name"] for one in child["tools"]} == names
     lines = {"go": [delegate("a"), text("ok")], "a": [delegate("b"), text("A")], "b": [text("B")]}
     assert agent(tmp_path, lines, settings=deep).run_conversation("go").completed
-    assert "delegate_task" not in str(agent(tmp_path, {}, settings={"delegation": {"max_depth": 0}})._world.agent_tools.names)
+    assert "delegate_task" not in str(
+        agent(tmp_path, {}, settings={"delegation": {"max_depth": 0}})._world.agent_tools.names
+    )
 
 
 def test_withheld_tools_are_withheld_whoever_made_them(tmp_path: Path) -> None:
     requests: list[Any] = []
     own = [tool(name=name)(lambda: "x") for name in ("memory", "send_message", "execute_code", "fine")]
     lines = {"go": [delegate("a"), text("ok")], "a": [text("A")]}
-    agent(tmp_path, lines, requests, tools=own, toolsets=["delegate", "clarify", "memory", "code"]).run_conversation("go")
+    agent(
+        tmp_path, lines, requests, tools=own, toolsets=["delegate", "clarify", "memory", "code"]
+    ).run_conversation("go")
     child = next(body for asked, body in requests if asked == "a")
     assert {one["function"]["name"] for one in child["tools"]} == {"fine"}
 
 
 def test_a_failing_child_does_not_hurt_the_others(tmp_path: Path) -> None:
     lines = {"go": [delegate("a", "b"), text("ok")], "a": [text("")] * 9, "b": [text("B")]}
-    failed, fine = told(agent(tmp_path, lines, settings={"backoff": NO_WAIT}).run_conversation("go"))[0]["results"]
+    failed, fine = told(agent(tmp_path, lines, settings={"backoff": NO_WAIT}).run_conversation("go"))[0][
+        "results"
+    ]
     assert (failed["status"], fine["status"]) == ("failed", "completed")
     assert failed["error"]
 
@@ -159,7 +173,9 @@ def test_a_failing_child_does_not_hurt_the_others(tmp_path: Path) -> None:
 def test_a_child_that_goes_in_circles_is_halted_also_when_its_parent_is_attended(tmp_path: Path) -> None:
     fail = tool(effect="pure", name="fail")(lambda: 1 / 0)
     lines = {"go": [delegate("circle"), text("ok")], "circle": [tools(call("fail"))] * 9}
-    result = agent(tmp_path, lines, tools=[fail], callbacks={"approval": lambda request: True}).run_conversation("go")
+    result = agent(
+        tmp_path, lines, tools=[fail], callbacks={"approval": lambda request: True}
+    ).run_conversation("go")
     assert [child.turn_exit_reason for child in result.children] == ["guardrail_halt"]
     assert result.completed
 
@@ -175,7 +191,11 @@ def test_a_long_answer_is_cut_to_its_share_of_the_room_and_kept_whole(tmp_path: 
     assert len(entry["summary"]) <= 3_000
     path = entry["summary"].split("the whole answer is in ")[1].split("]")[0]
     assert Path(path).read_text() == long.strip() or Path(path).read_text() == long
-    small = agent(tmp_path, {"go": [delegate("a", "b"), text("ok")], "a": [text(long)], "b": [text(long)]}, context_window=20_000)
+    small = agent(
+        tmp_path,
+        {"go": [delegate("a", "b"), text("ok")], "a": [text(long)], "b": [text(long)]},
+        context_window=20_000,
+    )
     first, second = told(small.run_conversation("go"))[0]["results"]
     assert 2_000 * 0.8 < len(first["summary"]) < 20_000
     assert len(first["summary"]) == len(second["summary"])
@@ -193,7 +213,8 @@ def busy(goal: str, rounds: int) -> Lines:
     [("independent", (4, 4)), ("tree_cap", None), ("shared", None)],
 )
 def test_the_budgets_of_a_tree(tmp_path: Path, mode: str, iterations: Any) -> None:
-    """Root: one iteration before the children. tree_cap 6 and shared 6: the children have five left between them."""
+    """Root: one iteration before the children. tree_cap 6 and shared 6: the children have five left between
+    them."""
     settings = {
         "max_iterations": 6,
         "delegation": {"budget": mode, "max_iterations": 4, "tree_cap_factor": 1},
@@ -229,7 +250,9 @@ def test_an_interrupt_reaches_every_child_and_keeps_what_they_said(tmp_path: Pat
         await asyncio.Event().wait()
         return "never"
 
-    lines: Lines = {"go": [delegate("a", "b"), text("never")]} | {n: [tools(call("linger")), text("never")] for n in "ab"}
+    lines: Lines = {"go": [delegate("a", "b"), text("never")]} | {
+        n: [tools(call("linger")), text("never")] for n in "ab"
+    }
     one = agent(tmp_path, lines, tools=[linger])
 
     def stop() -> None:
@@ -350,7 +373,9 @@ def test_children_that_ask_at_once_are_answered_one_after_the_other(tmp_path: Pa
     lines: Lines = {"go": [delegate("a", "b", "c"), text("ok")]}
     lines |= {name: [tools(call("drop_table", {"name": name})), text(name)] for name in "abc"}
     settings = {"delegation": {"approvals": "ask"}, "approval": {"timeout": 100}, "poll": {"control": 0.02}}
-    one = agent(tmp_path, lines, tools=[danger(ran)], callbacks={"approval": approve}, settings=settings, clock=clock)
+    one = agent(
+        tmp_path, lines, tools=[danger(ran)], callbacks={"approval": approve}, settings=settings, clock=clock
+    )
     one.run_conversation("go")
     assert sorted(ran) == ["a", "b", "c"]
 
@@ -377,7 +402,11 @@ def test_what_is_allowed_or_forbidden_for_good_holds_for_children(tmp_path: Path
     dangerous(tmp_path, ran, None, approval={"allow": ["drop_table"]}).run_conversation("go")
     assert ran == ["users", "users"]
     dangerous(
-        tmp_path / "b", ran, lambda request: True, approval={"deny": ["drop_table"]}, delegation={"approvals": "ask"}
+        tmp_path / "b",
+        ran,
+        lambda request: True,
+        approval={"deny": ["drop_table"]},
+        delegation={"approvals": "ask"},
     ).run_conversation("go")
     assert ran == ["users", "users"]
 
@@ -511,7 +540,10 @@ def test_an_unsafe_tool_of_a_child_is_not_run_again_after_that(tmp_path: Path) -
         await asyncio.Event().wait()
         return "paid"
 
-    lines = {"go": [delegate("a"), text("ok")], "a": [tools(call("pay")), text("I do not know whether it was paid.")]}
+    lines = {
+        "go": [delegate("a"), text("ok")],
+        "a": [tools(call("pay")), text("I do not know whether it was paid.")],
+    }
     one = agent(tmp_path, lines, tools=[pay])
 
     async def cut_off() -> str:

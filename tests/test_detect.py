@@ -1,4 +1,5 @@
-"""Every row of the detection table, each by wordings that providers really use, and the ordering traps among the rows."""
+"""Every row of the detection table, each by wordings that providers really use, and the ordering traps among
+the rows."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ from fsm_agent_states.logic.detect import DETECTIONS, Size, detect
 from fsm_agent_states.logic.limits import output_cap_from, prompt_tokens_from, window_from
 
 
-def http(status: int, message: Any = "", code: Any = None, kind: str | None = None, /, **more: Any) -> Failure:
+def http(
+    status: int, message: Any = "", code: Any = None, kind: str | None = None, /, **more: Any
+) -> Failure:
     """An error response in the form that most providers use; a dict or an HTML page is the whole body."""
     body = message
     if isinstance(message, str) and not message.startswith("<"):
@@ -33,19 +36,21 @@ def broken(message: str, exception: type[Exception] = ConnectionResetError) -> F
 
 def aggregated(status: int, raw: str) -> Failure:
     metadata = {"raw": raw, "provider_name": "Acme"}
-    return http(status, {"error": {"message": "Provider returned error", "code": status, "metadata": metadata}})
+    return http(
+        status, {"error": {"message": "Provider returned error", "code": status, "metadata": metadata}}
+    )
 
 
 LARGE = Size(tokens=90_000, messages=30, window=200_000)
 VERY_LARGE = Size(tokens=130_000, messages=30, window=200_000)
 REQUEST_TOO_LARGE = (
-    "Request too large for gpt-4o in organization org-x on tokens per min (TPM): Limit 30000, Requested 342389. The input or "
-    "output tokens must be reduced in order to run successfully."
+    "Request too large for gpt-4o in organization org-x on tokens per min (TPM): Limit 30000, Requested"
+    " 342389. The input or output tokens must be reduced in order to run successfully."
 )
 GEMINI_QUOTA = (
-    "You exceeded your current quota, please check your plan and billing details. * Quota exceeded for metric: "
-    "generativelanguage.googleapis.com/generate_content_free_tier_requests, limit: {limit}, model: gemini-2.5-pro\n"
-    "Please retry in 20.04466179s."
+    "You exceeded your current quota, please check your plan and billing details. * Quota exceeded for"
+    " metric: generativelanguage.googleapis.com/generate_content_free_tier_requests, limit: {limit}, model:"
+    " gemini-2.5-pro\nPlease retry in 20.04466179s."
 )
 
 # One entry a row, by its reason: failures, or pairs of a failure and the size of the request.
@@ -289,7 +294,9 @@ def test_every_row_has_an_example() -> None:
     assert all(EXAMPLES.values())
 
 
-@pytest.mark.parametrize(("why", "number"), [(why, n) for why, some in EXAMPLES.items() for n in range(len(some))])
+@pytest.mark.parametrize(
+    ("why", "number"), [(why, n) for why, some in EXAMPLES.items() for n in range(len(some))]
+)
 def test_the_row_of_an_example(why: str, number: int) -> None:
     example = EXAMPLES[why][number]
     failure, size = example if isinstance(example, tuple) else (example, Size())
@@ -298,27 +305,60 @@ def test_the_row_of_an_example(why: str, number: int) -> None:
 
 
 TRAPS: dict[str, tuple[Failure, str]] = {
-    "an unsupported max_tokens is no overflow": (http(400, "Unsupported parameter: 'max_tokens': token limit"), "format_error"),
-    "an advisory is no overflow": (http(400, "model returned an empty response: context window exceeded?"), "server_error"),
-    "an image is no overflow": (http(400, "image exceeds the maximum size; maximum context length 8192"), "image_too_large"),
+    "an unsupported max_tokens is no overflow": (
+        http(400, "Unsupported parameter: 'max_tokens': token limit"),
+        "format_error",
+    ),
+    "an advisory is no overflow": (
+        http(400, "model returned an empty response: context window exceeded?"),
+        "server_error",
+    ),
+    "an image is no overflow": (
+        http(400, "image exceeds the maximum size; maximum context length 8192"),
+        "image_too_large",
+    ),
     "list content is no overflow": (
         http(400, "tool content must be a string; too many tokens"),
         "list_tool_content_unsupported",
     ),
     "overloaded is no rate limit": (http(429, "Overloaded: rate limit, too many requests"), "overloaded"),
-    "a certificate is no transient TLS": (broken("[SSL: X] tlsv1 alert, certificate verify failed"), "ssl_cert"),
+    "a certificate is no transient TLS": (
+        broken("[SSL: X] tlsv1 alert, certificate verify failed"),
+        "ssl_cert",
+    ),
     "an overflow in a 400 is no rate limit": (http(400, "too many tokens: rate limit"), "context_overflow"),
     "an overflow in a 429 is a rate limit": (http(429, "too many tokens per minute"), "rate_limit"),
-    "a policy is no missing model": (http(404, "No endpoints found matching your data policy"), "provider_policy_blocked"),
+    "a policy is no missing model": (
+        http(404, "No endpoints found matching your data policy"),
+        "provider_policy_blocked",
+    ),
     "a refusal wins over a limit": (http(429, "rate limit; your request was flagged"), "content_policy"),
-    "a 402 that resets is no billing": (http(402, "You have hit your usage limit. Try again in 5 minutes."), "rate_limit"),
+    "a 402 that resets is no billing": (
+        http(402, "You have hit your usage limit. Try again in 5 minutes."),
+        "rate_limit",
+    ),
     "a 402 that does not reset is billing": (http(402, "You have hit your usage limit."), "billing"),
-    "upstream is no stream": (http(400, "this field is not supported by the upstream provider"), "format_error"),
+    "upstream is no stream": (
+        http(400, "this field is not supported by the upstream provider"),
+        "format_error",
+    ),
     "stream options are no stream": (http(400, "stream_options: not supported"), "format_error"),
-    "a tool named after images is no image": (http(400, "Invalid schema for function 'make_image'"), "format_error"),
-    "a missing tool is no missing model": (http(400, "tool_call_id does not exist; model turns must alternate"), "format_error"),
-    "words of a page are not the provider's status": (http(502, "<html><title>502</title>unauthorized</html>"), "server_error"),
-    "a limit nested in a wrapper": (inside('Error code: 429 - {"error": {"code": "rate_limit_exceeded"}}'), "rate_limit"),
+    "a tool named after images is no image": (
+        http(400, "Invalid schema for function 'make_image'"),
+        "format_error",
+    ),
+    "a missing tool is no missing model": (
+        http(400, "tool_call_id does not exist; model turns must alternate"),
+        "format_error",
+    ),
+    "words of a page are not the provider's status": (
+        http(502, "<html><title>502</title>unauthorized</html>"),
+        "server_error",
+    ),
+    "a limit nested in a wrapper": (
+        inside('Error code: 429 - {"error": {"code": "rate_limit_exceeded"}}'),
+        "rate_limit",
+    ),
 }
 
 
@@ -369,18 +409,40 @@ def test_the_rows_of_the_profiles_reach_the_turn(provider: str, failure: Failure
 @pytest.mark.parametrize(
     ("message", "window", "estimate", "cap"),
     [
-        ("max_tokens is too large: 100000. This model supports at most 16384 completion tokens.", None, 0, 16384 - 64),
-        ("max_tokens: 64000 > 8192, which is the maximum allowed number of output tokens", None, 0, 8192 - 64),
+        (
+            "max_tokens is too large: 100000. This model supports at most 16384 completion tokens.",
+            None,
+            0,
+            16384 - 64,
+        ),
+        (
+            "max_tokens: 64000 > 8192, which is the maximum allowed number of output tokens",
+            None,
+            0,
+            8192 - 64,
+        ),
         ("`max_tokens` must be less than or equal to `16384`", None, 0, 16384 - 64),
         ("the valid range of max_tokens is [1, 8192]", None, 0, 8192 - 64),
         ("the valid range of max_tokens is [1, 8192]", 10_000, 5_000, 5_000 - 64),
-        ("input length and `max_tokens` exceed context limit: 178,959 + 64000 > 200,000, decrease", None, 0, 21041 - 64),
+        (
+            "input length and `max_tokens` exceed context limit: 178,959 + 64000 > 200,000, decrease",
+            None,
+            0,
+            21041 - 64,
+        ),
         ("'max_tokens' is too large: 8192. (8192 > 16384 - 9000).", None, 0, 7384 - 64),
-        ("max_tokens: 32768 > context_window: 200000 - input_tokens: 190000 = available_tokens: 10000", None, 0, 10000 - 64),
+        (
+            "max_tokens: 32768 > context_window: 200000 - input_tokens: 190000 = available_tokens: 10000",
+            None,
+            0,
+            10000 - 64,
+        ),
         ("max_tokens is too large for this model", None, 0, None),
     ],
 )
-def test_the_cap_that_an_error_names(message: str, window: int | None, estimate: int, cap: int | None) -> None:
+def test_the_cap_that_an_error_names(
+    message: str, window: int | None, estimate: int, cap: int | None
+) -> None:
     assert output_cap_from(message, window, estimate) == cap
 
 
@@ -389,7 +451,10 @@ def test_the_cap_that_an_error_names(message: str, window: int | None, estimate:
     [
         ("this model's maximum context length is 8192 tokens. however, you requested 9000", 8192),
         ("prompt is too long: 201130 tokens > 200000 maximum", 200_000),
-        ("the input token count (1100000) exceeds the maximum number of tokens allowed (1048576).", 1_048_576),
+        (
+            "the input token count (1100000) exceeds the maximum number of tokens allowed (1048576).",
+            1_048_576,
+        ),
         ("request (4390 tokens) exceeds the available context size (4096 tokens)", 4096),
         ("n_keep (15028) >= n_ctx (7424)", 7424),
         ("your request exceeded model token limit: 262144 (requested: 300000)", 262_144),
@@ -409,7 +474,10 @@ def test_the_window_that_an_overflow_names(message: str, window: int | None) -> 
         ("you requested 9000 tokens (8000 in the messages, 1000 in the completion).", 8000),
         ("you requested about 12000 tokens (2000 of text input, 10000 in the output)", 2000),
         ("prompt is too long: 201130 tokens > 200000 maximum", 201_130),
-        ("the input token count (1100000) exceeds the maximum number of tokens allowed (1048576).", 1_100_000),
+        (
+            "the input token count (1100000) exceeds the maximum number of tokens allowed (1048576).",
+            1_100_000,
+        ),
         ("request (4390 tokens) exceeds the available context size (4096 tokens)", 4390),
         ('{"n_prompt_tokens": 4390, "n_ctx": 4096}', 4390),
         ("n_keep (15028) >= n_ctx (7424)", 15_028),

@@ -1,4 +1,5 @@
-"""Diagrams say what the table says and can be read: nothing missing, nothing on top of another thing, nothing stale."""
+"""Diagrams say what the table says and can be read: nothing missing, nothing on top of another thing, nothing
+stale."""
 
 from __future__ import annotations
 
@@ -27,10 +28,15 @@ from tests.diagram_reading import missing_rows, read_strictly
 from tests.diagram_tables import SMALL
 from tests.tables import courier
 
-PROOF = ("Every turn ends.", "sends ≤ blocks·(1 + overflows + retries·(1 + rebuilds)) + repairs + rekeys + fallbacks")
+PROOF = (
+    "Every turn ends.",
+    "sends ≤ blocks·(1 + overflows + retries·(1 + rebuilds)) + repairs + rekeys + fallbacks",
+)
 
 TABLES: list[tuple[Table, Layout | None]] = [(TURN, LAYOUT), (TURN, None), (SMALL, None), (courier(), None)]
-each_table = pytest.mark.parametrize(("table", "layout"), TABLES, ids=["own layout", "automatic", "small", "parcel"])
+each_table = pytest.mark.parametrize(
+    ("table", "layout"), TABLES, ids=["own layout", "automatic", "small", "parcel"]
+)
 
 
 @cache
@@ -52,7 +58,9 @@ def vocabulary(table: Table) -> set[str]:
 
 def visible_text(svg: str) -> str:
     """What a reader of the picture sees; tooltips and styles left out."""
-    return "\n".join("".join(text.itertext()) for text in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text"))
+    return "\n".join(
+        "".join(text.itertext()) for text in ET.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
+    )
 
 
 @each_table
@@ -71,7 +79,9 @@ def test_every_name_is_in_every_text(table: Table, layout: Layout | None) -> Non
 def test_every_row_can_be_found_in_the_picture(table: Table, layout: Layout | None) -> None:
     root = ET.fromstring(render(table, "svg", layout=layout))
     lines = [row for e in root.iter() if "data-event" in e.attrib for row in e.attrib["data-rows"].split()]
-    rungs = {row for e in root.iter() if e.tag.endswith("tspan") for row in e.attrib.get("data-rows", "").split()}
+    rungs = {
+        row for e in root.iter() if e.tag.endswith("tspan") for row in e.attrib.get("data-rows", "").split()
+    }
     arrows = {e.attrib["id"]: e.attrib["data-rows"].split() for e in root.iter() if "data-source" in e.attrib}
     assert sorted(lines) == sorted(row.id for row in table.rows)
     assert rungs == set(lines)
@@ -86,7 +96,9 @@ def test_json_holds_every_row_and_line() -> None:
     form = json.loads(render(TURN, "json"))
     assert [row["id"] for row in form["rows"]] == [row.id for row in TURN.rows]
     assert [row["guard"] for row in form["rows"]] == [row.guard.label for row in TURN.rows]
-    assert [(line["state"], line["event"]) for line in form["lines"]] == [(ln.source, ln.event) for ln in TURN.lines]
+    assert [(line["state"], line["event"]) for line in form["lines"]] == [
+        (ln.source, ln.event) for ln in TURN.lines
+    ]
     assert form["digest"] == TURN.digest
 
 
@@ -131,7 +143,9 @@ def test_boxes_labels_and_panels_keep_apart(table: Table, layout: Layout | None)
     places |= {f"panel {panel.title}": panel.rect for panel in picture.panels}
     assert [(a, b) for (a, p), (b, q) in combinations(places.items(), 2) if p.overlaps(q)] == []
     page = Rect(0, 0, *picture.size)
-    assert [name for name, r in places.items() if not (page.holds((r.x, r.y)) and page.holds((r.right, r.bottom)))] == []
+    assert [
+        name for name, r in places.items() if not (page.holds((r.x, r.y)) and page.holds((r.right, r.bottom)))
+    ] == []
 
 
 @each_table
@@ -139,7 +153,10 @@ def test_no_arrow_runs_through_a_box(table: Table, layout: Layout | None) -> Non
     picture = scene(table, layout)
     for placed in picture.arrows:
         for box in picture.boxes:
-            assert not any(box.rect.holds(point, -1) for point in placed.path.points()), (placed.arrow, box.box.state)
+            assert not any(box.rect.holds(point, -1) for point in placed.path.points()), (
+                placed.arrow,
+                box.box.state,
+            )
 
 
 def test_no_arrow_of_the_own_layout_runs_through_a_label_or_panel() -> None:
@@ -159,7 +176,9 @@ def test_the_own_layout_is_complete_and_not_too_large() -> None:
 
 
 def test_a_layout_may_know_less_or_more_than_the_table() -> None:
-    boxes = {state: place for state, place in LAYOUT["boxes"].items() if state != "Compress"} | {"Gone": (0.0, 0.0, 9.0)}
+    boxes = {state: place for state, place in LAYOUT["boxes"].items() if state != "Compress"} | {
+        "Gone": (0.0, 0.0, 9.0)
+    }
     partial: Layout = {**LAYOUT, "boxes": boxes, "arrows": {}}
     picture = scene(TURN, partial)
     assert [placed.box.state for placed in picture.boxes] == list(TURN.states)
@@ -184,23 +203,35 @@ def test_the_strict_reader_misses_what_mermaid_would_drop() -> None:
         "ClassifyError.overflow/2",
         "ClassifyError.outgrown/2",
     ]
-    assert missing_rows(TURN, read_strictly(text.replace("⇥ output cap", "⇥ <output cap>"))) == ["ClassifyError.cap_unknown"]
+    assert missing_rows(TURN, read_strictly(text.replace("⇥ output cap", "⇥ <output cap>"))) == [
+        "ClassifyError.cap_unknown"
+    ]
 
 
 @each_table
 def test_every_rows_label_and_guard_is_read_in_the_picture(table: Table, layout: Layout | None) -> None:
-    """Each row has its rung or exit on the line of its event, inside the box of its state; the list of another event of the same
-    box stands for it after "as". Its guard is what a pointer shows."""
+    """Each row has its rung or exit on the line of its event, inside the box of its state; the list of
+    another event of the same box stands for it after "as". Its guard is what a pointer shows."""
     root = ET.fromstring(render(table, "svg", layout=layout))
     for row in table.rows:
-        lines = [e for e in root.iter() if e.get("data-event") == row.event and row.id in e.get("data-rows", "").split()]
+        lines = [
+            e
+            for e in root.iter()
+            if e.get("data-event") == row.event and row.id in e.get("data-rows", "").split()
+        ]
         assert len(lines) == 1, row.id
-        (text,) = {"".join(e.itertext()) for e in lines[0].iter() if row.id in e.get("data-rows", "").split() and "span" in e.tag}
+        (text,) = {
+            "".join(e.itertext())
+            for e in lines[0].iter()
+            if row.id in e.get("data-rows", "").split() and "span" in e.tag
+        }
         rung = row.dest if row.rung == f"→ {row.dest}" else row.rung
         wanted = f"⇥ {words(row.exit)}" if row.exit else f"→ {rung}" if rung == row.dest else rung
         if text.startswith("as "):
             (other,) = (
-                e for e in root.iter() if words(e.get("data-event", "")) == text[3:] and row.source in e.get("data-rows", "")
+                e
+                for e in root.iter()
+                if words(e.get("data-event", "")) == text[3:] and row.source in e.get("data-rows", "")
             )
             text = "".join(other.itertext())
             assert wanted in text, row.id

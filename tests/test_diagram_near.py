@@ -23,7 +23,9 @@ from tests.tables import courier
 from tests.test_diagram import visible_text
 
 EACH = [(table, state) for table in (TURN, SMALL, courier()) for state in table.states]
-each_state = pytest.mark.parametrize(("table", "state"), EACH, ids=[f"{table.name} {state}" for table, state in EACH])
+each_state = pytest.mark.parametrize(
+    ("table", "state"), EACH, ids=[f"{table.name} {state}" for table, state in EACH]
+)
 
 
 @each_state
@@ -33,8 +35,12 @@ def test_every_row_is_there_with_its_guard(table: Table, state: str) -> None:
     root, text = ET.fromstring(svg), visible_text(svg)
     for row in table.rows:
         if row.source == state:
-            (line,) = (e for e in root.iter() if e.get("data-event") and row.id in e.get("data-rows", "").split())
-            shown = " ".join(" ".join("".join(e.itertext()) for e in line.iter() if e.tag.endswith("}text")).split())
+            (line,) = (
+                e for e in root.iter() if e.get("data-event") and row.id in e.get("data-rows", "").split()
+            )
+            shown = " ".join(
+                " ".join("".join(e.itertext()) for e in line.iter() if e.tag.endswith("}text")).split()
+            )
             assert row.guard.label == "always" or f"if {row.guard.label}" in shown
             assert words(row.exit) in shown if row.exit else row.rung.removeprefix("→ ") in shown
             assert all(words(counter) in text for counter in row.spends)
@@ -55,10 +61,16 @@ def test_nothing_stands_on_another_thing(table: Table, state: str) -> None:
     places |= {f"panel {panel.title}": panel.rect for panel in picture.panels}
     assert [(a, b) for (a, p), (b, q) in combinations(places.items(), 2) if p.overlaps(q)] == []
     page = Rect(0, 0, *picture.size)
-    assert [name for name, r in places.items() if not (page.holds((r.x, r.y)) and page.holds((r.right, r.bottom)))] == []
+    assert [
+        name for name, r in places.items() if not (page.holds((r.x, r.y)) and page.holds((r.right, r.bottom)))
+    ] == []
     assert picture.size[0] <= 1_650, "readable on a screen without zoom"
     for placed in picture.boxes:
-        assert all(placed.column + part_width(line) <= placed.rect.right - PAD + 0.01 for lines in placed.lists for line in lines)
+        assert all(
+            placed.column + part_width(line) <= placed.rect.right - PAD + 0.01
+            for lines in placed.lists
+            for line in lines
+        )
         assert all(placed.rect.y < y < placed.rect.bottom for y in placed.baselines)
     for arrow in picture.arrows:
         for box in picture.boxes:
@@ -68,20 +80,30 @@ def test_nothing_stands_on_another_thing(table: Table, state: str) -> None:
 def test_its_mermaid_has_each_row_on_a_line() -> None:
     seen = read_strictly(written(neighbourhood(TURN, "ClassifyError"), "mermaid"))
     assert set(seen.lines) == {"ClassifyError", "BuildMessages", "CallLLM", "Compress", "Finalize"}
-    assert "limited – retry if no fallbacks left and retries left, spends retries" in seen.lines["ClassifyError"]
+    assert (
+        "limited – retry if no fallbacks left and retries left, spends retries" in seen.lines["ClassifyError"]
+    )
     assert len(seen.lines["ClassifyError"]) >= sum(row.source == "ClassifyError" for row in TURN.rows)
 
 
 def test_its_texts_have_the_rows_out_and_in() -> None:
     text = near_markdown(TURN, "Compress")
     out, _, into = text.partition("## In")
-    assert [out.count(f"| `{row.id}` |") for row in TURN.rows] == [int(row.source == "Compress") for row in TURN.rows]
-    assert [into.count(f"| `{row.id}` |") for row in TURN.rows] == [int(row.dest == "Compress") for row in TURN.rows]
+    assert [out.count(f"| `{row.id}` |") for row in TURN.rows] == [
+        int(row.source == "Compress") for row in TURN.rows
+    ]
+    assert [into.count(f"| `{row.id}` |") for row in TURN.rows] == [
+        int(row.dest == "Compress") for row in TURN.rows
+    ]
     value = json.loads(near_json(neighbourhood(TURN, "ExecuteTools"), "ExecuteTools"))
-    assert [row["id"] for row in value["out"]] == [row.id for row in TURN.rows if row.source == "ExecuteTools"]
+    assert [row["id"] for row in value["out"]] == [
+        row.id for row in TURN.rows if row.source == "ExecuteTools"
+    ]
     assert "ExecuteTools.bad_json/2" not in [row["id"] for row in value["in"]]
 
 
 def test_an_unknown_state_is_refused_with_the_names_of_the_others() -> None:
-    with pytest.raises(ConfigError, match="no such state; given: Nowhere; allowed: Start, Think, Act, Check, Done"):
+    with pytest.raises(
+        ConfigError, match="no such state; given: Nowhere; allowed: Start, Think, Act, Check, Done"
+    ):
         neighbourhood(SMALL, "Nowhere")

@@ -49,7 +49,9 @@ def exported(path: Path, *turns: tuple[str, Sequence[Step]], header: object = No
 
 def test_the_moves_of_a_turn_are_read_as_they_were_made(tmp_path: Path) -> None:
     moves = steps(TURN, USUAL)
-    moves[0] = Step(**{**asdict(moves[0]), "guards": [("iterations left", True)], "changes": [("iterations", 0, 1)]})
+    moves[0] = Step(
+        **{**asdict(moves[0]), "guards": [("iterations left", True)], "changes": [("iterations", 0, 1)]}
+    )
     assert steps_of(exported(tmp_path / "turn.jsonl", ("a", moves))) == moves
 
 
@@ -68,9 +70,13 @@ def test_turns_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_exports_and_counts_of_tests_add_up(tmp_path: Path) -> None:
-    (tmp_path / "rows.json").write_text(json.dumps({"table": "turn", "rows": {"CallLLM.text": 4, "Prepare.ready": 0}}))
+    (tmp_path / "rows.json").write_text(
+        json.dumps({"table": "turn", "rows": {"CallLLM.text": 4, "Prepare.ready": 0}})
+    )
     moves = steps(TURN, USUAL)
-    found = tally_of(TURN, [exported(tmp_path / "turn.jsonl", ("a", moves)), str(tmp_path / "rows.json")], moves)
+    found = tally_of(
+        TURN, [exported(tmp_path / "turn.jsonl", ("a", moves)), str(tmp_path / "rows.json")], moves
+    )
     assert found.rows["CallLLM.text"] == 6
     assert found.rows["CallLLM.tools"] == found.rows["Prepare.ready"] == 2
     assert found.rows["Prepare.crashed"] == 0
@@ -89,7 +95,13 @@ def test_exports_and_counts_of_tests_add_up(tmp_path: Path) -> None:
         (b'{"kind": "turn"}\n', "there is no move in this file"),
         (b'{"kind": "turn"}\nmove\n', "line 2 is not JSON"),
         (b'{"kind": "move", "seq": 1, "row": "Prepare.ready"}', "line 1 is no whole move"),
-        (b'{"kind": "move", "seq": "1", "source": "a", "event": "b", "dest": "c", "row": "d", "seconds": 0}', "no whole move"),
+        (
+            (
+                b'{"kind": "move", "seq": "1", "source": "a", "event": "b", "dest": "c", "row": "d",'
+                b' "seconds": 0}'
+            ),
+            "no whole move",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_read_is_one_line(content: bytes | None, says: str, tmp_path: Path) -> None:
@@ -113,7 +125,10 @@ def test_counts_of_another_table_are_refused(tmp_path: Path) -> None:
 
 
 def test_moves_of_an_older_version_are_told_not_lost() -> None:
-    moves = [*steps(TURN, USUAL[:-1]), Step(9, "CallLLM", "gone", "Finalize", "CallLLM.gone", [], [], 0.1, "over")]
+    moves = [
+        *steps(TURN, USUAL[:-1]),
+        Step(9, "CallLLM", "gone", "Finalize", "CallLLM.gone", [], [], 0.1, "over"),
+    ]
     found = tally(TURN, moves)
     assert found.foreign == {"CallLLM.gone": 1}
     for text in (run_markdown(TURN, found), coverage_markdown(TURN, found)):
@@ -140,7 +155,9 @@ def test_an_overlay_shows_path_counts_and_times() -> None:
     assert "send again ×1 › send ×2" in text
     assert "3 visits, 1.5 s" in text
     assert "9 moves, 4.5 s, ⇥ text response." in text
-    assert "Prepare ready → BuildMessages send → CallLLM tools → ExecuteTools done →" in " ".join(text.split("\n"))
+    assert "Prepare ready → BuildMessages send → CallLLM tools → ExecuteTools done →" in " ".join(
+        text.split("\n")
+    )
     assert "unused" not in classes(root, id="arrow-CallLLM-ExecuteTools")
     assert "unused" in classes(root, id="arrow-CallLLM-EmptyRecovery")
     assert "unused" in classes(root, id="state-Compress")
@@ -149,9 +166,14 @@ def test_an_overlay_shows_path_counts_and_times() -> None:
 
 
 def test_an_arrow_that_was_taken_more_often_is_thicker() -> None:
-    marked = overlay_of(TURN, ["ready", *["built", "tools", "done"] * 8, "built", "error", "overloaded", "built", "text"])
+    marked = overlay_of(
+        TURN, ["ready", *["built", "tools", "done"] * 8, "built", "error", "overloaded", "built", "text"]
+    )
     svg = written(marked, "svg", roomy(LAYOUT, plain(TURN), marked))
-    widths = {found[1]: float(found[2]) for found in re.finditer(r'id="arrow-([\w-]+)".*\n.*style="stroke-width:([\d.]+)"', svg)}
+    widths = {
+        found[1]: float(found[2])
+        for found in re.finditer(r'id="arrow-([\w-]+)".*\n.*style="stroke-width:([\d.]+)"', svg)
+    }
     assert widths["CallLLM-ExecuteTools"] > widths["CallLLM-ClassifyError"] > 1.6
     assert max(widths.values()) <= 6.5
     assert "CallLLM-EmptyRecovery" not in widths
@@ -171,7 +193,11 @@ def test_a_coverage_shows_what_was_never_taken() -> None:
     svg = written(coverage_of(TURN), "svg")
     root, text = ET.fromstring(svg), visible_text(svg)
     never = {row.id for row in TURN.rows} - {step.row for step in steps(TURN, USUAL)}
-    rungs = {e.get("data-rows"): e.get("class", "") for e in root.iter() if e.tag.endswith("tspan") and e.get("data-rows")}
+    rungs = {
+        e.get("data-rows"): e.get("class", "")
+        for e in root.iter()
+        if e.tag.endswith("tspan") and e.get("data-rows")
+    }
     for rows, style in rungs.items():
         assert ("never" in style.split()) == never.issuperset(rows.split()), rows
     assert "8 of 129 rows (6 %) taken by 9 moves." in text
@@ -180,7 +206,9 @@ def test_a_coverage_shows_what_was_never_taken() -> None:
     assert "never" in classes(root, id="arrow-ClassifyError-Compress")
     assert "never" not in classes(root, id="arrow-CallLLM-ClassifyError")
     for mark in ("never", "partly"):
-        assert svg.count(f".fsm tspan.{mark}, .fsm tspan.out.{mark} {{ fill:") == 2  # one colour on white, one on black
+        assert (
+            svg.count(f".fsm tspan.{mark}, .fsm tspan.out.{mark} {{ fill:") == 2
+        )  # one colour on white, one on black
 
 
 def test_full_coverage_has_nothing_red() -> None:
@@ -205,7 +233,8 @@ def test_every_text_of_a_count_says_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"), [(0, "0 ms"), (0.35, "350 ms"), (0.9996, "1 s"), (4.123, "4.12 s"), (125.9, "2 min 5 s")]
+    ("seconds", "told"),
+    [(0, "0 ms"), (0.35, "350 ms"), (0.9996, "1 s"), (4.123, "4.12 s"), (125.9, "2 min 5 s")],
 )
 def test_durations_are_short(seconds: float, told: str) -> None:
     assert duration(seconds) == told
@@ -221,16 +250,26 @@ def marked_pictures() -> list[tuple[str, Diagram, Table]]:
         ("overlay", overlay_of(TURN), TURN),
         ("long overlay", overlaid(plain(TURN), tally(TURN, long)), TURN),
         ("coverage", coverage_of(TURN), TURN),
-        ("much coverage", covered(plain(TURN), tally_from(TURN, {row.id: 123_456 for row in TURN.rows})), TURN),
+        (
+            "much coverage",
+            covered(plain(TURN), tally_from(TURN, {row.id: 123_456 for row in TURN.rows})),
+            TURN,
+        ),
         ("of many turns", covered(plain(TURN), tally(TURN, many)), TURN),
-        ("small", covered(plain(SMALL), tally(SMALL, steps(SMALL, ["go", "act", "bad", "ok", "said"]))), SMALL),
+        (
+            "small",
+            covered(plain(SMALL), tally(SMALL, steps(SMALL, ["go", "act", "bad", "ok", "said"]))),
+            SMALL,
+        ),
     ]
 
 
 PICTURES = marked_pictures()
 
 
-@pytest.mark.parametrize(("marked", "table"), [entry[1:] for entry in PICTURES], ids=[entry[0] for entry in PICTURES])
+@pytest.mark.parametrize(
+    ("marked", "table"), [entry[1:] for entry in PICTURES], ids=[entry[0] for entry in PICTURES]
+)
 def test_counts_have_room(marked: Diagram, table: Table) -> None:
     layout = roomy(LAYOUT, plain(TURN), marked) if table is TURN else automatic(marked)
     picture = scene_of(marked, layout)
@@ -239,7 +278,9 @@ def test_counts_have_room(marked: Diagram, table: Table) -> None:
     places |= {f"panel {panel.title}": panel.rect for panel in picture.panels}
     assert [(a, b) for (a, p), (b, q) in combinations(places.items(), 2) if p.overlaps(q)] == []
     page = Rect(0, 0, *picture.size)
-    assert [name for name, r in places.items() if not (page.holds((r.x, r.y)) and page.holds((r.right, r.bottom)))] == []
+    assert [
+        name for name, r in places.items() if not (page.holds((r.x, r.y)) and page.holds((r.right, r.bottom)))
+    ] == []
     for placed in picture.boxes:
         for line in (line for lines in placed.lists for line in lines):
             assert placed.column + part_width(line) <= placed.rect.right - PAD + 0.01, line
@@ -247,7 +288,10 @@ def test_counts_have_room(marked: Diagram, table: Table) -> None:
         assert head < placed.rect.width - 2 * PAD
     for arrow in picture.arrows:
         for box in picture.boxes:
-            assert not any(box.rect.holds(point, -1) for point in arrow.path.points()), (arrow.arrow.source, arrow.arrow.dest)
+            assert not any(box.rect.holds(point, -1) for point in arrow.path.points()), (
+                arrow.arrow.source,
+                arrow.arrow.dest,
+            )
 
 
 def test_a_roomier_layout_keeps_every_box_where_it_was_to_the_others() -> None:

@@ -73,10 +73,16 @@ def test_a_table_of_the_users_own_has_every_view(cli: Cli, tmp_path: Path) -> No
         (["--engine", "paint"], "unknown engine; given: paint; allowed: own, graphviz"),
         (["--engine", "graphviz"], "graphviz draws SVG only; given: mermaid"),
         (["diff", "nonsense"], "given: nonsense; allowed: a git revision"),
-        (["diff", ".", "--format", "dot"], "unknown format of a comparison; given: dot; allowed: md, mermaid, svg, json"),
+        (
+            ["diff", ".", "--format", "dot"],
+            "unknown format of a comparison; given: dot; allowed: md, mermaid, svg, json",
+        ),
         (["diff", ".", "--table", "turn"], "this names no table; given: turn"),
         (["diff", ".", "--set", "retries=-1"], "limit retries is out of range; given: -1"),
-        (["diff", "diagrams/turn.json", "diagrams/turn.json", "--set", "speed=1"], "unknown limit; given: speed"),
+        (
+            ["diff", "diagrams/turn.json", "diagrams/turn.json", "--set", "speed=1"],
+            "unknown limit; given: speed",
+        ),
         (["diff"], "Missing argument 'OLD'"),
     ],
 )
@@ -97,7 +103,9 @@ def test_the_exit_code_is_that_of_git_diff(cli: Cli, tmp_path: Path) -> None:
     assert "1 row removed, 1 row changed" in out
     assert cli("diagram", "diff", one, other, "--exit-code")[0] == 1
     assert json.loads(cli("diagram", "diff", one, other, "--json")[1])["changed"] is True
-    figures = cli("diagram", "diff", one, other, *(f"--set={limit}=2" for limit in ("asks", "acts", "fixes")))[1]
+    figures = cli(
+        "diagram", "diff", one, other, *(f"--set={limit}=2" for limit in ("asks", "acts", "fixes"))
+    )[1]
     assert re.search(r"\| moves, without caps \| \d+ \| \d+ \|", figures)
     for form in ("mermaid", "svg"):
         assert "give back" in cli("diagram", "diff", one, other, "--format", form)[1]
@@ -127,13 +135,19 @@ def test_the_hooks_run_what_is_there(tmp_path: Path) -> None:
         arguments = next(hook["args"] for hook in used if hook["id"] == name)
         command = [*shlex.split(hooks[name]["entry"]), *arguments]
         command = (
-            [sys.executable, "-m", "fsm_agent.cli", *command[1:]] if command[0] == "fsm-agent" else [sys.executable, *command[1:]]
+            [sys.executable, "-m", "fsm_agent.cli", *command[1:]]
+            if command[0] == "fsm-agent"
+            else [sys.executable, *command[1:]]
         )
-        return subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True).returncode
+        return subprocess.run(
+            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True
+        ).returncode
 
     assert run("fsm-agent-diagrams") == 1
     made = [sys.executable, "-m", "fsm_agent.diagram", "diagrams", "--table=mypackage.table:TABLE"]
-    subprocess.run(made, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True)
+    subprocess.run(
+        made, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True
+    )
     assert run("fsm-agent-diagrams") == 0
     assert run("fsm-agent-verify") == 0
 
@@ -151,17 +165,22 @@ def test_the_action_and_its_workflow_fit_together() -> None:
     assert used["uses"].split("@")[0].endswith(str(ACTION.relative_to(ROOT)))
     assert set(used["with"]) <= set(action["inputs"])
     assert workflow["permissions"] == {"contents": "read", "pull-requests": "write"}
-    assert list(workflow[True]) == ["pull_request"]  # YAML 1.1 reads the word "on" so; never pull_request_target
+    assert list(workflow[True]) == [
+        "pull_request"
+    ]  # YAML 1.1 reads the word "on" so; never pull_request_target
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Callable[..., str]:
-    """Run a script of the action as a runner would, on a repository of two commits; ``gh`` writes down what it is asked."""
+    """Run a script of the action as a runner would, on a repository of two commits; ``gh`` writes down what
+    it is asked."""
     home = tmp_path / "repository"
     programs = tmp_path / "bin"
     for folder in (home, programs, tmp_path / "temp"):
         folder.mkdir()
-    (programs / "fsm-agent").write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m fsm_agent.cli "$@"\n')
+    (programs / "fsm-agent").write_text(
+        f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m fsm_agent.cli "$@"\n'
+    )
     (programs / "gh").write_text(
         '#!/bin/sh\nprintf "%s\\n" "$@" >>"$CALLS"\n[ -z "$REFUSED" ] || exit 1\n'
         'case "$*" in *--paginate*) echo "$EARLIER";; esac\n'
@@ -193,7 +212,9 @@ def job(tmp_path: Path) -> Callable[..., str]:
             "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
             "CALLS": str(tmp_path / "calls"),
         }
-        done = subprocess.run(["bash", ACTION / script], cwd=home, env={**own, **env}, capture_output=True, text=True)
+        done = subprocess.run(
+            ["bash", ACTION / script], cwd=home, env={**own, **env}, capture_output=True, text=True
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 

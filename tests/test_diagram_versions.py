@@ -1,4 +1,5 @@
-"""Two versions of a table compared: rows, proofs, bounds; loaded from git, from files, from the working tree."""
+"""Two versions of a table compared: rows, proofs, bounds; loaded from git, from files, from the working
+tree."""
 
 from __future__ import annotations
 
@@ -38,7 +39,11 @@ from tests.test_diagram import visible_text
 
 @pytest.mark.parametrize("table", [TURN, SMALL, courier()], ids=lambda table: table.name)
 def test_a_description_gives_the_same_table_again(table: Table) -> None:
-    for value in (describe(table), json.loads(json.dumps(describe(table))), json.loads(render(table, "json"))):
+    for value in (
+        describe(table),
+        json.loads(json.dumps(describe(table))),
+        json.loads(render(table, "json")),
+    ):
         again = table_from(value, "here")
         assert again.digest == table.digest
         assert again.rows == table.rows
@@ -46,7 +51,9 @@ def test_a_description_gives_the_same_table_again(table: Table) -> None:
         assert expands_alike(again, value)
 
 
-@pytest.mark.parametrize("value", [None, [], {}, {"name": "x"}, {**describe(SMALL), "lines": [{"state": "Start"}]}])
+@pytest.mark.parametrize(
+    "value", [None, [], {}, {"name": "x"}, {**describe(SMALL), "lines": [{"state": "Start"}]}]
+)
 def test_what_is_no_description_is_one_line(value: object) -> None:
     with pytest.raises(ConfigError, match=r"no whole description of a table .*given: here"):
         table_from(value, "here")
@@ -72,7 +79,9 @@ def test_a_table_is_as_itself() -> None:
 
 def test_a_rung_put_in_front_changes_the_guards_behind_it_and_no_more() -> None:
     rekey = next(rung for line in TURN.lines for rung in line.ladder if rung.name == "rekey")
-    ladder = TURN.lines[[(ln.source, ln.event) for ln in TURN.lines].index(("ClassifyError", "limited"))].ladder
+    ladder = TURN.lines[
+        [(ln.source, ln.event) for ln in TURN.lines].index(("ClassifyError", "limited"))
+    ].ladder
     new = turn_with(ClassifyError__limited={"ladder": (rekey, *ladder)})
     rows = compare(TURN, new).rows
     assert [(row.change, row.own, row.row.id, row.row.rung) for row in rows] == [
@@ -105,9 +114,14 @@ def test_each_kind_of_change_is_told_as_what_it_is() -> None:
     assert told["changed", "Think.blank/1"] == (("spends", "asks", ""),)
     assert told["changed", "Think.blank/2"] == (end_row,)
     assert ("to", "Act", "Check") in told["changed", "Think.act/1"]
-    assert any(name == "guard" and "acts (deeds) left" in after for name, _, after in told["changed", "Think.act/1"])
+    assert any(
+        name == "guard" and "acts (deeds) left" in after for name, _, after in told["changed", "Think.act/1"]
+    )
     assert told["changed", "Act.ok"] == (("resets", "", "fixes"),)
-    assert [line.change for line in difference.lines if line.event in ("bad", "fails")] == ["removed", "added"]
+    assert [line.change for line in difference.lines if line.event in ("bad", "fails")] == [
+        "removed",
+        "added",
+    ]
     assert {(name.kind, name.name, name.change) for name in difference.names} == {
         ("counter", "asks", "changed"),
         ("counter", "more", "added"),
@@ -117,7 +131,9 @@ def test_each_kind_of_change_is_told_as_what_it_is() -> None:
 
 
 def test_rungs_that_change_places_are_not_removed_and_added() -> None:
-    lines = tuple(replace(line, ladder=line.ladder[::-1]) if line.event == "bad" else line for line in SMALL.lines)
+    lines = tuple(
+        replace(line, ladder=line.ladder[::-1]) if line.event == "bad" else line for line in SMALL.lines
+    )
     lines = tuple(replace(line, ladder=(go("Think"),)) if line.event == "bad" else line for line in lines)
     assert [row.change for row in compare(SMALL, replace(SMALL, lines=lines)).rows] == ["removed", "changed"]
     old, new = changed_pair()
@@ -132,8 +148,8 @@ def test_rungs_that_change_places_are_not_removed_and_added() -> None:
 
 @pytest.mark.slow
 def test_every_small_change_of_a_line_is_seen() -> None:
-    """Lines without their last rung, with their rungs turned round, with another reset, led elsewhere, spending nothing; each
-    seen in the rows of that line and nowhere else."""
+    """Lines without their last rung, with their rungs turned round, with another reset, led elsewhere,
+    spending nothing; each seen in the rows of that line and nowhere else."""
     seen = 0
     for number, line in list(enumerate(TURN.lines))[::4]:
         first, *others = line.ladder
@@ -176,7 +192,9 @@ OLDER = replace(
 @pytest.mark.slow
 def test_a_one_word_reset_shows_up_in_the_formula() -> None:
     found = proved(OLDER, TURN)
-    requests = next(bound for bound in found.bounds if bound.quantity == "visits of CallLLM" and not bound.caps)
+    requests = next(
+        bound for bound in found.bounds if bound.quantity == "visits of CallLLM" and not bound.caps
+    )
     assert (requests.old_value, requests.new_value, requests.by) == (2414, 2776, "+ blocks·rekeys − rekeys")
     assert found.old_ok
     assert found.new_ok
@@ -205,7 +223,10 @@ def test_a_counter_that_is_given_back_loses_its_place_in_the_ranking() -> None:
 def test_the_formula_changes_by_the_difference_of_the_figures() -> None:
     """The printed difference, worked out, is the difference of what the two formulas give."""
     found = proved(OLDER, TURN)
-    given = [{(f.quantity, f.caps): f.by_formula for f in verify_table(t, LIMITS, small=False).figures} for t in (OLDER, TURN)]
+    given = [
+        {(f.quantity, f.caps): f.by_formula for f in verify_table(t, LIMITS, small=False).figures}
+        for t in (OLDER, TURN)
+    ]
     names = {**LIMITS, "blocks": LIMITS["iterations"] + LIMITS["free_rounds"] + LIMITS["graces"]}
     told = [bound for bound in found.bounds if bound.by]
     assert len(told) >= 2
@@ -228,7 +249,12 @@ def test_figures_of_a_table_of_the_users_own_need_all_limits() -> None:
 
 def test_a_version_that_does_not_end_is_named_with_the_fix() -> None:
     free = tuple(
-        replace(line, ladder=tuple(replace(rung, spends=()) if rung.name == "rebuild" else rung for rung in line.ladder))
+        replace(
+            line,
+            ladder=tuple(
+                replace(rung, spends=()) if rung.name == "rebuild" else rung for rung in line.ladder
+            ),
+        )
         for line in TURN.lines
     )
     endless = replace(TURN, lines=free)
@@ -255,15 +281,21 @@ def test_limits_that_no_version_reads_are_refused() -> None:
 def test_the_picture_marks_what_came_went_and_changed() -> None:
     svg = written(united := united_of(), "svg", roomy(LAYOUT, plain(TURN), united))
     root, text = ET.fromstring(svg), visible_text(svg)
-    marks = {e.get("data-state"): (e.get("class") or "").split()[-1] for e in root.iter() if e.get("data-state")}
+    marks = {
+        e.get("data-state"): (e.get("class") or "").split()[-1] for e in root.iter() if e.get("data-state")
+    }
     assert marks["ClassifyError"] == marks["CallLLM"] == "changed"
     assert {marks[state] for state in TURN.states if state not in ("ClassifyError", "CallLLM")} == {"kept"}
     assert "retry › + rekey › fallback › ⇥ api retries exhausted" in text
     assert "− cap unknown" in text
-    assert "~ → ExecuteTools (resets + repairs)" in " ".join(text.split()), "on two lines, where the box was made for one"
+    assert "~ → ExecuteTools (resets + repairs)" in " ".join(text.split()), (
+        "on two lines, where the box was made for one"
+    )
     assert "+1 −1 ~3" in text
     assert "~ tools" in text
-    removed = [e for e in root.iter() if "removed" in (e.get("class") or "").split() and e.tag.endswith("}tspan")]
+    removed = [
+        e for e in root.iter() if "removed" in (e.get("class") or "").split() and e.tag.endswith("}tspan")
+    ]
     assert ["".join(e.itertext()) for e in removed] == ["⇥ output cap"]
     assert all(not e.get("data-rows") for e in removed)
 
@@ -271,14 +303,25 @@ def test_the_picture_marks_what_came_went_and_changed() -> None:
 def test_states_that_came_or_went_are_in_the_picture() -> None:
     extra = lines_of({"Think": [on("tired", go("Rest"), why="")], "Rest": [on("fresh", go("Think"), why="")]})
     rest = Rung("rest", "Rest", left("acts"), ("acts",))
-    lines = [replace(line, ladder=(rest, *line.ladder)) if line.event == "blank" else line for line in SMALL.lines]
+    lines = [
+        replace(line, ladder=(rest, *line.ladder)) if line.event == "blank" else line for line in SMALL.lines
+    ]
     new = replace(SMALL, states=("Start", "Think", "Act", "Rest", "Done"), lines=(
         *(line for line in lines if line.source != "Check" and line.event != "review"), *extra[1:],
     ))  # fmt: skip
     svg = written(united_of(SMALL, new), "svg")
     root = ET.fromstring(svg)
-    marks = {e.get("data-state"): (e.get("class") or "").split()[-1] for e in root.iter() if e.get("data-state")}
-    assert marks == {"Start": "kept", "Think": "changed", "Act": "kept", "Check": "removed", "Rest": "added", "Done": "kept"}
+    marks = {
+        e.get("data-state"): (e.get("class") or "").split()[-1] for e in root.iter() if e.get("data-state")
+    }
+    assert marks == {
+        "Start": "kept",
+        "Think": "changed",
+        "Act": "kept",
+        "Check": "removed",
+        "Rest": "added",
+        "Done": "kept",
+    }
     arrows = {e.get("id"): (e.get("class") or "").split()[-1] for e in root.iter() if e.get("data-source")}
     assert arrows["arrow-Think-Rest"] == "added"
     assert arrows["arrow-Think-Check"] == "removed"
@@ -287,7 +330,12 @@ def test_states_that_came_or_went_are_in_the_picture() -> None:
     assert "Act" not in seen.lines
 
 
-PAIRS = [("turn", changed_pair()), ("reset", (OLDER, TURN)), ("small", (SMALL, courier())), ("same", (TURN, TURN))]
+PAIRS = [
+    ("turn", changed_pair()),
+    ("reset", (OLDER, TURN)),
+    ("small", (SMALL, courier())),
+    ("same", (TURN, TURN)),
+]
 
 
 @pytest.mark.parametrize(("old", "new"), [pair for _, pair in PAIRS], ids=[name for name, _ in PAIRS])
@@ -300,7 +348,11 @@ def test_nothing_covers_another_thing(old: Table, new: Table) -> None:
     places |= {f"panel {panel.title}": panel.rect for panel in picture.panels}
     assert [(a, b) for (a, p), (b, q) in combinations(places.items(), 2) if p.overlaps(q)] == []
     for placed in picture.boxes:
-        assert all(placed.column + part_width(line) <= placed.rect.right - PAD + 0.01 for lines in placed.lists for line in lines)
+        assert all(
+            placed.column + part_width(line) <= placed.rect.right - PAD + 0.01
+            for lines in placed.lists
+            for line in lines
+        )
 
 
 def test_json_has_every_changed_row() -> None:
@@ -342,7 +394,8 @@ QUIET = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """Two commits: a table in a package, then the same with another exit; and a change that is not committed."""
+    """Two commits: a table in a package, then the same with another exit; and a change that is not
+    committed."""
 
     def git(*arguments: str) -> None:
         user = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
@@ -382,7 +435,17 @@ def test_revisions_files_and_the_working_tree_are_told_apart(repository: Path) -
             "loops.table:LOOP": None,
         }.items()
     }
-    assert list(found.values()) == ["gave_up", "tired", "tired", "left", "gave_up", "tired", "left", "left", "left"]
+    assert list(found.values()) == [
+        "gave_up",
+        "tired",
+        "tired",
+        "left",
+        "gave_up",
+        "tired",
+        "left",
+        "left",
+        "left",
+    ]
     inside = version_of("HEAD~1", "loops.table:LOOP", folder=repository / "loops")
     assert exit_of(inside) == "gave_up"
 
@@ -415,7 +478,10 @@ def test_the_turn_of_this_project_is_the_default() -> None:
         ("import nothing_of_this_name", "No module named 'nothing_of_this_name'"),
         ("raise SystemExit(0)", "cannot be loaded (SystemExit: 0)"),
         ("LOOP = 3", "is no transition table"),
-        ("import sys; sys.stdout.write('noise')\n" + TABLE_FILE.replace('(Counter("tries"),)', "()"), "unknown counter"),
+        (
+            "import sys; sys.stdout.write('noise')\n" + TABLE_FILE.replace('(Counter("tries"),)', "()"),
+            "unknown counter",
+        ),
         ("def f(:", "SyntaxError"),
         ("import os; os._exit(3)", "cannot be loaded (no reason given)"),
         ("while True: pass", "took longer than 0.7 seconds"),
@@ -431,7 +497,8 @@ def test_code_that_cannot_be_imported_is_one_line(code: str, says: str, tmp_path
 
 def test_loaded_code_sees_no_secret_and_changes_nothing_here(tmp_path: Path) -> None:
     spy = (
-        "import os, sys\nprint('noise')\nassert not [name for name in os.environ if 'KEY' in name or 'PYTHON' in name], 'seen'\n"
+        "import os, sys\nprint('noise')\nassert not [name for name in os.environ if 'KEY' in name or 'PYTHON'"
+        " in name], 'seen'\n"
     )
     (tmp_path / "table.py").write_text(spy + TABLE_FILE + "open('written', 'w').close()\n")
     before = dict(os.environ)
@@ -444,7 +511,9 @@ def test_loaded_code_sees_no_secret_and_changes_nothing_here(tmp_path: Path) -> 
     assert sorted(file.name for file in tmp_path.iterdir()) == ["table.py"]
 
 
-@pytest.mark.parametrize("spec", ["nonsense", "--output=x", "HEAD~1000", "nowhere.py", "HEAD:nowhere.py", "README.md", ""])
+@pytest.mark.parametrize(
+    "spec", ["nonsense", "--output=x", "HEAD~1000", "nowhere.py", "HEAD:nowhere.py", "README.md", ""]
+)
 def test_what_is_no_version_is_one_line(spec: str, repository: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         version_of(spec, folder=repository)
@@ -454,7 +523,9 @@ def test_what_is_no_version_is_one_line(spec: str, repository: Path) -> None:
 
 
 def test_a_revision_without_the_table_is_not_answered_by_what_is_installed(repository: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there is no module fsm_agent_states.table here.*--table module:table"):
+    with pytest.raises(
+        ConfigError, match=r"there is no module fsm_agent_states.table here.*--table module:table"
+    ):
         version_of("HEAD", folder=repository)
 
 
@@ -462,7 +533,9 @@ def test_links_and_paths_out_of_the_archive_are_not_written(repository: Path) ->
     (repository / "loops" / "link.py").symlink_to(repository / "loops" / "names.py")
     subprocess.run(["git", "-C", repository, "add", "."], check=True, env=QUIET)
     user = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
-    subprocess.run(["git", "-C", repository, *user, "commit", "--quiet", "--message=link"], check=True, env=QUIET)
+    subprocess.run(
+        ["git", "-C", repository, *user, "commit", "--quiet", "--message=link"], check=True, env=QUIET
+    )
     assert exit_of(version_of("HEAD", "loops.table:LOOP", folder=repository)) == "left"
     with pytest.raises(ConfigError, match="cannot be loaded"):
         version_of("HEAD:loops/link.py", folder=repository)

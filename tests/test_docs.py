@@ -16,7 +16,9 @@ PAGE = Path(__file__).parents[1] / "docs" / "agent.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def test_the_python_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_python_guide_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = PAGE.read_text(encoding="utf-8")
     (tmp_path / "docs").mkdir()
     for name in ("README.md", "pyproject.toml", "docs/page.md"):

@@ -39,7 +39,9 @@ def test_the_stream_carries_what_the_callbacks_are_told(tmp_path: Path) -> None:
     assert turn.result.final_response == "done and dusted"
     same = [(event.name, event.values) for event in events if event.name != "tool_progress"]
     assert same == heard.calls
-    assert {"transition", "tool_start", "tool_complete", "stream_delta", "step", "thinking"} <= {event.name for event in events}
+    assert {"transition", "tool_start", "tool_complete", "stream_delta", "step", "thinking"} <= {
+        event.name for event in events
+    }
     assert {event.turn_id for event in events} == {turn.id}
     assert [event.at for event in events] == sorted(event.at for event in events)
 
@@ -156,7 +158,9 @@ def test_the_second_sink_hears_the_text_too_and_cannot_hurt_the_first(tmp_path: 
         if broken:
             raise RuntimeError("no sound card")
 
-    one = agent(tmp_path, text("hello there"), callbacks={"stream_delta": first.append, "speech_delta": speak})
+    one = agent(
+        tmp_path, text("hello there"), callbacks={"stream_delta": first.append, "speech_delta": speak}
+    )
     assert one.chat("go") == "hello there"
     assert first == second
     assert SECOND_SINK == {"stream_delta": "speech_delta"}
@@ -184,17 +188,26 @@ def test_a_result_can_be_changed_before_the_model_reads_it(tmp_path: Path) -> No
         return text.replace("tusk-77", "***")
 
     completed: list[str] = []
-    callbacks = {"after_tool": after, "tool_complete": lambda call_id, name, arguments, result: completed.append(result)}
+    callbacks = {
+        "after_tool": after,
+        "tool_complete": lambda call_id, name, arguments, result: completed.append(result),
+    }
     script = [tools(call("look")), text("ok")]
-    result = Agent(ScriptedModel(script), home=tmp_path, tools=[look], toolsets=[], callbacks=callbacks).run_conversation("go")
+    result = Agent(
+        ScriptedModel(script), home=tmp_path, tools=[look], toolsets=[], callbacks=callbacks
+    ).run_conversation("go")
     assert seen == [("look", {}, "the key is tusk-77", "ok")]
     assert completed == ["the key is ***"]
     assert "tusk-77" not in str(result.messages)
 
 
 @pytest.mark.parametrize("answer", [lambda: None, lambda: 3, lambda: 1 / 0])
-def test_a_callback_that_changes_nothing_or_fails_leaves_the_result_as_it_is(tmp_path: Path, answer: Any) -> None:
+def test_a_callback_that_changes_nothing_or_fails_leaves_the_result_as_it_is(
+    tmp_path: Path, answer: Any
+) -> None:
     look = tool(effect="pure", name="look")(lambda: "as it is")
     script = [tools(call("look")), text("ok")]
-    one = Agent(ScriptedModel(script), home=tmp_path, tools=[look], toolsets=[], callbacks={"after_tool": answer})
+    one = Agent(
+        ScriptedModel(script), home=tmp_path, tools=[look], toolsets=[], callbacks={"after_tool": answer}
+    )
     assert one.run_conversation("go").messages[2]["content"] == "as it is"

@@ -1,4 +1,5 @@
-"""Tables of one's own: what is in ``examples/`` gets all that the agent's turn gets, without a line of the engine."""
+"""Tables of one's own: what is in ``examples/`` gets all that the agent's turn gets, without a line of the
+engine."""
 
 from __future__ import annotations
 
@@ -25,7 +26,18 @@ from fsm_agent.fsm.runner import drive
 from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.turn_protocol import TurnLike
 from fsm_agent.fsm.verify import search, verify_table
-from fsm_agent.testing import FakeClock, Look, RowCoverage, Script, ScriptedModel, ids_of, pair_scripts, row_scripts, status, text
+from fsm_agent.testing import (
+    FakeClock,
+    Look,
+    RowCoverage,
+    Script,
+    ScriptedModel,
+    ids_of,
+    pair_scripts,
+    row_scripts,
+    status,
+    text,
+)
 from fsm_agent.testing.machine import TurnMachine
 from tests.test_verify_cover import exact_pairs
 
@@ -70,7 +82,12 @@ class PlayingReview(Playing):
 
     def says(self, event: str) -> Any:
         self.turn.cancelled = event == "cancelled"
-        known = {"written": f"text {self.number}", "unchanged": self.turn.text, "accepted": "ACCEPT.", "failed": ""}
+        known = {
+            "written": f"text {self.number}",
+            "unchanged": self.turn.text,
+            "accepted": "ACCEPT.",
+            "failed": "",
+        }
         known |= {"objections": "REVISE: too short", "unclear": "Hm, well.", "cancelled": "too late"}
         return known.get(event) if event in known else super().says(event)
 
@@ -78,10 +95,15 @@ class PlayingReview(Playing):
 def playing(table: Table, limits: Mapping[str, int], home: Path) -> Playing:
     if table is order.TABLE:
         return Playing(order.workflow(home), order.Order(["LAMP"], limits=dict(limits)))
-    return PlayingReview(review_loop.workflow(home=home), review_loop.Review("Write a line.", limits=dict(limits)))
+    return PlayingReview(
+        review_loop.workflow(home=home), review_loop.Review("Write a line.", limits=dict(limits))
+    )
 
 
-TABLES = {"review": (review_loop.TABLE, {"rounds": 2, "retries": 2, "unclears": 1}), "order": (order.TABLE, order.LIMITS)}
+TABLES = {
+    "review": (review_loop.TABLE, {"rounds": 2, "retries": 2, "unclears": 1}),
+    "order": (order.TABLE, order.LIMITS),
+}
 ROWS = [(name, script) for name, (table, _) in TABLES.items() for script in row_scripts(table)]
 
 
@@ -136,7 +158,9 @@ class OrderMachine(ReviewMachine, table=order.TABLE, limits=order.LIMITS):
 
 @pytest.mark.parametrize("machine", [ReviewMachine, OrderMachine])
 def test_random_turns_keep_the_invariants(machine: type[TurnMachine]) -> None:
-    run_state_machine_as_test(machine, settings=settings(max_examples=20, stateful_step_count=20, deadline=None))
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=20, stateful_step_count=20, deadline=None)
+    )
 
 
 def test_two_agents_review_until_the_text_is_accepted(tmp_path: Path) -> None:
@@ -145,18 +169,28 @@ def test_two_agents_review_until_the_text_is_accepted(tmp_path: Path) -> None:
     clock = FakeClock()
     flow = review_loop.workflow(writer, reviewer, tmp_path, clock.sleep)
     result = flow.start(review_loop.Review("Write a line.")).run()
-    rows = ["Draft.written", "Criticise.objections/1", "Revise.failed/1", "Revise.written", "Criticise.accepted"]
+    rows = [
+        "Draft.written",
+        "Criticise.objections/1",
+        "Revise.failed/1",
+        "Revise.written",
+        "Criticise.accepted",
+    ]
     assert [step.row for step in result.steps] == rows
     assert (result.exit, result.outcome, result.turn.text) == ("accepted", "completed", "two.")
     assert clock.sleeps == [0, 0, 0, 2.0, 0]
     assert [info.asked for info in flow.journal.recent(table="review")] == ["Write a line."]
-    assert len(flow.journal.recent(table="turn")) == 5, "each question to a model is a turn of an agent, in the same home"
+    assert len(flow.journal.recent(table="turn")) == 5, (
+        "each question to a model is a turn of an agent, in the same home"
+    )
 
 
 def test_a_program_prints_how_it_went(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "FSM_AGENT_HOME": str(tmp_path)}
     run = [sys.executable, "-m", "examples.review_loop", "Say it short."]
-    said = subprocess.run(run, capture_output=True, text=True, env=environment, cwd=tmp_path, check=True, timeout=60).stdout
+    said = subprocess.run(
+        run, capture_output=True, text=True, env=environment, cwd=tmp_path, check=True, timeout=60
+    ).stdout
     assert " 2  Criticise  objections  → Revise" in said.splitlines()
     assert said.splitlines()[-1].startswith("accepted: A machine that is in one")
 
@@ -215,10 +249,14 @@ def test_only_one_process_goes_on_with_an_order(tmp_path: Path) -> None:
     """The old owner is alive and stands still: nobody takes the turn from it."""
     from fsm_agent.errors import SessionBusy
 
-    waiting = KILLED.replace("os.kill(os.getpid(), signal.SIGKILL)", "print('here', flush=True); sys.stdin.readline()")
+    waiting = KILLED.replace(
+        "os.kill(os.getpid(), signal.SIGKILL)", "print('here', flush=True); sys.stdin.readline()"
+    )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     run = [sys.executable, "-c", waiting, str(tmp_path), "charge", "before"]
-    with subprocess.Popen(run, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(
+        run, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdout is not None
         assert other.stdin is not None
         assert other.stdout.readline().strip() == "here"
@@ -230,7 +268,9 @@ def test_only_one_process_goes_on_with_an_order(tmp_path: Path) -> None:
     assert ledger(tmp_path) == ["reserve", "charge", "ship"]
 
 
-def test_the_repeated_charge_is_noticed_when_the_engine_repeats_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_repeated_charge_is_noticed_when_the_engine_repeats_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The mutant: a charge that says nothing of its effect is done again, and the ledger shows it."""
     killed(tmp_path, "charge", "after")
     monkeypatch.setattr(order.Pay, "effect", "idempotent")
@@ -243,7 +283,12 @@ def test_an_order_is_forked_with_other_figures(tmp_path: Path) -> None:
     first = flow.start(order.Order(["LAMP"])).run()
     (tmp_path / "says.json").write_text(json.dumps({"ship": "failed"}))
     fork = flow.fork(first.turn_id, 2, {"counters": {"tries": 1}, "fields": {"items": ["DESK"]}}).run()
-    assert [step.row for step in fork.steps][-4:] == ["Ship.failed/1", "Ship.failed/2", "Refund.done", "Release.done"]
+    assert [step.row for step in fork.steps][-4:] == [
+        "Ship.failed/1",
+        "Ship.failed/2",
+        "Refund.done",
+        "Release.done",
+    ]
     assert (fork.exit, fork.turn.items, first.turn.items) == ("cancelled", ["DESK"], ["LAMP"])
 
 
@@ -286,7 +331,13 @@ def test_verify_and_diagram_take_the_table_by_its_name(capsys: pytest.CaptureFix
     name = "examples.review_loop:TABLE"
     assert command(["verify", name, "--set", "rounds=3", "--set", "retries=2", "--set", "unclears=1"]) == 0
     assert "visits of Criticise, without caps: at most 16" in capsys.readouterr().out
-    for form, part in {"mermaid": "stateDiagram", "svg": "<svg", "md": "| ", "json": '"review"', "dot": "digraph"}.items():
+    for form, part in {
+        "mermaid": "stateDiagram",
+        "svg": "<svg",
+        "md": "| ",
+        "json": '"review"',
+        "dot": "digraph",
+    }.items():
         assert command(["diagram", name, "--format", form]) == 0
         assert part in capsys.readouterr().out
 
@@ -300,9 +351,15 @@ def test_the_generated_files_of_the_examples_are_fresh(name: str) -> None:
 
 def test_the_page_of_the_examples_says_true_figures() -> None:
     page = (ROOT / "examples" / "README.md").read_text()
-    for table, limits, state in ((review_loop.TABLE, review_loop.LIMITS, "Criticise"), (order.TABLE, order.LIMITS, "Charge")):
+    for table, limits, state in (
+        (review_loop.TABLE, review_loop.LIMITS, "Criticise"),
+        (order.TABLE, order.LIMITS, "Charge"),
+    ):
         figures = {f.quantity: f for f in verify_table(table, limits).figures}
-        assert f"at most {figures['moves'].value} moves, {figures[f'visits of {state}'].value} of them into `{state}`" in page
+        assert (
+            f"at most {figures['moves'].value} moves, {figures[f'visits of {state}'].value} of them into"
+            f" `{state}`" in page
+        )
         assert figures["moves"].kind == figures[f"visits of {state}"].kind == "exact"
 
 

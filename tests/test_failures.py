@@ -1,4 +1,5 @@
-"""From exceptions, statuses and bodies to failures: one masked line, a code, a wish to wait, all texts for matching."""
+"""From exceptions, statuses and bodies to failures: one masked line, a code, a wish to wait, all texts for
+matching."""
 
 from __future__ import annotations
 
@@ -81,7 +82,9 @@ def test_the_kind_of_a_failure(error: Exception, kind: str, status: int | None) 
 def test_causes_are_followed_to_depth_five() -> None:
     links = [RuntimeError(str(n)) for n in range(4)]
     assert failure_from(chained(*links, StatusError("x", Response(500))), NOW).status == 500
-    assert failure_from(chained(*links, RuntimeError("4"), StatusError("x", Response(500))), NOW).status is None
+    assert (
+        failure_from(chained(*links, RuntimeError("4"), StatusError("x", Response(500))), NOW).status is None
+    )
 
 
 def test_all_texts_of_the_chain_are_there_for_matching() -> None:
@@ -126,7 +129,11 @@ def test_an_aggregators_error_shows_both_and_when_to_come_back() -> None:
 
 
 def test_a_page_of_html_is_one_line() -> None:
-    page = "<!DOCTYPE html><html><head><title>502\n Bad Gateway</title></head><body>" + "<p>x</p>" * 5000 + "</body></html>"
+    page = (
+        "<!DOCTYPE html><html><head><title>502\n Bad Gateway</title></head><body>"
+        + "<p>x</p>" * 5000
+        + "</body></html>"
+    )
     failure = http_failure(502, page, {}, NOW)
     assert failure.message == "HTML page: 502 Bad Gateway"
     assert len(failure.detail) < 8_001
@@ -134,9 +141,14 @@ def test_a_page_of_html_is_one_line() -> None:
     assert len(one_line("word " * 1000)) == 500
 
 
-@pytest.mark.parametrize("wrap", [lambda v: {"error": {"message": v}}, lambda v: {"detail": [{"msg": v}]}, lambda v: v])
+@pytest.mark.parametrize(
+    "wrap", [lambda v: {"error": {"message": v}}, lambda v: {"detail": [{"msg": v}]}, lambda v: v]
+)
 def test_keys_never_show(wrap: Any) -> None:
-    text = "Incorrect API key provided: sk-proj-abc123def456. Authorization: Bearer tok.en-123456, key=hunter2-hunter2"
+    text = (
+        "Incorrect API key provided: sk-proj-abc123def456. Authorization: Bearer tok.en-123456,"
+        " key=hunter2-hunter2"
+    )
     failure = http_failure(401, wrap(text), {}, NOW, secrets=("hunter2-hunter2",))
     seen = failure.message + failure.detail + failure.code
     for secret in ("abc123def456", "tok.en-123456", "hunter2"):
@@ -193,7 +205,12 @@ def test_how_long_a_provider_asks_to_wait(headers: dict[str, str], body: Any, se
 
 def test_a_200_that_is_no_reply() -> None:
     failure = body_failure({"error": {"message": "later", "code": "overloaded", "retry_after": 4}}, NOW)
-    assert (failure.kind, failure.status, failure.code, failure.retry_after) == ("shape", None, "overloaded", 4)
+    assert (failure.kind, failure.status, failure.code, failure.retry_after) == (
+        "shape",
+        None,
+        "overloaded",
+        4,
+    )
     failure = shape_failure("no choices", {"message": "Rate limit reached for sk-abcdef123456"})
     assert (failure.kind, failure.exception) == ("shape", "InvalidResponse")
     assert "rate limit reached" in failure.detail
@@ -203,7 +220,12 @@ def test_a_200_that_is_no_reply() -> None:
 def test_hostile_bodies_end() -> None:
     nested: Any = "leaf"
     for _ in range(200):
-        nested = {"error": {"message": json.dumps(nested) if len(str(nested)) < 2000 else "deep", "metadata": {"raw": nested}}}
+        nested = {
+            "error": {
+                "message": json.dumps(nested) if len(str(nested)) < 2000 else "deep",
+                "metadata": {"raw": nested},
+            }
+        }
     assert isinstance(sentence(nested), str)
     assert isinstance(codes(nested), list)
     assert len(texts(nested)) < 1000

@@ -27,5 +27,9 @@ def test_every_state_and_outcome_is_named() -> None:
 
 
 def test_no_word_is_explained_twice() -> None:
-    words = [word for heading in ("The machine", "Conversations and the store", "Models") for word in first_cells(heading)]
+    words = [
+        word
+        for heading in ("The machine", "Conversations and the store", "Models")
+        for word in first_cells(heading)
+    ]
     assert len(words) == len(set(words))

@@ -13,7 +13,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.cli.insights import RECOVERIES, bar
 from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.reports.insights import Insights, insights
-from fsm_agent.sessions.store.reports.usage_totals import SUMS, Spent
+from fsm_agent.sessions.store.reports.usage_totals import SUMS, UsageTotals
 from fsm_agent.testing import FakeClock, ScriptedServer, blank, call, status, text, tools
 from fsm_agent_states.table import TURN
 from tests.store_homes import agent, book, left_unfinished, lookup
@@ -30,7 +30,13 @@ def home(tmp_path: Path) -> Path:
 def served(home: Path, script: list[Any], *asked: str, **options: Any) -> Agent:
     """Turns against a provider over HTTP whose prices are known."""
     with ScriptedServer(script) as server:
-        given = {"model": "openai:gpt-5-mini", "tools": [lookup, book], "toolsets": [], "clock": FakeClock(), **options}
+        given = {
+            "model": "openai:gpt-5-mini",
+            "tools": [lookup, book],
+            "toolsets": [],
+            "clock": FakeClock(),
+            **options,
+        }
         one = Agent(base_url=server.url, api_key="k", home=home, **given)
         for words in asked:
             one.run_conversation(words)
@@ -43,14 +49,23 @@ def seen(home: Path, days: float = 30) -> Insights:
 
 
 def test_everything_a_few_turns_did(home: Path) -> None:
-    rounds = tools(call("lookup", {"city": "Bern"}), call("lookup", {"city": "Rome"}), call("book", {"city": "Oslo"}))
+    rounds = tools(
+        call("lookup", {"city": "Bern"}), call("lookup", {"city": "Rome"}), call("book", {"city": "Oslo"})
+    )
     busy = served(home, [rounds, text("one"), status(500), status(500), text("two")], "first", "second")
     served(home, [blank() for _ in range(9)], "say nothing")
     served(home, [status(401)], "no key")
     left_unfinished(home, [tools(call("book", {"city": "Rome"}))], 3)
     got = seen(home)
     one = got.overview
-    assert (one.sessions, one.turns, one.completed, one.failed, one.partial, one.unfinished) == (4, 5, 2, 2, 0, 1)
+    assert (one.sessions, one.turns, one.completed, one.failed, one.partial, one.unfinished) == (
+        4,
+        5,
+        2,
+        2,
+        0,
+        1,
+    )
     assert [(row.exit, row.outcome, row.turns) for row in got.exits] == [
         ("text_response", "completed", 2), ("empty_exhausted", "failed", 1), ("non_retryable_error", "failed", 1),
     ]  # fmt: skip
@@ -74,7 +89,11 @@ def test_everything_a_few_turns_did(home: Path) -> None:
     assert [row.id for row in got.sessions].index(busy.session_id) == 1, "those with the most tokens first"
     assert sum(row.turns for row in got.sessions) == 5
     assert sum(turns for _, turns, _ in got.days) == 5
-    assert sum(tokens for _, _, tokens in got.days) == got.total.tokens == sum(row.spent.tokens for row in got.models)
+    assert (
+        sum(tokens for _, _, tokens in got.days)
+        == got.total.tokens
+        == sum(row.spent.tokens for row in got.models)
+    )
     assert (len(got.hours), sum(got.hours)) == (24, 5)
 
 
@@ -94,9 +113,14 @@ def test_days_are_counted_back_from_now(home: Path) -> None:
 
 
 def test_compactions(home: Path) -> None:
-    history = [{"role": ("user", "assistant")[n % 2], "content": f"line {n} " + "of a long talk " * 60} for n in range(40)]
+    history = [
+        {"role": ("user", "assistant")[n % 2], "content": f"line {n} " + "of a long talk " * 60}
+        for n in range(40)
+    ]
     with ScriptedServer([text("SUMMARY"), text("done")]) as server:
-        one = Agent("openai:gpt-x", base_url=server.url, api_key="k", toolsets=[], home=home, context_window=8_192)
+        one = Agent(
+            "openai:gpt-x", base_url=server.url, api_key="k", toolsets=[], home=home, context_window=8_192
+        )
         one.run_conversation("go", conversation_history=history)
         one.close()
     got = seen(home)
@@ -117,13 +141,16 @@ def test_undone_turns_and_forks_are_counted(home: Path) -> None:
     assert got.overview.moves == 4, "a fork counts with its own moves"
 
 
-def spent(*rows: tuple[int, float | None, str]) -> Spent:
+def spent(*rows: tuple[int, float | None, str]) -> UsageTotals:
     """Rows of (input tokens, cost, status)."""
     c = sqlite3.connect(":memory:")
-    c.execute("CREATE TABLE usage (id INTEGER PRIMARY KEY, input, output, cache_read, cache_write, reasoning, cost, cost_status)")
+    c.execute(
+        "CREATE TABLE usage (id INTEGER PRIMARY KEY, input, output, cache_read, cache_write, reasoning, cost,"
+        " cost_status)"
+    )
     c.executemany("INSERT INTO usage VALUES (NULL, ?, 1, 3, 0, 0, ?, ?)", rows)
     try:
-        return Spent.of(c.execute(f"SELECT {SUMS} FROM usage u").fetchone())
+        return UsageTotals.of(c.execute(f"SELECT {SUMS} FROM usage u").fetchone())
     finally:
         c.close()
 
@@ -154,7 +181,12 @@ def test_rows_that_count_as_recoveries() -> None:
 
 
 def test_the_report(cli: Cli, home: Path) -> None:
-    served(home, [tools(call("lookup", {"city": "Bern"})), text("one"), status(500), text("two")], "first \x1b[2J", "second")
+    served(
+        home,
+        [tools(call("lookup", {"city": "Bern"})), text("one"), status(500), text("two")],
+        "first \x1b[2J",
+        "second",
+    )
     code, out, err = cli("insights", "--days", "7")
     assert (code, err) == (0, "")
     assert "\x1b" not in out

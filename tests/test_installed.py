@@ -1,4 +1,5 @@
-"""What an installation puts on the path, and that it works in the folder of a program that has modules of any name."""
+"""What an installation puts on the path, and that it works in the folder of a program that has modules of any
+name."""
 
 from __future__ import annotations
 
@@ -59,19 +60,35 @@ def test_the_wheel_has_no_name_that_a_user_could_have(wheel: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["module", pytest.param("package", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("installed", ["editable", pytest.param("wheel", marks=pytest.mark.slow)])
-def test_a_program_with_modules_of_these_names_runs(tmp_path: Path, wheel: Path, installed: str, kind: str) -> None:
+def test_a_program_with_modules_of_these_names_runs(
+    tmp_path: Path, wheel: Path, installed: str, kind: str
+) -> None:
     """As a program, as a module, and under pytest."""
     path = {"editable": [], "wheel": [str(wheel)]}[installed]
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"PYTHONPATH": os.pathsep.join(path)}
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
+        "PYTHONPATH": os.pathsep.join(path)
+    }
     for theirs in THEIRS:
         own = tmp_path / f"{theirs}.py" if kind == "module" else tmp_path / theirs / "__init__.py"
         own.parent.mkdir(exist_ok=True)
         own.write_text('OWNER = "the user"\n')
-    (tmp_path / "program.py").write_text(PROGRAM.format(names=", ".join(THEIRS), theirs=THEIRS, home=str(tmp_path / "home")))
+    (tmp_path / "program.py").write_text(
+        PROGRAM.format(names=", ".join(THEIRS), theirs=THEIRS, home=str(tmp_path / "home"))
+    )
     (tmp_path / "test_program.py").write_text(TEST)
-    for words in (["program.py"], ["-m", "program"], ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_program.py"]):
+    for words in (
+        ["program.py"],
+        ["-m", "program"],
+        ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_program.py"],
+    ):
         done = subprocess.run(
-            [sys.executable, *words], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300, check=False
+            [sys.executable, *words],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
         )
         assert done.returncode == 0, f"{words}: {done.stdout[-2_000:]}{done.stderr[-2_000:]}"
         if "pytest" not in words:

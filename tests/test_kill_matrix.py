@@ -20,12 +20,26 @@ from tests.wire_rows import chat_rows
 ROOT = Path(__file__).parent.parent
 SIGKILL = 9
 MODES = ("chat_completions", "codex_responses", "anthropic_messages")
-STATES = {"Prepare", "BuildMessages", "CallLLM", "ClassifyError", "Compress", "ExecuteTools", "EmptyRecovery", "Finalize"}
+STATES = {
+    "Prepare",
+    "BuildMessages",
+    "CallLLM",
+    "ClassifyError",
+    "Compress",
+    "ExecuteTools",
+    "EmptyRecovery",
+    "Finalize",
+}
 
 
 def run(*arguments: str, module: str = "tests.crash.driver") -> list[dict[str, Any]]:
     done = subprocess.run(
-        [sys.executable, "-m", module, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=1500, check=False
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=1500,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -36,22 +50,29 @@ def check(case: dict[str, Any], base: dict[str, Any]) -> None:
     where = f"killed at {case['point']}, then at {case['then']}"
     assert "error" not in case, f"{where}: {case['error']}"
     assert (case["final"], case["exit"]) == (base["final"], base["exit"]), where
-    assert case["messages"] == case.get("stored", case["messages"]), f"{where}: the store has other rows than the turn"
+    assert case["messages"] == case.get("stored", case["messages"]), (
+        f"{where}: the store has other rows than the turn"
+    )
     said, summed = case.get("tokens", (0, 0))
     assert said == summed, f"{where}: {said} tokens, and {summed} in the store"
     begun = [line[2] for line in case["world"] if line[:2] == ["begin", "put"]]
     ended = [line[2] for line in case["world"] if line[:2] == ["end", "put"]]
     assert len(begun) <= 1, f"{where}: an unsafe tool ran twice"
-    assert len({line[2] for line in case["world"] if line[1] == "mark"}) <= 1, f"{where}: one call had two keys"
+    assert len({line[2] for line in case["world"] if line[1] == "mark"}) <= 1, (
+        f"{where}: one call had two keys"
+    )
     check_rows(case["messages"], base["messages"], known=bool(ended), where=where)
     in_doubt = [row for row in case["messages"] if "Unknown outcome" in str(row.get("content"))]
     if in_doubt and not case.get("ended"):
-        assert len(case["signals"]) > 2 or any("took effect" in line for line in case["heard"]), f"{where}: nobody was told"
+        assert len(case["signals"]) > 2 or any("took effect" in line for line in case["heard"]), (
+            f"{where}: nobody was told"
+        )
     check_wires(case["messages"], where)
 
 
 def check_rows(rows: list[dict[str, Any]], wanted: list[dict[str, Any]], known: bool, where: str) -> None:
-    """The transcript of the turn that was not killed, but for the result of an unsafe tool that nobody saw the end of."""
+    """The transcript of the turn that was not killed, but for the result of an unsafe tool that nobody saw
+    the end of."""
     for row, other in zip(rows, wanted, strict=True):
         if row != other:
             assert (row["role"], row["name"]) == ("tool", "put"), f"{where}: {row} instead of {other}"
@@ -91,18 +112,25 @@ def test_a_turn_survives_being_killed_anywhere_and_its_recovery_too(durability: 
     assert twice == [(case["point"], point) for case in once for point in all_points(case.get("counts", {}))]
     assert len(twice) > 1000
     for case in cases:
-        assert case["signals"] == [SIGKILL, *[SIGKILL] * (case["then"] is not None), 0], "every point was reached"
+        assert case["signals"] == [SIGKILL, *[SIGKILL] * (case["then"] is not None), 0], (
+            "every point was reached"
+        )
         check(case, base["base"])
 
 
 def all_points(counts: dict[str, int]) -> list[list[Any]]:
     """Before and after each commit, and in the middle of each call of the model and of a tool."""
-    return [[what, number] for what in ("before", "after", "model", "tool") for number in range(1, counts.get(what, 0) + 1)]
+    return [
+        [what, number]
+        for what in ("before", "after", "model", "tool")
+        for number in range(1, counts.get(what, 0) + 1)
+    ]
 
 
 @pytest.mark.slow
 def test_a_session_whose_turn_was_killed_anywhere_goes_on_without_it() -> None:
-    """Nobody resumes: the turn is given up, also by a process that is killed while it does so, and the session stays usable."""
+    """Nobody resumes: the turn is given up, also by a process that is killed while it does so, and the
+    session stays usable."""
     base, *cases = run("given up")
     assert [case["point"] for case in cases if case["then"] is None] == all_points(base["base"]["counts"])
     for case in cases:
@@ -133,12 +161,16 @@ def _passes(case: dict[str, Any], base: dict[str, Any]) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("edit", "puts", "least"), [("run again", 2, 200), ("taken over", 1, 50), ("by hand", 1, 50)])
+@pytest.mark.parametrize(
+    ("edit", "puts", "least"), [("run again", 2, 200), ("taken over", 1, 50), ("by hand", 1, 50)]
+)
 def test_a_fork_survives_being_killed_anywhere_and_its_recovery_too(edit: str, puts: int, least: int) -> None:
-    """``puts``: how often the unsafe tool may have begun, once of them in the old turn; what a person answered, or what ran
-    before, is not run in the fork, whatever ends it."""
+    """``puts``: how often the unsafe tool may have begun, once of them in the old turn; what a person
+    answered, or what ran before, is not run in the fork, whatever ends it."""
     base, *cases = run("forks", edit)
-    assert [case["point"] for case in cases if case["then"] is None] == all_points(base["base"]["forked"]["counts"])
+    assert [case["point"] for case in cases if case["then"] is None] == all_points(
+        base["base"]["forked"]["counts"]
+    )
     assert len(cases) > least
     for case in cases:
         where = f"fork killed at {case['point']}, then at {case['then']}"

@@ -64,7 +64,9 @@ def at(state: str, **counts: int) -> Counted:
 
 def test_a_run_walks_the_table(machine: Machine) -> None:
     turn: TurnLike = Counted()
-    rows = [machine.advance(turn, event).row.id for event in ("ready", "built", "tools", "done", "built", "text")]
+    rows = [
+        machine.advance(turn, event).row.id for event in ("ready", "built", "tools", "done", "built", "text")
+    ]
     assert rows == [
         "Prepare.ready", "BuildMessages.built/3", "CallLLM.tools", "ExecuteTools.done", "BuildMessages.built/3",
         "CallLLM.text",
@@ -105,8 +107,8 @@ def test_an_undeclared_event_changes_nothing_and_names_what_is_declared(machine:
     turn, same = at("Compress", retries=1), at("Compress", retries=1)
     with pytest.raises(UndeclaredEvent) as raised:
         machine.advance(turn, "built")
-    assert str(raised.value) == (
-        "turn: Compress reported 'built', for which it has no line; "
+    assert (
+        str(raised.value) == "turn: Compress reported 'built', for which it has no line; "
         "declared events: compressed, unchanged, stuck, outgrown, cancelled, crashed"
     )
     assert turn == same
@@ -140,7 +142,9 @@ def test_a_wrong_table_is_refused_unless_asked_for() -> None:
 def test_an_unverified_table_is_watched_for_overlaps() -> None:
     overlapping = changed(TURN, "ExecuteTools.bad_json/2", guard=left("strikes"))
     turn = at("ExecuteTools")
-    with pytest.raises(TableError, match=r"rows ExecuteTools\.bad_json/1 and ExecuteTools\.bad_json/2 are both open"):
+    with pytest.raises(
+        TableError, match=r"rows ExecuteTools\.bad_json/1 and ExecuteTools\.bad_json/2 are both open"
+    ):
         Machine(overlapping, verified=False).advance(turn, "bad_json")
     assert turn == at("ExecuteTools")
 

@@ -60,7 +60,9 @@ def test_known_kinds_of_keys_are_masked_without_a_name(secret: str) -> None:
 
 @pytest.mark.parametrize("newline", ["\n", "\\n"])
 def test_a_private_key_is_masked_whole_also_when_its_end_is_missing(newline: str) -> None:
-    key = newline.join(["-----BEGIN RSA PRIVATE KEY-----", "MIIEabc", "defghi", "-----END RSA PRIVATE KEY-----"])
+    key = newline.join(
+        ["-----BEGIN RSA PRIVATE KEY-----", "MIIEabc", "defghi", "-----END RSA PRIVATE KEY-----"]
+    )
     assert mask(f"before {key} after") == "before -----BEGIN RSA PRIVATE KEY-----*** after"
     assert "MIIE" not in mask(f'{{"private_key": "{key}"}}')
     assert "MIIE" not in mask(key[:60])
@@ -93,7 +95,9 @@ def test_a_known_secret_is_masked_however_it_is_written() -> None:
     assert masked == '*** | *** | "***"'
 
 
-@pytest.mark.parametrize("part", ["cookie:", "://a:", "token:", '\\"', "-----BEGIN PRIVATE KEY-----", "key='", "A_B_C_", "SG."])
+@pytest.mark.parametrize(
+    "part", ["cookie:", "://a:", "token:", '\\"', "-----BEGIN PRIVATE KEY-----", "key='", "A_B_C_", "SG."]
+)
 def test_no_text_is_slow(part: str) -> None:
     text = part * (200_000 // len(part))
     began = time.process_time()

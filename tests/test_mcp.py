@@ -1,4 +1,5 @@
-"""MCP servers against a server that does what it is told: what it does wrong costs a call or its tools, never more."""
+"""MCP servers against a server that does what it is told: what it does wrong costs a call or its tools, never
+more."""
 
 from __future__ import annotations
 
@@ -48,7 +49,10 @@ async def test_tools_are_listed_and_called(tmp_path: Path) -> None:
         assert (outcome.status, outcome.text, outcome.content) == ("ok", "hello", ())
         assert (await table.call("s__fail", text="no disk")).status == "error"
         refused = await table.call("s__refuse")
-        assert (refused.status, refused.text) == ("error", "MCP server s refused the call: no such tool: refuse")
+        assert (refused.status, refused.text) == (
+            "error",
+            "MCP server s refused the call: no such tool: refuse",
+        )
 
 
 async def test_every_kind_of_content_arrives_or_is_named(tmp_path: Path) -> None:
@@ -139,8 +143,13 @@ async def test_calls_run_side_by_side(tmp_path: Path) -> None:
     async with bench(tmp_path, {"s": program()}) as table:
         await table.ready()
         here = tmp_path / "here"
-        calls = [asyncio.ensure_future(table.call("s__note", path=str(here), text="x", seconds=600)) for _ in range(8)]
-        await until_so(lambda: here.exists() and here.stat().st_size == 8, "the eighth call, beside the others")
+        calls = [
+            asyncio.ensure_future(table.call("s__note", path=str(here), text="x", seconds=600))
+            for _ in range(8)
+        ]
+        await until_so(
+            lambda: here.exists() and here.stat().st_size == 8, "the eighth call, beside the others"
+        )
         for call in calls:
             assert call.cancel()
         await asyncio.wait(calls)
@@ -149,7 +158,9 @@ async def test_calls_run_side_by_side(tmp_path: Path) -> None:
 # Slow, silent, dying
 
 
-async def test_a_server_that_never_answers_holds_up_a_turn_once_and_only_for_the_limit(tmp_path: Path) -> None:
+async def test_a_server_that_never_answers_holds_up_a_turn_once_and_only_for_the_limit(
+    tmp_path: Path,
+) -> None:
     clock = FakeClock()
     async with bench(tmp_path, {"s": program(), "slow": program(start="deaf")}, clock=clock) as table:
         beginning = asyncio.ensure_future(table.ready())
@@ -158,7 +169,9 @@ async def test_a_server_that_never_answers_holds_up_a_turn_once_and_only_for_the
         clock.advance(PATIENCE)
         assert await beginning == ("MCP server slow: not ready yet; its tools come with a later turn",)
         assert "s__echo" in table.names
-        async with asyncio.timeout(PATIENCE / 2):  # the clock stands still: a turn that waited would wait for longer
+        async with asyncio.timeout(
+            PATIENCE / 2
+        ):  # the clock stands still: a turn that waited would wait for longer
             assert await table.ready() == (), "what was said is not said again"
 
 
@@ -184,7 +197,9 @@ async def test_the_first_turn_can_be_interrupted_while_it_waits(tmp_path: Path) 
         ({"url": "http://127.0.0.1:9/mcp"}, "connection attempts failed"),
     ],
 )
-async def test_a_server_that_cannot_start_is_missing_for_a_reason(config: dict[str, Any], why: str, tmp_path: Path) -> None:
+async def test_a_server_that_cannot_start_is_missing_for_a_reason(
+    config: dict[str, Any], why: str, tmp_path: Path
+) -> None:
     async with bench(tmp_path, {"bad": config, "good": program()}, max_message_bytes=1_000_000) as table:
         (line,) = await table.ready()
         assert line.startswith("MCP server bad: missing, ")
@@ -211,7 +226,9 @@ async def test_garbage_before_and_between_messages_is_borne(tmp_path: Path) -> N
         ("s__big", {"size": 1_100_000}, "a message of more than 1,000,000 bytes"),
     ],
 )
-async def test_a_server_that_writes_without_end_is_cut_off(name: str, given: dict[str, Any], why: str, tmp_path: Path) -> None:
+async def test_a_server_that_writes_without_end_is_cut_off(
+    name: str, given: dict[str, Any], why: str, tmp_path: Path
+) -> None:
     async with bench(tmp_path, {"s": program()}, max_message_bytes=1_000_000) as table:
         await table.ready()
         outcome = await table.call(name, **given)
@@ -264,7 +281,9 @@ async def test_one_that_was_killed_between_turns_is_back_before_the_next(tmp_pat
 
 async def test_a_server_that_keeps_failing_rests_longer_and_longer(tmp_path: Path) -> None:
     clock, starts = FakeClock(), tmp_path / "starts"
-    async with bench(tmp_path, {"s": program(starts=str(starts), start="die", dies_after=1)}, clock=clock) as table:
+    async with bench(
+        tmp_path, {"s": program(starts=str(starts), start="die", dies_after=1)}, clock=clock
+    ) as table:
         assert await table.ready() == ()
         await table.call("s__die")
         for tries, rest in ((2, 1), (3, 2), (4, 4)):
@@ -311,12 +330,16 @@ async def test_the_server_hears_of_a_call_that_ran_out_of_time(tmp_path: Path) -
         assert len(json.loads((await table.call("s__cancelled")).text)) == 1
 
 
-@pytest.mark.parametrize(("config", "status"), [({}, "unknown"), ({"tools": {"note": {"effect": "pure"}}}, "cancelled")])
+@pytest.mark.parametrize(
+    ("config", "status"), [({}, "unknown"), ({"tools": {"note": {"effect": "pure"}}}, "cancelled")]
+)
 async def test_an_interrupt_ends_a_call_at_once(config: dict[str, Any], status: str, tmp_path: Path) -> None:
     async with bench(tmp_path, {"s": program() | config}) as table:
         await table.ready()
         interrupted, here = asyncio.Event(), tmp_path / "here"
-        call = asyncio.ensure_future(table.call("s__note", path=str(here), text="x", seconds=600, interrupted=interrupted))
+        call = asyncio.ensure_future(
+            table.call("s__note", path=str(here), text="x", seconds=600, interrupted=interrupted)
+        )
         await until_so(here.exists, "the call")
         interrupted.set()
         assert (await call).status == status
@@ -369,7 +392,9 @@ async def test_nothing_outlives_its_agent(tmp_path: Path) -> None:
 
 async def test_a_server_that_is_still_starting_ends_with_its_agent(tmp_path: Path) -> None:
     before = children()
-    async with bench(tmp_path, {"s": program(start="hang"), "t": program(start="deaf")}, start_timeout=0.3) as table:
+    async with bench(
+        tmp_path, {"s": program(start="hang"), "t": program(start="deaf")}, start_timeout=0.3
+    ) as table:
         await table.ready()
         await until_so(lambda: len(children() - before) == 2)
     assert children() <= before
@@ -378,7 +403,9 @@ async def test_a_server_that_is_still_starting_ends_with_its_agent(tmp_path: Pat
 async def test_an_agent_that_nobody_closed_is_cleared_away(tmp_path: Path) -> None:
     before = children()
     settings = Settings.of({"mcp": PATIENT})
-    found = McpServers.of({"s": program()}, home=tmp_path, workdir=tmp_path, clock=SystemClock(), settings=settings)
+    found = McpServers.of(
+        {"s": program()}, home=tmp_path, workdir=tmp_path, clock=SystemClock(), settings=settings
+    )
     assert found is not None
     await found.ready((), asyncio.Event())
     assert children() - before
@@ -390,8 +417,8 @@ async def test_an_agent_that_nobody_closed_is_cleared_away(tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["exit", "kill"])
 def test_no_process_is_left_when_the_program_ends(ending: str, tmp_path: Path) -> None:
-    """Whether it ends by itself without closing anything, or is killed: also a server that heeds neither the end of its input nor
-    a request to end, and what it started."""
+    """Whether it ends by itself without closing anything, or is killed: also a server that heeds neither the
+    end of its input nor a request to end, and what it started."""
     grandchild = tmp_path / "child"
     launch = program(stubborn=True, child=str(grandchild))
     script = f"""
@@ -436,16 +463,25 @@ async def test_nobody_waits_for_the_end_of_an_agent_without_servers(tmp_path: Pa
 def test_a_number_that_was_given_to_another_group_hurts_nobody() -> None:
     asleep = "import sys; print('up', flush=True); sys.stdin.read()"
     with subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", asleep], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        [sys.executable, "-I", "-S", "-c", asleep],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
     ) as other:
         assert other.stdout is not None
         other.stdout.readline()
         born = warden.born(other.pid)
         words = f"+{other.pid} {int(born) - 1 if born else 'x'}\n"
-        watching = subprocess.run([sys.executable, warden.__file__], input=words, text=True, timeout=PATIENCE, check=False)
+        watching = subprocess.run(
+            [sys.executable, warden.__file__], input=words, text=True, timeout=PATIENCE, check=False
+        )
         assert (watching.returncode, other.poll()) == (0, None if born else -signal.SIGTERM)
         subprocess.run(
-            [sys.executable, warden.__file__], input=f"+{other.pid} {born}\n", text=True, timeout=PATIENCE, check=False
+            [sys.executable, warden.__file__],
+            input=f"+{other.pid} {born}\n",
+            text=True,
+            timeout=PATIENCE,
+            check=False,
         )
         assert other.wait(PATIENCE) == -signal.SIGTERM
 
@@ -455,7 +491,11 @@ def test_a_number_that_was_given_to_another_group_hurts_nobody() -> None:
 
 @pytest.mark.slow
 async def test_a_server_made_with_the_sdk(tmp_path: Path) -> None:
-    sdk = {"command": sys.executable, "args": [str(Path(__file__).with_name("mcp_sdk_server.py"))], "trust": True}
+    sdk = {
+        "command": sys.executable,
+        "args": [str(Path(__file__).with_name("mcp_sdk_server.py"))],
+        "trust": True,
+    }
     async with bench(tmp_path, {"s": sdk}) as table:
         assert await table.ready() == ()
         specs = {spec.name: spec for spec in table.runner.specs}

@@ -28,7 +28,8 @@ def anyio_backend() -> str:
 
 @dataclass
 class Behaviour:
-    """How the server answers, and what it heard. ``sessions``: those that it knows; ``how`` it answers calls."""
+    """How the server answers, and what it heard. ``sessions``: those that it knows; ``how`` it answers
+    calls."""
 
     how: str = "well"
     sessions: set[str] = field(default_factory=set)
@@ -56,7 +57,11 @@ class Handler(BaseHTTPRequestHandler):
         elif method == "initialize":
             session = f"session-{len(self.behaviour.heard)}"
             self.behaviour.sessions.add(session)
-            result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": {"name": "h", "version": "1"}}
+            result = {
+                "protocolVersion": "2025-06-18",
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "h", "version": "1"},
+            }
             self.reply(message, result, {"mcp-session-id": session})
         elif method == "server/discover" or (not known and method):
             self.answer(404, b"no such session", "text/plain")
@@ -81,10 +86,17 @@ class Handler(BaseHTTPRequestHandler):
             case "html":
                 self.answer(200, b"<html>a proxy's page</html>", "text/html")
             case "refused":
-                body = {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32000, "message": f"quota; token {TOKEN}"}}
+                body = {
+                    "jsonrpc": "2.0",
+                    "id": message["id"],
+                    "error": {"code": -32000, "message": f"quota; token {TOKEN}"},
+                }
                 self.answer(429, json.dumps(body).encode())
             case _:
-                self.reply(message, {"content": [{"type": "text", "text": str(message["params"]["arguments"].get("text"))}]})
+                self.reply(
+                    message,
+                    {"content": [{"type": "text", "text": str(message["params"]["arguments"].get("text"))}]},
+                )
 
     def do_GET(self) -> None:
         self.answer(405, b"")
@@ -93,10 +105,18 @@ class Handler(BaseHTTPRequestHandler):
         self.behaviour.sessions.discard(self.headers.get("mcp-session-id", ""))
         self.answer(204, b"")
 
-    def reply(self, message: dict[str, Any], result: dict[str, Any], headers: dict[str, str] | None = None) -> None:
-        self.answer(200, json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode(), **(headers or {}))
+    def reply(
+        self, message: dict[str, Any], result: dict[str, Any], headers: dict[str, str] | None = None
+    ) -> None:
+        self.answer(
+            200,
+            json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}).encode(),
+            **(headers or {}),
+        )
 
-    def answer(self, status: int, body: bytes, kind: str = "application/json", encoding: str = "", **headers: str) -> None:
+    def answer(
+        self, status: int, body: bytes, kind: str = "application/json", encoding: str = "", **headers: str
+    ) -> None:
         self.send_response(status)
         named = {"Content-Type": kind, "Content-Length": str(len(body)), **headers}
         for name, value in (named | ({"Content-Encoding": encoding} if encoding else {})).items():
@@ -127,7 +147,9 @@ def config(behaviour: Behaviour) -> dict[str, Any]:
     return {"url": behaviour.url, "headers": {"Authorization": "Bearer ${TOKEN}"}}
 
 
-async def test_tools_are_called_with_the_headers_and_the_session_is_ended(server: Behaviour, tmp_path: Path) -> None:
+async def test_tools_are_called_with_the_headers_and_the_session_is_ended(
+    server: Behaviour, tmp_path: Path
+) -> None:
     async with bench(tmp_path, {"h": config(server)}, environment={"TOKEN": TOKEN}) as table:
         assert await table.ready() == ()
         assert (await table.call("h__echo", text="hello")).text == "hello"
@@ -136,7 +158,9 @@ async def test_tools_are_called_with_the_headers_and_the_session_is_ended(server
     assert not server.sessions
 
 
-async def test_a_refusal_is_told_with_its_status_and_without_the_token(server: Behaviour, tmp_path: Path) -> None:
+async def test_a_refusal_is_told_with_its_status_and_without_the_token(
+    server: Behaviour, tmp_path: Path
+) -> None:
     server.how = "locked"
     async with bench(tmp_path, {"h": config(server)}, environment={"TOKEN": TOKEN}) as table:
         (line,) = await table.ready()
@@ -151,7 +175,9 @@ async def test_a_refusal_is_told_with_its_status_and_without_the_token(server: B
         assert TOKEN not in outcome.text
 
 
-async def test_a_forgotten_session_is_begun_again_and_the_call_is_made_once(server: Behaviour, tmp_path: Path) -> None:
+async def test_a_forgotten_session_is_begun_again_and_the_call_is_made_once(
+    server: Behaviour, tmp_path: Path
+) -> None:
     async with bench(tmp_path, {"h": config(server)}, environment={"TOKEN": TOKEN}) as table:
         await table.ready()
         server.sessions.clear()
@@ -168,8 +194,12 @@ async def test_a_forgotten_session_is_begun_again_and_the_call_is_made_once(serv
         ("broken", "unknown", "HTTP 502 Bad Gateway"),
     ],
 )
-async def test_an_answer_that_is_none_is_contained(how: str, status: str, why: str, server: Behaviour, tmp_path: Path) -> None:
-    async with bench(tmp_path, {"h": config(server)}, environment={"TOKEN": TOKEN}, max_message_bytes=100_000) as table:
+async def test_an_answer_that_is_none_is_contained(
+    how: str, status: str, why: str, server: Behaviour, tmp_path: Path
+) -> None:
+    async with bench(
+        tmp_path, {"h": config(server)}, environment={"TOKEN": TOKEN}, max_message_bytes=100_000
+    ) as table:
         await table.ready()
         server.how = how
         outcome = await table.call("h__echo", text="x")
@@ -188,7 +218,9 @@ async def test_a_silent_server_costs_the_limit_of_the_call(server: Behaviour, tm
         assert (await table.call("h__echo", text="there")).text == "there"
 
 
-async def test_the_token_does_not_follow_a_redirect_to_another_place(server: Behaviour, tmp_path: Path) -> None:
+async def test_the_token_does_not_follow_a_redirect_to_another_place(
+    server: Behaviour, tmp_path: Path
+) -> None:
     with Signpost() as elsewhere:
         server.how, server.elsewhere = "elsewhere", elsewhere.url("/stolen?with=1")
         async with bench(tmp_path, {"h": config(server)}, environment={"TOKEN": TOKEN}) as table:

@@ -55,7 +55,9 @@ def test_a_list_that_is_said_piece_by_piece_is_passed_on_once() -> None:
         ([], None, ""),
     ],
 )
-def test_what_only_the_structure_says_is_added(content: list[dict[str, Any]], structured: Any, expected: str) -> None:
+def test_what_only_the_structure_says_is_added(
+    content: list[dict[str, Any]], structured: Any, expected: str
+) -> None:
     assert result_of(answer(*content, structured=structured)).text == expected
 
 

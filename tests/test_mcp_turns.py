@@ -28,7 +28,14 @@ def agent(
     own = options.pop("callbacks", {})
     settings = {"poll": {"control": 0.01}, "mcp": PATIENT} | options.pop("settings", {})
     made = Agent(
-        model, home=home, workdir=home, toolsets=[], mcp=mcp, settings=settings, callbacks=heard.functions(**own), **options
+        model,
+        home=home,
+        workdir=home,
+        toolsets=[],
+        mcp=mcp,
+        settings=settings,
+        callbacks=heard.functions(**own),
+        **options,
     )
     try:
         yield made, model, heard
@@ -71,7 +78,11 @@ def test_a_fork_has_the_tools_of_servers_that_its_own_agent_started(tmp_path: Pa
 def test_nobody_there_means_no(tmp_path: Path) -> None:
     """Whatever the server says of its tools, as long as the user does not trust it."""
     note = call("s__note", {"path": str(tmp_path / "x"), "text": "!"})
-    with agent([tools(note, call("s__echo", {"text": "?"})), text("denied")], {"s": program()}, tmp_path) as (one, _, heard):
+    with agent([tools(note, call("s__echo", {"text": "?"})), text("denied")], {"s": program()}, tmp_path) as (
+        one,
+        _,
+        heard,
+    ):
         result = one.run_conversation("write")
         denied = [row["content"] for row in result.messages if row["role"] == "tool"]
         assert len(denied) == 2
@@ -91,7 +102,11 @@ def test_a_person_is_asked_for_what_is_not_known_to_only_read(tmp_path: Path) ->
         tools(call("s__note", {"path": str(tmp_path / "x"), "text": "!"}), call("s__echo", {"text": "?"})),
         text("done"),
     ]
-    with agent(script, {"s": program() | {"trust": True}}, tmp_path, callbacks={"approval": approval}) as (one, _, _heard):
+    with agent(script, {"s": program() | {"trust": True}}, tmp_path, callbacks={"approval": approval}) as (
+        one,
+        _,
+        _heard,
+    ):
         one.chat("write")
     assert asked == ["s__note"], "the trusted server says that echo only reads"
     assert (tmp_path / "x").read_text() == "!"
@@ -138,9 +153,14 @@ def test_a_server_that_dies_in_a_turn_does_not_end_it(tmp_path: Path) -> None:
 def test_servers_come_from_the_config_file_in_the_home(tmp_path: Path) -> None:
     command = program()
     (tmp_path / "config.toml").write_text(
-        f"[mcp.servers.local]\ncommand = {command['command']!r}\nargs = {command['args']!r}\napproval = 'never'\n"
+        f"[mcp.servers.local]\ncommand = {command['command']!r}\nargs = {command['args']!r}\napproval ="
+        " 'never'\n"
     )
-    with agent([tools(call("local__echo", {"text": "from the file"})), text("ok")], None, tmp_path) as (one, _, _heard):
+    with agent([tools(call("local__echo", {"text": "from the file"})), text("ok")], None, tmp_path) as (
+        one,
+        _,
+        _heard,
+    ):
         assert last_result(one.run_conversation("go")) == "from the file"
     with agent([text("none")], {}, tmp_path) as (one, model, _heard):
         one.chat("go")
@@ -186,9 +206,11 @@ try:
 except ConfigError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout == (
-        "MCP servers are configured and the MCP SDK is not installed; given: s; "
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (
+        done.stdout == "MCP servers are configured and the MCP SDK is not installed; given: s; "
         'allowed: pip install "fsm-agent[mcp]", or no MCP servers\n'
     ), done.stderr
 
@@ -209,11 +231,14 @@ def test_doctor_starts_the_servers_and_says_what_is_missing(tmp_path: Path) -> N
     table = f"command = {command['command']!r}\nargs = {command['args']!r}\n"
     (tmp_path / "config.toml").write_text(f"[mcp.servers.here]\n{table}")
     assert doctor(tmp_path) == (0, "ok       mcp servers    here: ready with 15 tools")
-    (tmp_path / "config.toml").write_text(f"[mcp.servers.here]\n{table}[mcp.servers.lost]\ncommand = 'no-such-program'\n")
+    (tmp_path / "config.toml").write_text(
+        f"[mcp.servers.here]\n{table}[mcp.servers.lost]\ncommand = 'no-such-program'\n"
+    )
     code, line = doctor(tmp_path)
     assert code == 1
     assert line.startswith(
-        "problem  mcp servers    here: ready with 15 tools, lost: missing, there is no command 'no-such-program'"
+        "problem  mcp servers    here: ready with 15 tools, lost: missing, there is no command"
+        " 'no-such-program'"
     )
     (tmp_path / "config.toml").write_text("[mcp.servers.lost]\ncomand = 'x'\n")
     assert "unknown key mcp.servers.lost.comand" in doctor(tmp_path)[1]

@@ -1,4 +1,5 @@
-"""MEMORY.md and USER.md: changing them, many writers, edits by hand, the snapshot; and the external memory."""
+"""MEMORY.md and USER.md: changing them, many writers, edits by hand, the snapshot; and the external
+memory."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import pytest
 from fsm_agent import Settings
 from fsm_agent.conversation.messages import Message
 from fsm_agent.errors import ConfigError
-from fsm_agent.memory import MemoryFile, Notes, Operation, Refused
+from fsm_agent.memory import EntryRefused, MemoryFile, Notes, Operation
 from fsm_agent.memory.entries import changed, entries_of, text_of
 from fsm_agent.memory.external import ExternalMemory, checked
 from fsm_agent.memory.snapshot import recalled
@@ -85,7 +86,7 @@ def test_changes(operations: list[Operation], after: list[str]) -> None:
     ],
 )
 def test_refusals_say_what_to_do(operations: list[Operation], why: str) -> None:
-    with pytest.raises(Refused, match=why):
+    with pytest.raises(EntryRefused, match=why):
         changed(["one", "two"], operations, 100)
 
 
@@ -115,7 +116,7 @@ def test_a_file_is_made_private_and_its_text_is_plain(file: MemoryFile) -> None:
 def test_a_change_that_is_refused_leaves_the_file_as_it_is(file: MemoryFile) -> None:
     file.change([add("one")])
     before = (file.path.read_bytes(), file.path.stat().st_ino)
-    with pytest.raises(Refused):
+    with pytest.raises(EntryRefused):
         file.change([add("two"), remove("missing")])
     assert (file.path.read_bytes(), file.path.stat().st_ino) == before
 
@@ -156,7 +157,7 @@ def test_a_lock_that_is_held_is_waited_for_only_so_long(tmp_path: Path) -> None:
 def test_an_edit_by_hand_is_kept_and_the_next_change_is_made_on_top_of_it(file: MemoryFile) -> None:
     file.change([add("one")])
     file.path.write_text("one, edited\n\n§\n  by hand\n")
-    with pytest.raises(Refused, match="edited by hand"):
+    with pytest.raises(EntryRefused, match="edited by hand"):
         file.change([add("two")])
     (copy,) = file.path.parent.glob("MEMORY.md.*.bak")
     assert copy.read_text() == file.path.read_text() == "one, edited\n\n§\n  by hand\n"
@@ -175,11 +176,13 @@ def test_an_edit_that_was_read_since_is_no_surprise(file: MemoryFile) -> None:
     assert file.change([add("two")]).entries == ("changed", "two")
 
 
-@pytest.mark.parametrize(("content", "why"), [(b"\xff\xfe\x00", "not UTF-8"), (b"x" * 1_000_001, "larger than 1,000,000")])
+@pytest.mark.parametrize(
+    ("content", "why"), [(b"\xff\xfe\x00", "not UTF-8"), (b"x" * 1_000_001, "larger than 1,000,000")]
+)
 def test_a_file_that_is_no_memory_is_left_alone(file: MemoryFile, content: bytes, why: str) -> None:
     file.path.write_bytes(content)
     for attempt in (file.read, lambda: file.change([add("x")])):
-        with pytest.raises(Refused, match=why):
+        with pytest.raises(EntryRefused, match=why):
             attempt()
     assert file.path.read_bytes() == content
 
@@ -195,10 +198,17 @@ def test_the_tool_shows_the_live_state(tmp_path: Path) -> None:
     arguments = keeper.bind(
         {
             "target": "user",
-            "operations": [{"action": "replace", "old_text": "zsh", "content": "uses fish"}, {"action": "add", "content": "x"}],
+            "operations": [
+                {"action": "replace", "old_text": "zsh", "content": "uses fish"},
+                {"action": "add", "content": "x"},
+            ],
         }
     )
-    assert keeper(**arguments) == {"target": "user", "entries": ["uses fish", "x"], "usage": "13 of 1,375 characters (0 %)"}
+    assert keeper(**arguments) == {
+        "target": "user",
+        "entries": ["uses fish", "x"],
+        "usage": "13 of 1,375 characters (0 %)",
+    }
     assert (tmp_path / "USER.md").read_text() == "uses fish\n§\nx\n"
     assert not (tmp_path / "MEMORY.md").exists()
     with pytest.raises(ToolFailure) as failed:
@@ -227,7 +237,10 @@ def snapshot(tmp_path: Path, **files: str) -> Any:
 
 def test_a_snapshot_holds_both_files(tmp_path: Path) -> None:
     found = snapshot(tmp_path, MEMORY="one\n§\ntwo", USER="likes tea")
-    assert found.memory == "# Memory: what you noted in earlier sessions (9 of 100 characters (9 %))\n\none\n§\ntwo"
+    assert (
+        found.memory
+        == "# Memory: what you noted in earlier sessions (9 of 100 characters (9 %))\n\none\n§\ntwo"
+    )
     assert found.user.endswith("likes tea")
     assert found.notices == ()
     assert snapshot(tmp_path, MEMORY="", USER="\n").memory == ""

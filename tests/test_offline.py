@@ -37,7 +37,9 @@ class Sink:
 
 def body(messages: Sequence[dict[str, Any]], tools: Sequence[str] = CORE) -> bytes:
     offered = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in tools]
-    return json.dumps({"model": "demo", "messages": messages} | ({"tools": offered} if offered else {})).encode()
+    return json.dumps(
+        {"model": "demo", "messages": messages} | ({"tools": offered} if offered else {})
+    ).encode()
 
 
 def ask(text: str, tools: Sequence[str] = CORE) -> tuple[ModelReply, Sink]:
@@ -78,7 +80,10 @@ LIST, READ, FIND, TIME, SUM, RUN = CORE[0], CORE[1], CORE[2], CORE[3], CORE[4], 
         ("show me the tests folder", [(LIST, {"path": "tests"})]),
         ("how many files are in tests", [(LIST, {"path": "tests"})]),
         ("List the files and read README.md", [(LIST, {"path": "."}), (READ, {"path": "README.md"})]),
-        ("summarise the readme and the license", [(READ, {"path": "README.md"}), (READ, {"path": "LICENSE"})]),
+        (
+            "summarise the readme and the license",
+            [(READ, {"path": "README.md"}), (READ, {"path": "LICENSE"})],
+        ),
         ('open "my notes.txt"', [(READ, {"path": "my notes.txt"})]),
         ("count the lines of src/app.py", [(READ, {"path": "src/app.py"})]),
         ("find TODO", [(FIND, {"content": "TODO"})]),
@@ -87,7 +92,10 @@ LIST, READ, FIND, TIME, SUM, RUN = CORE[0], CORE[1], CORE[2], CORE[3], CORE[4], 
         ("where is Agent defined?", [(FIND, {"content": "Agent"})]),
         ("find *.py in src", [(FIND, {"name": "*.py", "path": "src"})]),
         ("what time is it in Tokyo", [(TIME, {"zone": "Asia/Tokyo"})]),
-        ("the time in New York and in London?", [(TIME, {"zone": "America/New_York"}), (TIME, {"zone": "Europe/London"})]),
+        (
+            "the time in New York and in London?",
+            [(TIME, {"zone": "America/New_York"}), (TIME, {"zone": "Europe/London"})],
+        ),
         ("What's the date today?", [(TIME, {})]),
         ("what is 12*(3+4)", [(SUM, {"expression": "12*(3+4)"})]),
         ("what is 7 x 8, and 2^10?", [(SUM, {"expression": "7*8"}), (SUM, {"expression": "2**10"})]),
@@ -101,7 +109,16 @@ def test_it_plans_calls_by_rule(text: str, expected: list[tuple[str, dict[str, A
 
 
 @pytest.mark.parametrize(
-    "text", ["hello", "what happened on 2024-05-01?", "why?", "run the tests", "\x00", "?" * 5_000, " \t" * 1_000 + "."]
+    "text",
+    [
+        "hello",
+        "what happened on 2024-05-01?",
+        "why?",
+        "run the tests",
+        "\x00",
+        "?" * 5_000,
+        " \t" * 1_000 + ".",
+    ],
 )
 def test_what_it_does_not_understand_it_says(text: str) -> None:
     reply, _ = ask(text)
@@ -148,7 +165,10 @@ def test_it_answers_from_the_real_results(place: Path) -> None:
         ("read src", "The folder `src` holds 1 entry"),
         ("list src/app.py/", "`src/app.py/` has 3 lines."),
         ("find unicorns", "“unicorns” was not found."),
-        ("read missing.txt", "I got no further with reading `missing.txt`: missing.txt: no such file or directory."),
+        (
+            "read missing.txt",
+            "I got no further with reading `missing.txt`: missing.txt: no such file or directory.",
+        ),
         ("what is 1/0", "I got no further with working out 1/0"),
         ("what time is it in Atlantis?", "'Atlantis' is not an IANA time zone"),
         ("run `ls`", "denied: nobody is there to approve it."),
@@ -210,7 +230,12 @@ def test_it_is_deterministic_and_reports_no_usage() -> None:
 
 
 def test_it_summarises_by_rule() -> None:
-    rows = [{"role": "user", "content": "Summarise.\n\n<user>\nfirst question\n</user>\n\n<user>\nsecond\n</user>"}]
+    rows = [
+        {
+            "role": "user",
+            "content": "Summarise.\n\n<user>\nfirst question\n</user>\n\n<user>\nsecond\n</user>",
+        }
+    ]
     request = ModelRequest(body(rows, ()), toolless=True, purpose="summary")
     reply = asyncio.run(OfflineDemo().call(request, Sink()))
     assert isinstance(reply, ModelReply)
@@ -218,7 +243,9 @@ def test_it_summarises_by_rule() -> None:
     assert NO_MODEL in reply.text
 
 
-@pytest.mark.parametrize("raw", [b"", b"[]", b'{"messages": []}', b'{"messages": [{"role": "user"', b'{"messages": 3}'])
+@pytest.mark.parametrize(
+    "raw", [b"", b"[]", b'{"messages": []}', b'{"messages": [{"role": "user"', b'{"messages": 3}']
+)
 def test_a_body_that_is_no_request_is_a_failure(raw: bytes) -> None:
     reply = asyncio.run(OfflineDemo().call(ModelRequest(raw), Sink()))
     assert isinstance(reply, Failure)

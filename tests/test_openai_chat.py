@@ -1,4 +1,5 @@
-"""What only chat completions have, through the real SDK and a real HTTP server; the rest is in ``test_ports``."""
+"""What only chat completions have, through the real SDK and a real HTTP server; the rest is in
+``test_ports``."""
 
 from __future__ import annotations
 

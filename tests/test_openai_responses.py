@@ -50,9 +50,18 @@ def test_encrypted_reasoning_is_kept_verbatim_with_its_issuer(stream: bool) -> N
 
 
 ERRORS = [
-    {"type": "error", "code": "server_error", "message": "upstream died", "param": None, "sequence_number": 3},
+    {
+        "type": "error",
+        "code": "server_error",
+        "message": "upstream died",
+        "param": None,
+        "sequence_number": 3,
+    },
     {"type": "error", "error": {"type": "server", "code": "server_error", "message": "upstream died"}},
-    {"type": "response.failed", "response": {"status": "failed", "error": {"code": "server_error", "message": "upstream died"}}},
+    {
+        "type": "response.failed",
+        "response": {"status": "failed", "error": {"code": "server_error", "message": "upstream died"}},
+    },
 ]
 
 
@@ -68,11 +77,25 @@ def test_an_error_inside_a_stream(event: dict[str, Any]) -> None:
 
 def message(words: str, **more: Any) -> dict[str, Any]:
     content = [{"type": "output_text", "text": words, "annotations": []}]
-    return {"type": "message", "id": "msg", "role": "assistant", "status": "completed", "content": content, **more}
+    return {
+        "type": "message",
+        "id": "msg",
+        "role": "assistant",
+        "status": "completed",
+        "content": content,
+        **more,
+    }
 
 
 def function(name: str = "echo", arguments: Any = "{}", **more: Any) -> dict[str, Any]:
-    return {"type": "function_call", "call_id": "c", "name": name, "arguments": arguments, "status": "completed", **more}
+    return {
+        "type": "function_call",
+        "call_id": "c",
+        "name": name,
+        "arguments": arguments,
+        "status": "completed",
+        **more,
+    }
 
 
 THOUGHT = {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "sealed"}
@@ -87,7 +110,12 @@ def whole(output: Sequence[Mapping[str, Any]], **more: Any) -> tuple[ModelReply 
 @pytest.mark.parametrize(
     ("output", "text_", "finish", "shown"),
     [
-        ([message("Looking.", phase="commentary"), message("It is 4.")], "It is 4.", "stop", "Looking.\n\nIt is 4."),
+        (
+            [message("Looking.", phase="commentary"), message("It is 4.")],
+            "It is 4.",
+            "stop",
+            "Looking.\n\nIt is 4.",
+        ),
         ([message("Looking.", phase="commentary")], "Looking.", "incomplete", "Looking."),
         ([message("Looking.", phase="commentary"), function()], "Looking.", "tool_calls", "Looking."),
         ([message("One."), message("Two.", phase="final_answer")], "One.\n\nTwo.", "stop", "One.\n\nTwo."),
@@ -122,10 +150,17 @@ def test_a_response_that_has_not_ended_is_incomplete(state: str) -> None:
 
 @pytest.mark.parametrize(
     ("reason", "finish"),
-    [("max_output_tokens", "length"), ("content_filter", "content_filter"), ("steered", "incomplete"), (None, "incomplete")],
+    [
+        ("max_output_tokens", "length"),
+        ("content_filter", "content_filter"),
+        ("steered", "incomplete"),
+        (None, "incomplete"),
+    ],
 )
 def test_why_a_response_is_incomplete(reason: str | None, finish: str) -> None:
-    got, _ = whole([message("half", status="incomplete")], status="incomplete", incomplete_details={"reason": reason})
+    got, _ = whole(
+        [message("half", status="incomplete")], status="incomplete", incomplete_details={"reason": reason}
+    )
     assert isinstance(got, ModelReply)
     assert got.finish == finish
 
@@ -142,7 +177,14 @@ def test_calls_that_are_not_finished_are_not_made() -> None:
 
 
 def test_ids_are_made_where_they_are_missing_or_used_twice() -> None:
-    got, _ = whole([function(call_id=""), function(call_id="c"), function(call_id="c"), function(arguments={"a": 1}, call_id="")])
+    got, _ = whole(
+        [
+            function(call_id=""),
+            function(call_id="c"),
+            function(call_id="c"),
+            function(arguments={"a": 1}, call_id=""),
+        ]
+    )
     assert isinstance(got, ModelReply)
     assert len({call.id for call in got.tool_calls}) == 4
     assert got.tool_calls[3].arguments == '{"a": 1}'
@@ -156,7 +198,9 @@ def test_the_phase_of_a_text_is_kept() -> None:
 
 
 def test_reasoning_that_cannot_be_sent_back_is_shown_only() -> None:
-    got, seen = whole([{"type": "reasoning", "summary": [{"type": "summary_text", "text": t} for t in "ab"]}, message("x")])
+    got, seen = whole(
+        [{"type": "reasoning", "summary": [{"type": "summary_text", "text": t} for t in "ab"]}, message("x")]
+    )
     assert isinstance(got, ModelReply)
     assert (got.reasoning, got.blocks, "".join(seen.thoughts)) == ("a\n\nb", (), "a\n\nb")
 
@@ -184,7 +228,9 @@ def test_items_count_where_the_end_repeats_none() -> None:
 
 
 def test_items_of_the_end_count_where_none_were_streamed() -> None:
-    got, _ = stream({"type": "response.output_text.delta", "item_id": "m", "delta": "hi"}, completed(message("hi")))
+    got, _ = stream(
+        {"type": "response.output_text.delta", "item_id": "m", "delta": "hi"}, completed(message("hi"))
+    )
     assert isinstance(got, ModelReply)
     assert (got.text, got.finish) == ("hi", "stop")
     assert "".join(stream(completed(message("hi"), function()))[1].texts) == "hi"
@@ -204,7 +250,11 @@ def test_the_usage_of_a_failed_response_is_kept() -> None:
 
 
 def test_narration_that_broke_off_is_no_part_of_an_answer() -> None:
-    announced = {"type": "response.output_item.added", "output_index": 0, "item": message("", phase="commentary", content=[])}
+    announced = {
+        "type": "response.output_item.added",
+        "output_index": 0,
+        "item": message("", phase="commentary", content=[]),
+    }
     got, _ = stream(announced, {"type": "response.output_text.delta", "output_index": 0, "delta": "Looking"})
     assert isinstance(got, ModelReply)
     assert (got.text, got.finish, got.cut) == ("Looking", "incomplete", False)
@@ -216,7 +266,9 @@ def test_chat_completions_where_responses_were_expected() -> None:
     assert got.message == OTHER_WIRE
 
 
-@pytest.mark.parametrize("event", [None, [], "ping", {}, {"type": 3}, {"type": "keepalive"}, {"type": "response.completed"}])
+@pytest.mark.parametrize(
+    "event", [None, [], "ping", {}, {"type": 3}, {"type": "keepalive"}, {"type": "response.completed"}]
+)
 def test_what_is_no_event_does_no_harm(event: Any) -> None:
     got, _ = stream(event, done(message("hi")), completed())
     assert isinstance(got, ModelReply)
@@ -224,7 +276,13 @@ def test_what_is_no_event_does_no_harm(event: Any) -> None:
 
 def test_the_scripted_wire_is_the_one_of_the_sdk() -> None:
     dialect, of_stream = ResponsesDialect(), TypeAdapter[Any](ResponseStreamEvent)
-    for script in (text("hi"), tools(call("echo", {"a": 1}), reasoning="hm", text="so"), refusal("no"), length("half"), blank()):
+    for script in (
+        text("hi"),
+        tools(call("echo", {"a": 1}), reasoning="hm", text="so"),
+        refusal("no"),
+        length("half"),
+        blank(),
+    ):
         Response.model_validate({**dialect.whole(script, 1)}, strict=False)
         for number, event in enumerate(dialect.events(script, 1)):
             of_stream.validate_python({**event.data, "sequence_number": number})

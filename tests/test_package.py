@@ -7,7 +7,17 @@ import sys
 
 import fsm_agent
 
-HEAVY = ("openai", "anthropic", "typer", "rich", "prompt_toolkit", "httpx", "httpx2", "transitions", "tenacity")
+HEAVY = (
+    "openai",
+    "anthropic",
+    "typer",
+    "rich",
+    "prompt_toolkit",
+    "httpx",
+    "httpx2",
+    "transitions",
+    "tenacity",
+)
 
 
 def loaded_by(statement: str) -> set[str]:

@@ -1,5 +1,5 @@
-"""The model ports through the real SDKs and a real HTTP server: a reply means the same on every wire. What only one wire has
-is in the test of that wire."""
+"""The model ports through the real SDKs and a real HTTP server: a reply means the same on every wire. What
+only one wire has is in the test of that wire."""
 
 from __future__ import annotations
 
@@ -57,7 +57,12 @@ def test_text(wire: Wire, stream: bool) -> None:
 
 @both
 def test_tool_calls(wire: Wire, stream: bool) -> None:
-    script = tools(call("echo", {"text": "hi"}, id="a"), call("put", {"n": 1}, id=7), call("echo", "{}", id=""), text="So:")
+    script = tools(
+        call("echo", {"text": "hi"}, id="a"),
+        call("put", {"n": 1}, id=7),
+        call("echo", "{}", id=""),
+        text="So:",
+    )
     got, seen, _ = wire.ask(script, stream=stream)
     assert isinstance(got, ModelReply)
     assert (got.text, got.finish) == ("So:", "tool_calls")
@@ -74,7 +79,10 @@ def test_tool_calls(wire: Wire, stream: bool) -> None:
         (blank(), {"text": "", "finish": "stop", "cut": False}),
         (reasoning("because"), {"reasoning": "because", "text": "", "finish": "stop"}),
         (length("half"), {"text": "half", "finish": "length", "cut": False}),
-        (cut_tool_call(), {"tool_calls": (ToolCall("call_1_0", "echo", '{"text": "abc'),), "finish": "length"}),
+        (
+            cut_tool_call(),
+            {"tool_calls": (ToolCall("call_1_0", "echo", '{"text": "abc'),), "finish": "length"},
+        ),
         (bad_json(), {"tool_calls": (ToolCall("call_1_0", "echo", '{"text": }'),), "finish": "tool_calls"}),
         (content_filter(), {"text": "", "finish": "content_filter"}),
         (text("hi", usage=None), {"text": "hi", "usage": None}),
@@ -88,7 +96,9 @@ def test_replies_that_arrive_whole(wire: Wire, script: Reply, expected: dict[str
 
 @both
 def test_a_call_without_a_name_and_a_refusal(wire: Wire, stream: bool) -> None:
-    assert wire.reply_of(tools(call("", "")), stream=stream).tool_calls == (ToolCall("call_1_0", "", wire.no_arguments),)
+    assert wire.reply_of(tools(call("", "")), stream=stream).tool_calls == (
+        ToolCall("call_1_0", "", wire.no_arguments),
+    )
     refused = wire.reply_of(refusal("No."), stream=stream)
     assert (refused.refusal, refused.text, refused.finish) == ("No.", "", wire.refused)
 
@@ -137,8 +147,14 @@ def test_a_stream_without_its_end_keeps_what_came(wire: Wire) -> None:
 def test_a_malformed_chunk(wire: Wire) -> None:
     chunk = {"chunk": wire.broken} if wire.broken else {}
     failure = wire.failure_of(malformed_chunk(**chunk))
-    assert (failure.kind, failure.code, failure.exception) == ("transport", "malformed_chunk", "JSONDecodeError")
-    assert wire.reply_of(malformed_chunk("kept", **chunk)) == ModelReply("kept", finish=None, cut=True, model="scripted")
+    assert (failure.kind, failure.code, failure.exception) == (
+        "transport",
+        "malformed_chunk",
+        "JSONDecodeError",
+    )
+    assert wire.reply_of(malformed_chunk("kept", **chunk)) == ModelReply(
+        "kept", finish=None, cut=True, model="scripted"
+    )
 
 
 def test_a_break_after_the_end_changes_nothing(wire: Wire) -> None:
@@ -169,7 +185,12 @@ def test_a_200_without_a_reply_in_it(wire: Wire, stream: bool) -> None:
         (status(404, ""), 404, "NotFoundError", "HTTP 404 Not Found"),
         (status(429), 429, "RateLimitError", "429"),
         (status(500), 500, "InternalServerError", "500"),
-        (status(502, "<html><title>Bad gateway</title>" + "x" * 9000), 502, "InternalServerError", "Bad gateway"),
+        (
+            status(502, "<html><title>Bad gateway</title>" + "x" * 9000),
+            502,
+            "InternalServerError",
+            "Bad gateway",
+        ),
         (status(529, {"type": "error", "error": {"type": "overloaded_error"}}), 529, "", "529"),
         (overflow(limit=4096, used=5000), 400, "BadRequestError", ""),
     ],
@@ -177,7 +198,12 @@ def test_a_200_without_a_reply_in_it(wire: Wire, stream: bool) -> None:
 )
 def test_an_http_error(wire: Wire, script: Reply, code: int, name: str, words: str, stream: bool) -> None:
     failure = wire.failure_of(script, stream=stream)
-    assert (failure.kind, failure.status, failure.exception, failure.sent) == ("http", code, name or wire.overloaded, True)
+    assert (failure.kind, failure.status, failure.exception, failure.sent) == (
+        "http",
+        code,
+        name or wire.overloaded,
+        True,
+    )
     assert (words or wire.too_long) in failure.message
     assert len(failure.message) <= 500
     assert "\n" not in failure.message
@@ -234,7 +260,9 @@ def test_what_came_before_the_limit_on_a_whole_call_is_kept(wire: Wire) -> None:
     assert server.closed_early == 1
 
 
-def test_a_call_that_failed_before_its_request_left_says_so(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_failed_before_its_request_left_says_so(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However it failed: the provider has seen nothing."""
     loop = LeapingLoop()
 
@@ -250,7 +278,9 @@ def test_a_call_that_failed_before_its_request_left_says_so(wire: Wire, monkeypa
     assert (failure.exception, failure.sent) == ("TimeoutError", False)
 
 
-def test_a_call_that_is_cancelled_before_its_request_left_says_so(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_that_is_cancelled_before_its_request_left_says_so(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def play() -> None:
         waiting, seen = asyncio.Event(), Seen()
         loop = asyncio.get_running_loop()
@@ -297,7 +327,9 @@ def test_the_limit_on_a_gap(wire: Wire) -> None:
     assert (failure.kind, failure.exception) == ("transport", "ReadTimeout")
 
 
-@pytest.mark.parametrize("script", [silence("connect"), silence(), silence("words"), slow("a slow answer", 5)])
+@pytest.mark.parametrize(
+    "script", [silence("connect"), silence(), silence("words"), slow("a slow answer", 5)]
+)
 def test_cancelling_closes_the_connection(wire: Wire, script: Reply) -> None:
     async def play(server: ScriptedServer) -> None:
         port, seen = wire.make(server.url, KEY), Seen()
@@ -360,7 +392,9 @@ def test_a_port_serves_one_event_loop_after_another(wire: Wire) -> None:
         assert [asyncio.run(play(port)) for _ in range(2)] == ["a", "b"]
 
 
-def test_an_account_of_the_environment_is_not_told_to_other_servers(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_account_of_the_environment_is_not_told_to_other_servers(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in wire.account:
         monkeypatch.setenv(name, "from-the-environment")
     _, _, server = wire.ask(text("hi"))

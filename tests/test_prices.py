@@ -1,4 +1,5 @@
-"""What a turn cost: known prices exactly, a model of one's own as included, everything else as unknown and never as 0."""
+"""What a turn cost: known prices exactly, a model of one's own as included, everything else as unknown and
+never as 0."""
 
 from __future__ import annotations
 
@@ -112,13 +113,19 @@ def test_a_turn_tells_what_it_cost() -> None:
 
 def test_a_fallback_is_paid_at_its_own_price() -> None:
     used = Usage(1_000_000, 0)
-    history = [{"role": role, "content": f"{role} {n} " + "words " * 60} for n in range(14) for role in ("user", "assistant")]
+    history = [
+        {"role": role, "content": f"{role} {n} " + "words " * 60}
+        for n in range(14)
+        for role in ("user", "assistant")
+    ]
     with (
         ScriptedServer([overflow(), text("a summary", usage=used), status(429)]) as first,
         ScriptedServer([text("ok", usage=used)]) as second,
     ):
         entry = {"model": "openai:gpt-4o", "base_url": second.url, "api_key": "k"}
-        agent = Agent("openai:gpt-5", base_url=first.url, api_key="k", fallbacks=[entry], toolsets=[], clock=FakeClock())
+        agent = Agent(
+            "openai:gpt-5", base_url=first.url, api_key="k", fallbacks=[entry], toolsets=[], clock=FakeClock()
+        )
         result = agent.run_conversation("go", conversation_history=history)
         agent.close()
     assert result.final_response == "ok"
@@ -127,4 +134,8 @@ def test_a_fallback_is_paid_at_its_own_price() -> None:
 
 
 def test_a_model_in_the_process_is_included() -> None:
-    assert costs(Agent(ScriptedModel([text("hi")]), toolsets=[]).run_conversation("go")) == (None, "included", None)
+    assert costs(Agent(ScriptedModel([text("hi")]), toolsets=[]).run_conversation("go")) == (
+        None,
+        "included",
+        None,
+    )

@@ -1,4 +1,5 @@
-"""Another model checker confirms the search: spin stores the same number of states, and finds what is wrong."""
+"""Another model checker confirms the search: spin stores the same number of states, and finds what is
+wrong."""
 
 from __future__ import annotations
 
@@ -26,19 +27,21 @@ def small() -> Table:
     lines = {
         "Ask": [on("bad", Rung("again", "Ask", left("tries"), ("tries",)), end("gave_up", "Done"), why="")],
     }
-    return Table("small", ("Ask", "Done"), "Done", (Counter("tries"), Counter("calls", cap=True)), lines_of(lines))
+    return Table(
+        "small", ("Ask", "Done"), "Done", (Counter("tries"), Counter("calls", cap=True)), lines_of(lines)
+    )
 
 
 def test_a_row_is_an_option() -> None:
     text = promela(small(), {"tries": 300})
     assert text.startswith("/* table small (")
     assert "limits: tries 300 */" in text
-    assert text[text.index("#define") :] == (
-        "#define AT_Ask 0\n#define AT_Done 1\n\nbyte state = AT_Ask;\nshort n_tries = 0;\nbyte n_calls = 0;\n\n"
-        "active proctype turn() {\n  do\n"
-        "  :: d_step { state == AT_Ask && n_tries < 300 -> n_tries = (n_tries < 300 -> n_tries + 1 : 300); state = AT_Ask }\n"
-        "  :: atomic { state == AT_Ask && !(n_tries < 300) -> n_tries = 0; n_calls = 0; state = AT_Done; break }\n"
-        "  od\n}\n"
+    assert (
+        text[text.index("#define") :]
+        == "#define AT_Ask 0\n#define AT_Done 1\n\nbyte state = AT_Ask;\nshort n_tries = 0;\nbyte n_calls ="
+        " 0;\n\nactive proctype turn() {\n  do\n  :: d_step { state == AT_Ask && n_tries < 300 -> n_tries"
+        " = (n_tries < 300 -> n_tries + 1 : 300); state = AT_Ask }\n  :: atomic { state == AT_Ask &&"
+        " !(n_tries < 300) -> n_tries = 0; n_calls = 0; state = AT_Done; break }\n  od\n}\n"
     )
     assert "n_calls" not in promela(small(), {"tries": 300}, caps=False)
     assert "int n_tries" in promela(small(), {"tries": 40_000})
@@ -62,17 +65,21 @@ class Verdict:
 
 
 def run(*command: str, cwd: Path) -> str:
-    """The output of a program. One that is missing is a failure and no reason to skip: the comparison would go unnoticed."""
+    """The output of a program. One that is missing is a failure and no reason to skip: the comparison would
+    go unnoticed."""
     if shutil.which(command[0]) is None:
-        pytest.fail(f"{command[0]} is not installed: apt-get install {command[0]} (Debian, Ubuntu), or see spinroot.com")
+        pytest.fail(
+            f"{command[0]} is not installed: apt-get install {command[0]} (Debian, Ubuntu), or see"
+            " spinroot.com"
+        )
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
     return done.stdout + done.stderr
 
 
 def spin(text: str, folder: Path) -> Verdict:
-    """Search a model for stuck states, then for endless runs. The depth is set far above what is needed; if it is reached
-    nonetheless, the search is not complete and nothing counts."""
+    """Search a model for stuck states, then for endless runs. The depth is set far above what is needed; if
+    it is reached nonetheless, the search is not complete and nothing counts."""
     (folder / "model.pml").write_text(text)
     run("spin", "-a", "model.pml", cwd=folder)
     run("gcc", "-O1", "-w", "-o", "stuck", "pan.c", cwd=folder)
@@ -99,7 +106,9 @@ def agree(table: Table, limits: Mapping[str, int], folder: Path, *, caps: bool) 
     """spin and exact search see the same pairs, no stuck one and no endless run; how many pairs."""
     found = search(table, limits, caps=caps)
     assert found is not None
-    assert spin(promela(table, limits, caps=caps), folder) == Verdict(len(found.pairs) + STATES_OF_THE_END, "", "")
+    assert spin(promela(table, limits, caps=caps), folder) == Verdict(
+        len(found.pairs) + STATES_OF_THE_END, "", ""
+    )
     assert found.ends
     return len(found.pairs)
 
@@ -111,14 +120,24 @@ def test_spin_agrees_on_the_turn_with_every_limit_1(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_spin_agrees_on_the_turn_with_its_caps(tmp_path: Path) -> None:
-    limits = {**dict.fromkeys(ONES, 0), **dict.fromkeys(("iterations", "retries", "overflows", "strikes", "empties"), 1)}
+    limits = {
+        **dict.fromkeys(ONES, 0),
+        **dict.fromkeys(("iterations", "retries", "overflows", "strikes", "empties"), 1),
+    }
     limits |= {"patience": 1, "fallbacks": 1, "graces": 2, "attempts": 5, "sends": 3}
     assert agree(TURN, limits, tmp_path, caps=True) > 300
 
 
 @pytest.mark.slow
 def test_spin_agrees_on_the_turn_with_its_own_limits_and_one_iteration(tmp_path: Path) -> None:
-    limits = DEFAULTS | {"iterations": 1, "free_rounds": 0, "graces": 0, "fallbacks": 0, "rekeys": 0, "repairs": 2}
+    limits = DEFAULTS | {
+        "iterations": 1,
+        "free_rounds": 0,
+        "graces": 0,
+        "fallbacks": 0,
+        "rekeys": 0,
+        "repairs": 2,
+    }
     assert agree(TURN, limits, tmp_path, caps=False) > 10_000
 
 
@@ -137,5 +156,8 @@ def test_spin_finds_a_stuck_state(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_spin_finds_an_endless_run(tmp_path: Path) -> None:
     table = changed(TURN, "ClassifyError.overloaded/1", spends=())
-    verdict = spin(promela(table, dict.fromkeys(ONES, 0) | {"iterations": 1, "retries": 1, "patience": 1}, caps=False), tmp_path)
+    verdict = spin(
+        promela(table, dict.fromkeys(ONES, 0) | {"iterations": 1, "retries": 1, "patience": 1}, caps=False),
+        tmp_path,
+    )
     assert (verdict.stuck, verdict.endless) == ("", "non-progress cycle")

@@ -1,8 +1,8 @@
 """Random turns against the whole engine: any script of replies, any moment of interrupt, any small limits.
 
-Everything runs in the process (scripted ports, a fake clock), so that thousands of turns take seconds. A failing case
-prints as ``Case(script=[...], ...)``; it belongs, made small, among the examples of ``test_random_turns``.
-"""
+Everything runs in the process (scripted ports, a fake clock), so that thousands of turns take seconds. A
+failing case prints as ``Case(script=[...], ...)``; it belongs, made small, among the examples of
+``test_random_turns``."""
 
 from __future__ import annotations
 
@@ -51,9 +51,13 @@ REPLIES: dict[str, Any] = {
     **KINDS,
     "echo": tools(call("echo", {"text": "a"})),
     "two": tools(call("echo", {"text": "a"}), call("put", {"key": "k"})),
-    "three": tools(call("echo", {"text": "a"}), call("echo", {"text": "b"}), call("echo", {"text": "c"}), text="so:"),
+    "three": tools(
+        call("echo", {"text": "a"}), call("echo", {"text": "b"}), call("echo", {"text": "c"}), text="so:"
+    ),
     "same twice": tools(call("echo", {"text": "a"}, "same"), call("echo", {"text": "a"}, "same")),
-    "duplicate ids": tools(call("put", {"key": "a"}, "id"), call("put", {"key": "b"}, "id"), call("echo", {}, "id")),
+    "duplicate ids": tools(
+        call("put", {"key": "a"}, "id"), call("put", {"key": "b"}, "id"), call("echo", {}, "id")
+    ),
     "reused id": tools(call("put", {"key": "a"}, "call_0")),
     "no id": tools(call("put", {"key": "a"}, "")),
     "unknown": tools(call("nope")),
@@ -83,8 +87,27 @@ REPLIES: dict[str, Any] = {
 SILENT = {"silence": "headers", "silence after text": "text so far ", "mute": "connect"}
 """Replies that end only because the clock jumps past the watchdog's limit."""
 ENDING = {
-    *("text", "unreported", "thought text", "slow", "whole", "filtered text", "length thinking", "open think"),
-    *("content filter", "refusal", "400", "403", "413", "422", "output cap unknown", "certificate", "local bug"),
+    *(
+        "text",
+        "unreported",
+        "thought text",
+        "slow",
+        "whole",
+        "filtered text",
+        "length thinking",
+        "open think",
+    ),
+    *(
+        "content filter",
+        "refusal",
+        "400",
+        "403",
+        "413",
+        "422",
+        "output cap unknown",
+        "certificate",
+        "local bug",
+    ),
     *("no such model", "overflow"),
 }
 """Replies that mostly end a turn; the others are drawn more often, so that turns are long."""
@@ -95,10 +118,10 @@ ENDING = {
 
 @dataclass(frozen=True)
 class Case:
-    """One turn. ``fallbacks``: the windows of the chain behind the primary; ``repeated``: the chain names its last entry
-    twice; ``history``: pairs of rows before the turn; ``keys``: 0 to 2, or a source that can be ``refreshed`` or is
-    ``refused``; ``budget``: iterations shared with other turns; ``answers``: what a person says when asked, ``None`` for
-    nobody there."""
+    """One turn. ``fallbacks``: the windows of the chain behind the primary; ``repeated``: the chain names its
+    last entry twice; ``history``: pairs of rows before the turn; ``keys``: 0 to 2, or a source that can be
+    ``refreshed`` or is ``refused``; ``budget``: iterations shared with other turns; ``answers``: what a
+    person says when asked, ``None`` for nobody there."""
 
     script: list[str]
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -112,7 +135,16 @@ class Case:
     moments: list[Moment] = field(default_factory=list)
 
 
-MOMENTS = moments(("start", "model", "wait", "tool", "approval", *(channel for channel in CHANNELS if channel != "approval")))
+MOMENTS = moments(
+    (
+        "start",
+        "model",
+        "wait",
+        "tool",
+        "approval",
+        *(channel for channel in CHANNELS if channel != "approval"),
+    )
+)
 NAMES = [*REPLIES, *SILENT]
 GOING_ON = st.sampled_from([name for name in NAMES if name not in ENDING])
 ANY = GOING_ON | GOING_ON | GOING_ON | st.sampled_from(NAMES)
@@ -178,9 +210,18 @@ class World:
         self.steered: list[str] = []
         self.budget = None if case.budget is None else IterationBudget(case.budget)
         self.interrupted_at: int | None = None
-        self.ports = [ScriptedModel(repeat(self._reply), clock=self.clock) for _ in range(1 + len(case.fallbacks))]
-        chain = [{"model": port, "context_window": window} for port, window in zip(self.ports[1:], case.fallbacks, strict=True)]
-        keys: Any = [f"k{n}" for n in range(case.keys)] if isinstance(case.keys, int) else Refreshable(case.keys == "refreshed")
+        self.ports = [
+            ScriptedModel(repeat(self._reply), clock=self.clock) for _ in range(1 + len(case.fallbacks))
+        ]
+        chain = [
+            {"model": port, "context_window": window}
+            for port, window in zip(self.ports[1:], case.fallbacks, strict=True)
+        ]
+        keys: Any = (
+            [f"k{n}" for n in range(case.keys)]
+            if isinstance(case.keys, int)
+            else Refreshable(case.keys == "refreshed")
+        )
         self.agent = Agent(
             self.ports[0],
             api_key=keys,
@@ -232,7 +273,9 @@ class World:
         def listener(channel: str) -> Callable[..., None]:
             return lambda *values: self.happens(channel)
 
-        heard: dict[str, Callable[..., Any]] = {name: listener(name) for name in CHANNELS if name != "approval"}
+        heard: dict[str, Callable[..., Any]] = {
+            name: listener(name) for name in CHANNELS if name != "approval"
+        }
         if (answers := self.case.answers) is not None:
             said = list(answers)
 
@@ -327,7 +370,9 @@ TOOLS = (echo, put, write, fail, huge, stuck, risky, thread, interrupts, steers,
 # What must hold
 
 
-def after_a_move(before: Mapping[str, int], step: Step, snapshot: Mapping[str, Any], world: World, number: int) -> None:
+def after_a_move(
+    before: Mapping[str, int], step: Step, snapshot: Mapping[str, Any], world: World, number: int
+) -> None:
     row = TURN.row(step.row)
     expected = {name: 0 if name in row.resets else value for name, value in before.items()}
     for name in row.spends:
@@ -336,7 +381,9 @@ def after_a_move(before: Mapping[str, int], step: Step, snapshot: Mapping[str, A
     assert counters == expected, "only the row's own resets and spends change counters"
     assert (step.seq, step.source, step.event, step.dest) == (number, row.source, row.event, row.dest)
     for name, value in counters.items():
-        allowed = ("cut_calls", "incompletes", "scratchpads", "acks", "verifies") if name == "continuations" else ()
+        allowed = (
+            ("cut_calls", "incompletes", "scratchpads", "acks", "verifies") if name == "continuations" else ()
+        )
         assert value <= max(limits.get(limit, 0) for limit in (name, *allowed)), name
     assert snapshot["attempts"] == world.received - unsent(world) <= counters["attempts"]
     assert step.event != "crashed" or "local bug" in world.case.script, "a bug of our own"
@@ -344,7 +391,9 @@ def after_a_move(before: Mapping[str, int], step: Step, snapshot: Mapping[str, A
 
 def unsent(world: World) -> int:
     """Requests that the script itself declares as never sent."""
-    return sum(failure_sent_nothing(name) for name in world.case.script[: len(world.case.script) - len(world.left)])
+    return sum(
+        failure_sent_nothing(name) for name in world.case.script[: len(world.case.script) - len(world.left)]
+    )
 
 
 def failure_sent_nothing(name: str) -> bool:
@@ -380,7 +429,9 @@ def after_the_turn(world: World, result: TurnResult, steps: list[Step]) -> None:
         assert 0 <= world.budget.used - result.api_calls <= never_sent, "an iteration is charged once"
     for port in world.ports:
         for body, sent in zip(port.requests, port.sent, strict=True):
-            assert "tools" in body or sent.toolless, "only the last word and a summary are asked for without tools"
+            assert "tools" in body or sent.toolless, (
+                "only the last word and a summary are asked for without tools"
+            )
     if result.completed:
         assert result.final_response
         assert result.error is None
@@ -434,14 +485,17 @@ async def play(case: Case, home: Path) -> None:
 
 
 async def next_turn(world: World) -> None:
-    """The session goes on: a plain turn completes unless a limit forbids it, and every request of it is valid."""
+    """The session goes on: a plain turn completes unless a limit forbids it, and every request of it is
+    valid."""
     world.left, world.after, starved = [], "all is well", world.case.budget is not None
     world.case = Case(script=[])
     result = await world.agent.arun("and now?")
     check_requests(world)
     check_pairs(world.session.rows)
     assert world.session.holder is None
-    limited = result.failure_class == "stale_breaker" or result.turn_exit_reason == "attempt_cap_reached" or starved
+    limited = (
+        result.failure_class == "stale_breaker" or result.turn_exit_reason == "attempt_cap_reached" or starved
+    )
     if world.agent.settings.max_iterations and not limited:
         assert result.completed
         assert result.final_response == "all is well"
@@ -457,15 +511,27 @@ FAST = settings(
     max_examples=80,
     derandomize=True,
     deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture],
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.function_scoped_fixture,
+    ],
 )
 
 
 @FAST
 @example(case=Case(script=[], moments=[Moment("thinking", 0)]))
-@example(case=Case(script=["blank"] * 3, settings={"empty": {"retries": 0}}, fallbacks=[None], repeated=True, budget=5))
+@example(
+    case=Case(
+        script=["blank"] * 3, settings={"empty": {"retries": 0}}, fallbacks=[None], repeated=True, budget=5
+    )
+)
 @example(case=Case(script=["text"] * 3, history=12, window=2_000, budget=5))
-@example(case=Case(script=["announced", "echo"], settings={"max_iterations": 2, "continuation": {"acks_enabled": True}}))
+@example(
+    case=Case(
+        script=["announced", "echo"], settings={"max_iterations": 2, "continuation": {"acks_enabled": True}}
+    )
+)
 @example(case=Case(script=["surrogate"], settings={"max_iterations": 0}))
 @example(case=Case(script=["overflow"], settings={"max_iterations": 12}, fallbacks=[20_000]))
 @given(case=CASES)

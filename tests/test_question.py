@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsm_agent.approvals.question import Part, Question
+from fsm_agent.approvals.question import Question, QuestionPart
 from fsm_agent.approvals.rules import Asked
 from fsm_agent.approvals.visible import original, visible
 from fsm_agent.cli.approval import rows
@@ -35,12 +35,13 @@ def read(question: Question, width: int = 80, height: int = 25) -> str:
     return "\n".join(row.plain for row in rows(question, width, height))
 
 
-def rebuilt(parts: tuple[Part, ...]) -> Any:
+def rebuilt(parts: tuple[QuestionPart, ...]) -> Any:
     """The arguments that these parts stand for."""
     whole: dict[Any, Any] = {}
     for part in parts:
         keys = [
-            json.loads(quoted) if quoted else int(index) if index else name for name, index, quoted in STEP.findall(part.place)
+            json.loads(quoted) if quoted else int(index) if index else name
+            for name, index, quoted in STEP.findall(part.place)
         ]
         here = whole
         for key in keys[:-1]:
@@ -96,7 +97,9 @@ def test_what_is_hidden_in_a_terminal_sequence_is_read() -> None:
 
 
 def test_names_keys_tasks_and_patterns_are_made_visible_too() -> None:
-    shown = question("dr\u202eop", {"k\x1bey": "a", "b": {"\u200b": "c"}}, "dr\u202eop(x)", origin="a\x9btask")
+    shown = question(
+        "dr\u202eop", {"k\x1bey": "a", "b": {"\u200b": "c"}}, "dr\u202eop(x)", origin="a\x9btask"
+    )
     assert shown.name == r"dr\u202eop"
     assert [part.place for part in shown.parts] == [r'["k\u001bey"]', r'b["\u200b"]']
     assert shown.task == r"a\x9btask"
@@ -129,7 +132,9 @@ def test_a_call_that_is_longer_than_the_screen_is_shown_whole_between_its_size()
         ("drop", {"name": "\ud800"}, None),
     ],
 )
-def test_what_cannot_be_remembered_safely_is_not_offered(name: str, arguments: dict[str, Any], pattern: str | None) -> None:
+def test_what_cannot_be_remembered_safely_is_not_offered(
+    name: str, arguments: dict[str, Any], pattern: str | None
+) -> None:
     shown = question(name, arguments, pattern)
     assert shown.remembered == ""
     assert "remember" not in read(shown)
@@ -137,4 +142,6 @@ def test_what_cannot_be_remembered_safely_is_not_offered(name: str, arguments: d
 
 def test_a_call_that_is_remembered_by_its_hash_is_said_to_be_this_one_alone() -> None:
     seen = read(question("terminal", {"command": "x" * 600}))
-    assert re.search(r"would remember this call alone\n +│ terminal\(#[0-9a-f]{64}\)", seen.replace("\n      ┆ ", ""))
+    assert re.search(
+        r"would remember this call alone\n +│ terminal\(#[0-9a-f]{64}\)", seen.replace("\n      ┆ ", "")
+    )

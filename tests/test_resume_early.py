@@ -1,4 +1,5 @@
-"""A turn whose process ended before its first move goes on with the whole conversation, not only with its own message."""
+"""A turn whose process ended before its first move goes on with the whole conversation, not only with its own
+message."""
 
 from __future__ import annotations
 

@@ -81,14 +81,18 @@ def from_chat(body: dict[str, Any]) -> list[Said]:
         if row["role"] == "tool":
             parts.append(("result", row["tool_call_id"], row["content"]))
             continue
-        content = row["content"] if isinstance(row["content"], list) else [{"type": "text", "text": row["content"]}]
+        content = (
+            row["content"] if isinstance(row["content"], list) else [{"type": "text", "text": row["content"]}]
+        )
         for item in content:
             if item["type"] == "text" and item["text"]:
                 parts.append((row["role"], item["text"]))
             elif item["type"] == "image_url":
                 parts.append(("image", item["image_url"]["url"].split(",")[1]))
         for call in row.get("tool_calls", ()):
-            parts.append(("call", call["id"], call["function"]["name"], json.loads(call["function"]["arguments"])))
+            parts.append(
+                ("call", call["id"], call["function"]["name"], json.loads(call["function"]["arguments"]))
+            )
     return parts
 
 
@@ -102,7 +106,9 @@ def from_responses(body: dict[str, Any]) -> list[Said]:
                 parts.append(("result", item["call_id"], item["output"]))
             case "message":
                 content = (
-                    item["content"] if isinstance(item["content"], list) else [{"type": "input_text", "text": item["content"]}]
+                    item["content"]
+                    if isinstance(item["content"], list)
+                    else [{"type": "input_text", "text": item["content"]}]
                 )
                 for part in content:
                     if part["type"] in ("input_text", "output_text"):
@@ -115,7 +121,9 @@ def from_responses(body: dict[str, Any]) -> list[Said]:
 def from_anthropic(body: dict[str, Any]) -> list[Said]:
     parts: list[Said] = []
     for row in body["messages"]:
-        content = row["content"] if isinstance(row["content"], list) else [{"type": "text", "text": row["content"]}]
+        content = (
+            row["content"] if isinstance(row["content"], list) else [{"type": "text", "text": row["content"]}]
+        )
         for block in content:
             match block["type"]:
                 case "text":

@@ -1,8 +1,7 @@
 """Every row of the turn's table, and every pair of rows that can follow each other, on the real engine.
 
-The checker makes the scripts, a driver arranges the world so that the real states report their events, and every move of the
-engine is compared with the script. All invariants are checked after every move.
-"""
+The checker makes the scripts, a driver arranges the world so that the real states report their events, and
+every move of the engine is compared with the script. All invariants are checked after every move."""
 
 from __future__ import annotations
 
@@ -18,7 +17,16 @@ import pytest
 from fsm_agent import Agent, TurnResult
 from fsm_agent.fsm.verify.goals import Aim, pair_goals
 from fsm_agent.fsm.verify.paths import Paths
-from fsm_agent.testing import FakeClock, PossibleScript, RowCoverage, ScriptedServer, overflow, possible_scripts, status, text
+from fsm_agent.testing import (
+    FakeClock,
+    PossibleScript,
+    RowCoverage,
+    ScriptedServer,
+    overflow,
+    possible_scripts,
+    status,
+    text,
+)
 from fsm_agent_states.table import TURN
 from tests.harness import SHOWN, assert_legal_path, assert_possible_pairs
 from tests.tables import DEFAULTS
@@ -28,12 +36,16 @@ from tests.turn_facts import Config, TurnFacts
 from tests.turn_pairs import BY_HAND, REASONS, why_not
 
 
-def scripts(given: Iterable[Config], *, pairs: bool, most_places: int) -> Iterator[tuple[Config, PossibleScript]]:
+def scripts(
+    given: Iterable[Config], *, pairs: bool, most_places: int
+) -> Iterator[tuple[Config, PossibleScript]]:
     """Scripts that together take all rows (or pairs) that are near the start in some configuration."""
     covered: set[Aim] = set()
     for config in given:
         facts = TurnFacts(config)
-        for script in possible_scripts(TURN, config.limits, facts, pairs=pairs, skip=covered, most_places=most_places):
+        for script in possible_scripts(
+            TURN, config.limits, facts, pairs=pairs, skip=covered, most_places=most_places
+        ):
             covered |= {(row.id,) for row in script.rows} | set(script.pairs)
             yield config, script
 
@@ -69,18 +81,32 @@ def test_every_row_of_the_turn_runs_on_the_engine(tmp_path: Path) -> None:
 
 def test_a_window_that_a_refusal_names_may_be_too_small_for_the_prompt(tmp_path: Path) -> None:
     words = "words and more words " * 60
-    history = [{"role": role, "content": f"{role} {number}: {words}"} for number in range(12) for role in ("user", "assistant")]
+    history = [
+        {"role": role, "content": f"{role} {number}: {words}"}
+        for number in range(12)
+        for role in ("user", "assistant")
+    ]
     with ScriptedServer([overflow(100), text("a summary.")]) as server:
-        agent = Agent("llamacpp:small", base_url=server.url, toolsets=[], home=tmp_path, clock=FakeClock(), context_window=32_000)
+        agent = Agent(
+            "llamacpp:small",
+            base_url=server.url,
+            toolsets=[],
+            home=tmp_path,
+            clock=FakeClock(),
+            context_window=32_000,
+        )
         turn = agent.start("go", conversation_history=history)
         result = turn.run()
         agent.close()
     assert_legal_path(turn.steps, result)
-    assert ("Compress.compressed", "BuildMessages.window_too_small") in BY_HAND & set(pairwise(step.row for step in turn.steps))
+    assert ("Compress.compressed", "BuildMessages.window_too_small") in BY_HAND & set(
+        pairwise(step.row for step in turn.steps)
+    )
 
 
 def test_a_window_that_a_refusal_names_may_be_smaller_than_the_next_models(tmp_path: Path) -> None:
-    """Nobody knew that the next model is wider when the error was classified, only after the window was learned from it."""
+    """Nobody knew that the next model is wider when the error was classified, only after the window was
+    learned from it."""
     with ScriptedServer([overflow(8192), text("ok")]) as server:
         taken, result = rows_of(tmp_path, server, {}, [{"model": "local:large", "context_window": 20_000}])
     assert ("ClassifyError.overflow/2", "Compress.outgrown/1") in BY_HAND & taken
@@ -117,7 +143,10 @@ def rows_of(
     chain = [{"base_url": server.url, **one} for one in fallbacks]
     given = {"model": "local:m", **options}
     agent = Agent(base_url=server.url, fallbacks=chain, toolsets=[], home=home, clock=FakeClock(), **given)
-    turn = agent.start("go", conversation_history=[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}])
+    turn = agent.start(
+        "go",
+        conversation_history=[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}],
+    )
     result = turn.run()
     agent.close()
     assert_legal_path(turn.steps, result)
@@ -132,13 +161,17 @@ def pairs_of_the_table() -> set[Aim]:
 
 @pytest.mark.slow
 def test_every_pair_of_rows_of_the_turn_runs_on_the_engine(tmp_path: Path) -> None:
-    """Of the pairs that the counters allow each is played, or a fact is named that forbids it; no pair is both."""
+    """Of the pairs that the counters allow each is played, or a fact is named that forbids it; no pair is
+    both."""
     _, played, number = play(scripts(more_configs(), pairs=True, most_places=8_000), tmp_path)
     table = pairs_of_the_table()
     forbidden = {aim: why_not(TURN.row(aim[0]), TURN.row(aim[1])) for aim in table | played}
     reasons = Counter(reason for aim, reason in forbidden.items() if reason and aim in table)
     told = "\n".join(f"{count:5} {reason}" for reason, count in reasons.most_common())
-    print(f"{len(table)} pairs at the default limits, {len(played & table)} of them played, {len(table - played)} not:\n{told}")
+    print(
+        f"{len(table)} pairs at the default limits, {len(played & table)} of them played,"
+        f" {len(table - played)} not:\n{told}"
+    )
     print(f"{len(played - table)} more played under other limits; {number} scripts")
     assert {aim for aim in table - played if not forbidden[aim]} == BY_HAND
     assert {aim: forbidden[aim] for aim in played if forbidden[aim]} == {}

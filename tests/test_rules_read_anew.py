@@ -23,9 +23,15 @@ from tests.test_killed_while_waiting import killed, told
 
 
 def left_at(
-    home: Path, until: Callable[[Exchange], bool], *calls: Any, resume: str = "", steer: str = "", **options: Any
+    home: Path,
+    until: Callable[[Exchange], bool],
+    *calls: Any,
+    resume: str = "",
+    steer: str = "",
+    **options: Any,
 ) -> tuple[str, Desk]:
-    """(turn, desk) of a turn of these calls whose process is gone after the exchange; ``resume``: taken up."""
+    """(turn, desk) of a turn of these calls whose process is gone after the exchange; ``resume``: taken
+    up."""
     store = Store(home)
     desk = Desk(home, tools(*calls), store=store, **options)
 
@@ -126,7 +132,11 @@ def test_what_has_run_is_not_asked_about(tmp_path: Path, one: Any, rules: Any) -
 def test_other_rules_move_the_visit_and_no_call_runs_twice(tmp_path: Path) -> None:
     """The first call is asked about now, so every later request has another number; the process ends once
     more in the midst of that, and goes on under the first rules."""
-    calls = [call("note", {"name": "one"}, "c1"), call("note", {"name": "two"}, "c2"), call("danger", {}, "c3")]
+    calls = [
+        call("note", {"name": "one"}, "c1"),
+        call("note", {"name": "two"}, "c2"),
+        call("danger", {}, "c3"),
+    ]
     turn, first = left_at(tmp_path, is_of(RunTool, "c2"), *calls)
     assert first.ran == ["note one", "note two"]
     turn, second = left_at(tmp_path, is_of(AskApproval, "c3"), resume=turn, settings=ASKED, answer="once")
@@ -162,7 +172,9 @@ def test_what_a_person_said_meanwhile_is_not_lost_when_the_visit_moves(tmp_path:
     ],
     ids=["the same", "said to read", "said to be repeatable", "forbidden", "gone"],
 )
-def test_an_unsafe_call_that_was_running_is_in_doubt_whatever_its_tool_says_now(tmp_path: Path, since: Any) -> None:
+def test_an_unsafe_call_that_was_running_is_in_doubt_whatever_its_tool_says_now(
+    tmp_path: Path, since: Any
+) -> None:
     mark = killed(tmp_path, "begun")
     assert mark.read_text() == "asked\nran users\n"
     result = agent_of(tmp_path, mark, dies=False, **since).resume(SESSION).run()
@@ -173,16 +185,42 @@ def test_an_unsafe_call_that_was_running_is_in_doubt_whatever_its_tool_says_now(
 
 @pytest.mark.parametrize(
     ("name", "arguments", "repeated"),
-    [("danger", '{"name":"here"}', False), ("look", '{"name":"elsewhere"}', False), ("look", '{"name":"here"}', True)],
+    [
+        ("danger", '{"name":"here"}', False),
+        ("look", '{"name":"elsewhere"}', False),
+        ("look", '{"name":"here"}', True),
+    ],
     ids=["it is unsafe now", "it would be made with other arguments now", "the same"],
 )
-def test_a_call_that_was_harmless_is_repeated_only_as_it_was(tmp_path: Path, name: str, arguments: str, repeated: bool) -> None:
-    turn, _ = left_at(tmp_path, lambda happened: happened.state == "ExecuteTools", call(name, {"name": "here"}, "c1"))
+def test_a_call_that_was_harmless_is_repeated_only_as_it_was(
+    tmp_path: Path, name: str, arguments: str, repeated: bool
+) -> None:
+    turn, _ = left_at(
+        tmp_path, lambda happened: happened.state == "ExecuteTools", call(name, {"name": "here"}, "c1")
+    )
     store = Store(tmp_path)
     said = f'"name":"{name}","arguments":{arguments},"timeout":5.0,"effect":"pure","key":"k"'
     running = f'{{"is":"RunTool","call_id":"c1",{said}}}'
-    values = (turn, 3, 7, 0, "ExecuteTools", "RunTool", name, "pure", "k", "in_flight", running, None, 1.0, None, "")
-    store.database.write(lambda c: c.execute(f"INSERT OR REPLACE INTO effects VALUES ({','.join('?' * 15)})", values) and None)
+    values = (
+        turn,
+        3,
+        7,
+        0,
+        "ExecuteTools",
+        "RunTool",
+        name,
+        "pure",
+        "k",
+        "in_flight",
+        running,
+        None,
+        1.0,
+        None,
+        "",
+    )
+    store.database.write(
+        lambda c: c.execute(f"INSERT OR REPLACE INTO effects VALUES ({','.join('?' * 15)})", values) and None
+    )
     store.close()
     desk = gone_on(tmp_path, turn, answer="once")
     assert bool(desk.ran) is repeated
@@ -222,8 +260,14 @@ def test_a_fork_has_the_tools_and_rules_of_its_agent(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        ({"settings": {"approval": {"bypass": True}}}, r"these settings are the agent's, not the turn's; given: approval"),
-        ({"settings": {"web": {"only_hosts": []}}}, r"these settings are the agent's, not the turn's; given: web"),
+        (
+            {"settings": {"approval": {"bypass": True}}},
+            r"these settings are the agent's, not the turn's; given: approval",
+        ),
+        (
+            {"settings": {"web": {"only_hosts": []}}},
+            r"these settings are the agent's, not the turn's; given: web",
+        ),
         ({"fields": {"tools": []}}, "no such field to edit; given: tools"),
         ({"fields": {"runtime": {"provider": "x", "model": "y"}}}, "no such field to edit; given: runtime"),
         ({"fields": {"attended": True}}, "no such field to edit; given: attended"),
@@ -272,7 +316,11 @@ def test_no_call_is_performed_that_nobody_was_asked_about(tmp_path: Path) -> Non
 
     async def tried() -> list[str]:
         await perform(OpenTurn())
-        asked = [RunTool("c1", "danger", {}, 5.0), RunTool("c2", "note", {}, 5.0), RunTool("c3", "unheard_of", {}, 5.0)]
+        asked = [
+            RunTool("c1", "danger", {}, 5.0),
+            RunTool("c2", "note", {}, 5.0),
+            RunTool("c3", "unheard_of", {}, 5.0),
+        ]
         said = [(await perform(one)).status for one in asked]
         assert await perform(AskApproval("c1", "danger", {})) == Approval(True)
         more = [RunTool("c1", "danger", {"name": "other"}, 5.0), RunTool("c9", "danger", {}, 5.0), asked[0]]

@@ -100,7 +100,20 @@ def test_what_words_find(store: Store, words: str, numbers: list[int]) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    ['"""', "* OR NOT (", "( AND )", "a NEAR b", "words : x", "{words}: x", "^a", "a:b^2", "OR OR", "'; --", "\x00a", "\ud800"],
+    [
+        '"""',
+        "* OR NOT (",
+        "( AND )",
+        "a NEAR b",
+        "words : x",
+        "{words}: x",
+        "^a",
+        "a:b^2",
+        "OR OR",
+        "'; --",
+        "\x00a",
+        "\ud800",
+    ],
 )
 def test_no_search_is_an_error(store: Store, words: str) -> None:
     written(store, TEXTS)
@@ -137,10 +150,25 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 
 def test_half_a_surrogate_pair_does_not_keep_the_others_from_being_found(store: Store) -> None:
-    """Models write such in the arguments of a call, and no database takes it: one message must not stop the whole index."""
-    calls = [{"id": "c", "type": "function", "function": {"name": "look", "arguments": '{"key": "needle \\ud83d"}'}}]
-    written(store, ["a first", {"role": "assistant", "content": "half \ud83d of it", "tool_calls": calls}, "the last"])
-    assert [search(store.database, word).hits[0].number for word in ("first", "needle", "half", "last")] == [1, 2, 2, 3]
+    """Models write such in the arguments of a call, and no database takes it: one message must not stop the
+    whole index."""
+    calls = [
+        {
+            "id": "c",
+            "type": "function",
+            "function": {"name": "look", "arguments": '{"key": "needle \\ud83d"}'},
+        }
+    ]
+    written(
+        store,
+        ["a first", {"role": "assistant", "content": "half \ud83d of it", "tool_calls": calls}, "the last"],
+    )
+    assert [search(store.database, word).hits[0].number for word in ("first", "needle", "half", "last")] == [
+        1,
+        2,
+        2,
+        3,
+    ]
     search(store.database, "needle").hits[0].text.encode()
 
 
@@ -149,7 +177,10 @@ def test_what_tools_were_asked_is_found_too(store: Store) -> None:
         {
             "id": "1",
             "type": "function",
-            "function": {"name": "read_file", "arguments": '{"path": "notes/plan.md", "lines": ["a\\nzebra"]}'},
+            "function": {
+                "name": "read_file",
+                "arguments": '{"path": "notes/plan.md", "lines": ["a\\nzebra"]}',
+            },
         }
     ]
     row = {"role": "assistant", "content": None, "tool_calls": calls}
@@ -157,7 +188,13 @@ def test_what_tools_were_asked_is_found_too(store: Store) -> None:
         store,
         [
             row,
-            {"role": "user", "content": [{"type": "text", "text": "an okapi"}, {"type": "image_url", "image_url": {"url": "x"}}]},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "an okapi"},
+                    {"type": "image_url", "image_url": {"url": "x"}},
+                ],
+            },
         ],
     )
     assert found(store, "plan.md") == found(store, "zebra") == [plain_text(row)]
@@ -194,7 +231,9 @@ def test_some_of_the_words_when_no_message_has_all(store: Store) -> None:
 
 def test_filters(store: Store) -> None:
     day = 86_400
-    written(store, ["word of the user", "word of the agent", {"role": "tool", "content": "word of a tool"}], "s-1")
+    written(
+        store, ["word of the user", "word of the agent", {"role": "tool", "content": "word of a tool"}], "s-1"
+    )
     written(store, ["word from last week"], "s-2", at=store.now() - 6 * day)
     written(store, ["word from last year"], "s/ö 3", at=store.now() - 360 * day)
     written(store, ["word of a child"], "s-4", kind="child", parent="s-1")
@@ -236,8 +275,8 @@ def test_what_a_visit_wrote_that_was_run_again_is_not_found(tmp_path: Path) -> N
     database.write(
         lambda c: (
             c.execute(
-                "INSERT INTO messages (session, number, version, at, role, body) VALUES (?, 99, 0, 1, 'assistant',"
-                ' \'{"role":"assistant","content":"half an okapi"}\')',
+                "INSERT INTO messages (session, number, version, at, role, body) VALUES (?, 99, 0, 1,"
+                ' \'assistant\', \'{"role":"assistant","content":"half an okapi"}\')',
                 (session,),
             )
             and None
@@ -284,7 +323,10 @@ def test_two_may_index_at_once(store: Store) -> None:
     other.close()
     assert search(store.database, "message").looked_at == SCAN
     with store.database.reading() as c:
-        assert c.execute("SELECT COUNT(*) FROM message_index WHERE message_index MATCH 'message'").fetchone()[0] == 500
+        assert (
+            c.execute("SELECT COUNT(*) FROM message_index WHERE message_index MATCH 'message'").fetchone()[0]
+            == 500
+        )
 
 
 def test_others_write_while_much_is_indexed(store: Store) -> None:
@@ -305,7 +347,9 @@ def test_others_write_while_much_is_indexed(store: Store) -> None:
 def test_an_index_of_another_format_is_made_anew(store: Store) -> None:
     written(store, ["an okapi"])
     assert found(store, "okapi")
-    store.database.write(lambda c: c.execute("UPDATE marks SET value = 0 WHERE name = 'message_index_format'") and None)
+    store.database.write(
+        lambda c: c.execute("UPDATE marks SET value = 0 WHERE name = 'message_index_format'") and None
+    )
     assert pending(store.database) == 1
     assert found(store, "okapi") == ["an okapi"]
 
@@ -319,9 +363,13 @@ def test_a_damaged_index_is_made_anew_and_costs_nobody_else_anything(store: Stor
         store.database.write(lambda c, query=query: c.execute(query, (garbage.randbytes(50),)) and None)
         assert found(store, "okapi") == ["an okapi"]
         assert found(store, "zebra") == ["a zebra"]
-    store.database.write(lambda c: c.execute(damage.replace("WHERE id != 1", ""), (garbage.randbytes(50),)) and None)
+    store.database.write(
+        lambda c: c.execute(damage.replace("WHERE id != 1", ""), (garbage.randbytes(50),)) and None
+    )
     written(store, ["another okapi"])
-    beside = [store.database.submit(job) for job in (lambda c: 1, lambda c: index_batch(c, 10, 1_000), lambda c: 2)]
+    beside = [
+        store.database.submit(job) for job in (lambda c: 1, lambda c: index_batch(c, 10, 1_000), lambda c: 2)
+    ]
     assert (beside[0].result(), beside[2].result()) == (1, 2)
     with pytest.raises(StoreError, match="the full-text index of the sessions is damaged"):
         beside[1].result()
@@ -393,7 +441,9 @@ def test_an_agent_recalls_by_words(store: Store) -> None:
     written(store, ["the okapi question of today"], "s-me")
     written(store, ["okapi of a sub-agent"], "s-child", kind="child")
     got = by_words(store.database, "okapi", "s-me")
-    assert [(line.title in ("first", "second"), line.hits) for line in got.lines] == [(True, 2)], "a fork is of the same line"
+    assert [(line.title in ("first", "second"), line.hits) for line in got.lines] == [(True, 2)], (
+        "a fork is of the same line"
+    )
     only = by_words(store.database, '"the okapi"', "s-me").lines[0]
     assert [said.text for said in only.messages] == [
         *(f"line {n}" for n in range(15, 20)),
@@ -403,7 +453,9 @@ def test_an_agent_recalls_by_words(store: Store) -> None:
     assert [said.hit for said in only.messages] == [False] * 5 + [True] + [False] * 5
     assert [said.text for said in only.first] == ["line 0", "line 1", "line 2"]
     assert [said.text for said in only.last] == ["line 38", "line 39", "line 40"]
-    assert by_words(store.database, "okapi", "s-2").lines[0].session == "s-me", "the whole line of the asking session is left out"
+    assert by_words(store.database, "okapi", "s-2").lines[0].session == "s-me", (
+        "the whole line of the asking session is left out"
+    )
 
 
 def test_an_agent_reads_on_around_a_message(store: Store) -> None:

@@ -50,7 +50,10 @@ def json_of(cli: Cli, *arguments: str) -> Any:
     ("arguments", "says"),
     [
         (["list"], "there are no sessions yet"),
-        (["show", "s-1"], "no such session; given: s-1; allowed: an id, its beginning, or a title; the newest: none yet"),
+        (
+            ["show", "s-1"],
+            "no such session; given: s-1; allowed: an id, its beginning, or a title; the newest: none yet",
+        ),
         (["export", ""], "no such session"),
         (["rename", "s-1", "a title"], "no such session"),
         (["undo", "s-1"], "no such session"),
@@ -76,7 +79,9 @@ def test_wrong_use_is_one_line_and_exit_code_2(arguments: list[str], says: str, 
 def test_more_wrong_use(cli: Cli, home: Path, tmp_path: Path) -> None:
     first, second = talked(home, "alpha one"), talked(home, "alpha two")
     turn = Turns(store_for(str(home)).database).recent(1, first.session_id)[0].id
-    (tmp_path / "bad.jsonl").write_bytes(b'{"kind":"fsm-agent","format":1,"of":"session","id":"s","masked":true}\n\xff\n')
+    (tmp_path / "bad.jsonl").write_bytes(
+        b'{"kind":"fsm-agent","format":1,"of":"session","id":"s","masked":true}\n\xff\n'
+    )
     for arguments, says in (
         (["show", "s-"], "2 sessions begin so; given: s-; allowed: s-"),
         (["show", "alpha"], "2 sessions begin so"),
@@ -84,13 +89,25 @@ def test_more_wrong_use(cli: Cli, home: Path, tmp_path: Path) -> None:
         (["rename", first.session_id, second.session_id], "another session is called so"),
         (["rename", first.session_id, "  \x1b "], "a session cannot be called so"),
         (["rename", first.session_id, "x" * 121], "a session cannot be called so"),
-        (["undo", first.session_id, "--turns", "2"], "so many turns cannot be undone; given: 2; allowed: 1 to 1"),
-        (["undo", first.session_id, "--turns", "0"], "so many turns cannot be undone; given: 0; allowed: 1 to 1"),
+        (
+            ["undo", first.session_id, "--turns", "2"],
+            "so many turns cannot be undone; given: 2; allowed: 1 to 1",
+        ),
+        (
+            ["undo", first.session_id, "--turns", "0"],
+            "so many turns cannot be undone; given: 0; allowed: 1 to 1",
+        ),
         (["resume", first.session_id], "nothing to resume: the turn ended with text_response"),
         (["fork", turn, "--at", "99"], "has no move of that number; given: 99; allowed: 0 to "),
-        (["fork", turn, "--at", "1", "--edit", "[1]"], "--edit cannot be read; given: [1]; allowed: a JSON object"),
+        (
+            ["fork", turn, "--at", "1", "--edit", "[1]"],
+            "--edit cannot be read; given: [1]; allowed: a JSON object",
+        ),
         (["fork", turn, "--at", "1", "--edit", '{"colour": 1}'], "a turn cannot be edited so; given: colour"),
-        (["export", turn, "--format", "xml"], "unknown export format; given: xml; allowed: jsonl, sharegpt, pytest"),
+        (
+            ["export", turn, "--format", "xml"],
+            "unknown export format; given: xml; allowed: jsonl, sharegpt, pytest",
+        ),
         (["export", turn, "-o", "/nowhere/x"], "the file cannot be written"),
         (["import", str(tmp_path / "bad.jsonl")], "bad.jsonl cannot be imported: line 2: it is not UTF-8"),
     ):
@@ -111,16 +128,31 @@ def test_list(cli: Cli, home: Path) -> None:
     assert code == 0
     assert not CONTROL.search(out)
     lines = out.splitlines()
-    assert lines[0].split() == ["id", "title", "by", "model", "turns", "last", "exit", "tokens", "cost", "used"]
+    assert lines[0].split() == [
+        "id",
+        "title",
+        "by",
+        "model",
+        "turns",
+        "last",
+        "exit",
+        "tokens",
+        "cost",
+        "used",
+    ]
     assert lines[2].startswith(f"{first.session_id}  what about okapis?")
     assert re.search(r" 2  text_response +30 +included +now$", lines[2])
     told = json_of(cli, "sessions", "list", "--limit", "1")
     assert [one["asked"] for one in told] == ["evil \x1b[2J\u202etitle"]
     told = json_of(cli, "sessions", "list")
-    assert [(one["id"], one["turns"], one["tokens"], one["cost_usd"], one["cost_status"]) for one in told][1:] == [
-        (first.session_id, 2, 30, None, "included")
-    ]
-    assert (told[1]["last_exit"], told[1]["last_outcome"], told[1]["unfinished"]) == ("text_response", "completed", False)
+    assert [(one["id"], one["turns"], one["tokens"], one["cost_usd"], one["cost_status"]) for one in told][
+        1:
+    ] == [(first.session_id, 2, 30, None, "included")]
+    assert (told[1]["last_exit"], told[1]["last_outcome"], told[1]["unfinished"]) == (
+        "text_response",
+        "completed",
+        False,
+    )
 
 
 def test_an_unfinished_turn_is_marked_and_a_running_one_too(cli: Cli, home: Path) -> None:
@@ -154,7 +186,9 @@ def test_show_a_session_and_a_turn(cli: Cli, home: Path) -> None:
     assert "CallLLM.tools" not in out
     for moves in (cli("sessions", "show", one.session_id, "--moves")[1], cli("sessions", "show", turn)[1]):
         assert re.search(r"^ +3 +CallLLM\.tools +ExecuteTools +\d", moves, re.MULTILINE)
-        assert re.search(r"built/3 +CallLLM +✓ attempts left ✓ sends left ✓ no block open ✓ iterations left", moves)
+        assert re.search(
+            r"built/3 +CallLLM +✓ attempts left ✓ sends left ✓ no block open ✓ iterations left", moves
+        )
         assert "⇥ text_response" in moves
     told = json_of(cli, "sessions", "show", turn)
     assert [move["row"] for move in told["turns"][0]["moves"]][-1] == "CallLLM.text"
@@ -167,7 +201,10 @@ def test_show_cuts_long_results_unless_they_are_asked_for(cli: Cli, home: Path) 
     assert "23 lines more; --full shows them" in cli("sessions", "show", one.session_id)[1]
     assert "more; --full" not in cli("sessions", "show", one.session_id, "--full")[1]
     one = talked(home, "once more", script=[tools(call("lookup", {"city": "a" * 2000})), text("done")])
-    cut, whole = cli("sessions", "show", one.session_id)[1], cli("sessions", "show", one.session_id, "--full")[1]
+    cut, whole = (
+        cli("sessions", "show", one.session_id)[1],
+        cli("sessions", "show", one.session_id, "--full")[1],
+    )
     assert "… long lines are cut; --full shows them" in cut
     assert (cut.count("a") < 1000, whole.count("a") > 2000, "long lines" in whole) == (True, True, False)
 
@@ -175,14 +212,34 @@ def test_show_cuts_long_results_unless_they_are_asked_for(cli: Cli, home: Path) 
 def test_effects_in_doubt_are_shown(cli: Cli, home: Path) -> None:
     session, turn = left_unfinished(home, [tools(call("book", {"city": "Rome"}))], 3)
     store = Store(home)
-    row = (turn, 3, 5, 0, "ExecuteTools", "RunTool", "book", "unsafe", "k", "in_flight", '{"arguments": {"city": "Rome"}}', 1.0)
+    row = (
+        turn,
+        3,
+        5,
+        0,
+        "ExecuteTools",
+        "RunTool",
+        "book",
+        "unsafe",
+        "k",
+        "in_flight",
+        '{"arguments": {"city": "Rome"}}',
+        1.0,
+    )
     names = "turn, seq, ordinal, place, state, kind, name, class, key, status, request, at"
-    store.database.write(lambda c: c.execute(f"INSERT INTO effects ({names}) VALUES ({', '.join('?' * 12)})", row) and None)
+    store.database.write(
+        lambda c: c.execute(f"INSERT INTO effects ({names}) VALUES ({', '.join('?' * 12)})", row) and None
+    )
     store.close()
     shown = cli("sessions", "show", session)[1]
-    assert "! book  city=Rome\n     it was running when the turn was last heard of (unsafe, after move 3)" in shown
+    assert (
+        "! book  city=Rome\n     it was running when the turn was last heard of (unsafe, after move 3)"
+        in shown
+    )
     doubts = json_of(cli, "sessions", "show", turn)["turns"][0]["effects_in_doubt"]
-    assert [(one["name"], one["status"], one["arguments"]) for one in doubts] == [("book", "in_flight", {"city": "Rome"})]
+    assert [(one["name"], one["status"], one["arguments"]) for one in doubts] == [
+        ("book", "in_flight", {"city": "Rome"})
+    ]
 
 
 def test_search(cli: Cli, home: Path) -> None:
@@ -194,7 +251,9 @@ def test_search(cli: Cli, home: Path) -> None:
     assert "    what about **okapis**?\n" in out
     assert "    **数据**库设计\n" in cli("sessions", "search", "数据")[1]
     assert "with some of them" in cli("sessions", "search", "okapis", "absent")[1]
-    told = json_of(cli, "sessions", "search", "okapis", "--role", "user", "--days", "1", "--session", one.session_id)
+    told = json_of(
+        cli, "sessions", "search", "okapis", "--role", "user", "--days", "1", "--session", one.session_id
+    )
     hit = told["hits"][0]
     assert (hit["snippet"], hit["marks"], hit["standing"]) == ("what about okapis?", [[11, 17]], "current")
     assert {k: told[k] for k in told if k != "hits"} == {
@@ -255,7 +314,10 @@ def test_names_of_sessions_and_turns(home: Path) -> None:
     store = store_for(str(home))
     turn = Turns(store.database).recent(1, one.session_id)[0].id
     assert (
-        find_session(store, one.session_id[:-2]) == find_session(store, "alpha") == find_session(store, "alp") == one.session_id
+        find_session(store, one.session_id[:-2])
+        == find_session(store, "alpha")
+        == find_session(store, "alp")
+        == one.session_id
     )
     assert one_of(store, turn) == one_of(store, turn[:-2]) == ("turn", turn)
     assert one_of(store, "beta") == ("session", other.session_id)
@@ -293,7 +355,10 @@ def test_undo_takes_the_last_turns_back_and_keeps_their_rows(cli: Cli, home: Pat
 
 @pytest.mark.parametrize("mode", ["in_place", "rotate"])
 def test_undo_brings_back_what_a_compaction_put_aside(mode: str, home: Path) -> None:
-    history = [{"role": ("user", "assistant")[n % 2], "content": f"line {n} " + "of a long talk " * 60} for n in range(40)]
+    history = [
+        {"role": ("user", "assistant")[n % 2], "content": f"line {n} " + "of a long talk " * 60}
+        for n in range(40)
+    ]
     with ScriptedServer([text("begun"), text("SUMMARY"), text("after"), text("again")]) as server:
         options: dict[str, Any] = {"base_url": server.url, "api_key": "k", "toolsets": [], "home": home}
         options["settings"] = {"compression": {"mode": mode}}
@@ -321,7 +386,9 @@ def test_undo_of_a_turn_that_was_left_unfinished(home: Path) -> None:
     one.chat("first")
     session = one.session_id
     one.close()
-    _, turn = left_unfinished(home, [tools(call("lookup", {"city": "Bern"}))], 4, "second", session_id=session)
+    _, turn = left_unfinished(
+        home, [tools(call("lookup", {"city": "Bern"}))], 4, "second", session_id=session
+    )
     one = agent([text("3")], home, session_id=session, store=Store(home))
     assert said(one) == ["first", "1", "second", None, "Bern: sunny"]
     assert one.undo().turns == (turn,)
@@ -406,7 +473,9 @@ def test_a_stored_address_of_another_machine_is_not_believed(cli: Cli, home: Pat
     _, turn = left_unfinished(home, [text("x")], 1)
     store = Store(home)
     start = '{"runtime": {"provider": "local", "model": "m", "base_url": "http://evil.example/v1"}}'
-    store.database.write(lambda c: c.execute("UPDATE turns SET start = json_patch(start, ?)", (start,)) and None)
+    store.database.write(
+        lambda c: c.execute("UPDATE turns SET start = json_patch(start, ?)", (start,)) and None
+    )
     store.database.write(lambda c: c.execute("UPDATE transitions SET delta = '{}'") and None)
     store.close()
     code, _, err = cli("sessions", "resume", turn)
@@ -431,7 +500,11 @@ def test_run_goes_on_in_a_session(cli: Cli, home: Path) -> None:
         options = ("--model", "local:m", "--base-url", server.url)
         cli("run", "I am Ada", *options)
         assert cli("run", "who am I?", "--session", "I am", *options)[0] == 0
-        assert [row["content"] for row in server.bodies[1]["messages"]][1:] == ["I am Ada", "Hello Ada.", "who am I?"]
+        assert [row["content"] for row in server.bodies[1]["messages"]][1:] == [
+            "I am Ada",
+            "Hello Ada.",
+            "who am I?",
+        ]
     assert cli("run", "x", "--session", "nowhere", "--model", "offline:demo")[0] == 2
     assert json_of(cli, "sessions", "list")[0]["turns"] == 2
 
@@ -449,7 +522,9 @@ def chat(home: Path, lines: str, *options: str) -> str:
 def test_chat_goes_on_and_takes_back(home: Path) -> None:
     with ScriptedServer([text("one"), text("two"), text("three")]) as server:
         options = ("--model", "local:m", "--base-url", server.url)
-        out = chat(home, "/title\nfirst\nsecond\n/undo\n/undo 7\n/undo x\n/title my talk\n/title\nthird\n", *options)
+        out = chat(
+            home, "/title\nfirst\nsecond\n/undo\n/undo 7\n/undo x\n/title my talk\n/title\nthird\n", *options
+        )
         assert "The session gets its title with its first turn." in out
         assert "Taken back, from “second” on; the transcript has 2 messages now." in out
         assert "so many turns cannot be undone; given: 7; allowed: 1 to 1" in out
@@ -528,11 +603,15 @@ def test_export_and_import(cli: Cli, home: Path, tmp_path: Path) -> None:
     other = str(tmp_path / "other")
     code, out, _ = cli("sessions", "import", str(file), "--home", other)
     assert (code, out) == (0, f"session {one.session_id}: 1 turn and 2 messages imported\n")
-    assert "under new ids, because it was here already" in cli("sessions", "import", str(file), "--home", other)[1]
+    assert (
+        "under new ids, because it was here already"
+        in cli("sessions", "import", str(file), "--home", other)[1]
+    )
     told = json_of(cli, "sessions", "import", str(file), "--home", other)
     assert (told["copied"], told["turns"], told["unfinished"]) == (True, 1, [])
     assert (
-        json.loads(cli("sessions", "export", told["id"], "--home", other)[1].splitlines()[1])["title"] == "the key is sk-*** (3)"
+        json.loads(cli("sessions", "export", told["id"], "--home", other)[1].splitlines()[1])["title"]
+        == "the key is sk-*** (3)"
     )
     trajectory = json.loads(cli("sessions", "export", one.session_id, "--format", "sharegpt")[1])
     assert [row["from"] for row in trajectory["conversations"]] == ["system", "human", "gpt"]

@@ -63,7 +63,13 @@ def test_every_event_that_is_continued_has_words_for_it() -> None:
 
 
 def test_the_states_are_named_once() -> None:
-    assert set(get_args(StateName)) == set(TURN.states) == set(STATES) == set(LAYOUT["boxes"]) == set(MAP["boxes"])
+    assert (
+        set(get_args(StateName))
+        == set(TURN.states)
+        == set(STATES)
+        == set(LAYOUT["boxes"])
+        == set(MAP["boxes"])
+    )
 
 
 def test_every_bad_end_is_explained() -> None:

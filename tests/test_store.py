@@ -52,7 +52,9 @@ async def moves(turn: Any, count: int) -> None:
 def test_a_conversation_goes_on_in_another_process(home: Path) -> None:
     first = agent(home, text("one")).run_conversation("first")
     model = ScriptedModel([text("two")])
-    second = Agent(model, toolsets=[], home=home, store=Store(home), session_id="s-one").run_conversation("second")
+    second = Agent(model, toolsets=[], home=home, store=Store(home), session_id="s-one").run_conversation(
+        "second"
+    )
     assert [row["content"] for row in second.messages] == ["first", "one", "second", "two"]
     assert second.usage_session.total == first.usage_turn.total + second.usage_turn.total
 
@@ -106,7 +108,9 @@ def test_a_turn_is_resumed_by_turn_session_prefix_or_title(home: Path) -> None:
         asyncio.run(store.save(store.session(one.session_id)))
         store.let_go(turn.id)
         asyncio.run(let_go_of(store, turn))
-        by = {"turn": turn.id, "session": one.session_id, "prefix": f"s-{name}", "title": f"about {name}"}[name]
+        by = {"turn": turn.id, "session": one.session_id, "prefix": f"s-{name}", "title": f"about {name}"}[
+            name
+        ]
         resumed = agent(home, text("done")).resume(by)
         assert (resumed.id, resumed.state, len(resumed.steps)) == (turn.id, "CallLLM", 2)
         assert resumed.run().final_response == "done"
@@ -114,7 +118,9 @@ def test_a_turn_is_resumed_by_turn_session_prefix_or_title(home: Path) -> None:
 
 async def let_go_of(store: Store, turn: Any) -> None:
     """As if the process had died: its lock is let go, the database says nothing of it."""
-    await store.written(lambda c: c.execute("UPDATE turns SET owner = 'gone' WHERE id = ?", (turn.id,)) and None)
+    await store.written(
+        lambda c: c.execute("UPDATE turns SET owner = 'gone' WHERE id = ?", (turn.id,)) and None
+    )
 
 
 def test_a_turn_that_another_process_runs_is_not_resumed(home: Path) -> None:
@@ -167,7 +173,13 @@ def test_a_new_message_gives_up_what_a_dead_process_left_and_keeps_the_transcrip
         await store.written(lambda c: c.execute("UPDATE sessions SET owner = 'gone'") and None)
         model = ScriptedModel([text("done")])
         second = Agent(
-            model, tools=[put], toolsets=[], home=home, store=Store(home), session_id="s-one", callbacks={"status": heard.append}
+            model,
+            tools=[put],
+            toolsets=[],
+            home=home,
+            store=Store(home),
+            session_id="s-one",
+            callbacks={"status": heard.append},
         )
         await second.arun("second")
         assert any("left unfinished" in line for line in heard)
@@ -214,7 +226,13 @@ def finished(home: Path) -> tuple[Agent, str]:
         """Store."""
         return f"put {key}"
 
-    one = agent(home, tools(call("put", {"key": "a"}, "c1")), text("first end"), repeat(text("other end")), tools=[put])
+    one = agent(
+        home,
+        tools(call("put", {"key": "a"}, "c1")),
+        text("first end"),
+        repeat(text("other end")),
+        tools=[put],
+    )
     turn = one.start("go")
     turn.run()
     return one, turn.id
@@ -225,11 +243,19 @@ def finished(home: Path) -> tuple[Agent, str]:
     [
         (0, {"user_message": "go elsewhere"}, ["go elsewhere", "other end"]),
         (2, {"reply": "by hand"}, ["go", "by hand"]),
-        (2, {"reply": {"tool_calls": [{"name": "put", "arguments": {"key": "b"}}]}}, ["go", None, "put b", "other end"]),
+        (
+            2,
+            {"reply": {"tool_calls": [{"name": "put", "arguments": {"key": "b"}}]}},
+            ["go", None, "put b", "other end"],
+        ),
         (3, {"results": {"c1": "by hand"}}, ["go", None, "by hand", "other end"]),
         (3, {}, ["go", None, "put a", "other end"]),
         (4, {"results": {"c1": "by hand"}}, ["go", None, "by hand", "other end"]),
-        (4, {"messages": {0: {"role": "user", "content": "said otherwise"}}}, ["said otherwise", None, "put a", "other end"]),
+        (
+            4,
+            {"messages": {0: {"role": "user", "content": "said otherwise"}}},
+            ["said otherwise", None, "put a", "other end"],
+        ),
         (4, {"messages": [{"role": "user", "content": "anew"}]}, ["anew", "other end"]),
         (4, {"user_message": "other words"}, ["other words", None, "put a", "other end"]),
         (4, {"counters": {"iterations": 5, "retries": 1}}, ["go", None, "put a", "other end"]),
@@ -237,7 +263,9 @@ def finished(home: Path) -> tuple[Agent, str]:
         (4, {"fields": {"system_prompt": "Be short."}}, ["go", None, "put a", "other end"]),
     ],
 )
-def test_a_fork_goes_on_from_any_move_with_changes(home: Path, at: int, edit: dict[str, Any], shown: list[Any]) -> None:
+def test_a_fork_goes_on_from_any_move_with_changes(
+    home: Path, at: int, edit: dict[str, Any], shown: list[Any]
+) -> None:
     one, turn_id = finished(home)
     before = one.journal.messages(turn_id)
     forked = one.fork(turn_id, at, edit)
@@ -263,14 +291,18 @@ GIVEN = [
 
 
 @pytest.mark.parametrize(("at", "edit", "kind", "origin"), GIVEN)
-def test_what_a_fork_need_not_ask_for_is_in_its_journal(home: Path, at: int, edit: Any, kind: str, origin: str) -> None:
+def test_what_a_fork_need_not_ask_for_is_in_its_journal(
+    home: Path, at: int, edit: Any, kind: str, origin: str
+) -> None:
     one, turn_id = finished(home)
     forked = one.fork(turn_id, at, edit)
     forked.run()
     [effect] = [effect for effect in one.journal.effects(forked.id, at) if effect.kind == kind]
     assert (effect.origin, effect.status, effect.seconds) == (origin, "done", None)
     assert effect.reply is not None
-    assert [one.origin for one in one.journal.effects(turn_id, at)] == [""] * len(one.journal.effects(turn_id, at))
+    assert [one.origin for one in one.journal.effects(turn_id, at)] == [""] * len(
+        one.journal.effects(turn_id, at)
+    )
     ran = sum(tool.calls for tool in insights(one._store, days=1).tools)
     assert ran == 1 + ("reply" in edit), "what was not carried out is no call"
 
@@ -292,7 +324,9 @@ def test_a_fork_keeps_its_answers_when_its_process_ends_before_they_are_used(
     forked = one.fork(turn_id, at, edit)
     asyncio.run(forked._tenancy.enter())  # type: ignore[attr-defined] - it is in the store, and no further
     model = ScriptedModel([text("end")])
-    resumed = Agent(model, tools=[put], toolsets=[], home=home, store=one._store, session_id="s-other").resume(forked.id)
+    resumed = Agent(
+        model, tools=[put], toolsets=[], home=home, store=one._store, session_id="s-other"
+    ).resume(forked.id)
     resumed.run()
     assert ran == (["b"] if "reply" in edit else [])
     [effect] = [effect for effect in one.journal.effects(forked.id, at) if effect.kind == kind]
@@ -330,7 +364,9 @@ def test_a_fork_does_not_run_a_tool_again_unless_told(home: Path) -> None:
         (99, {}, "has no move of that number; given: 99; allowed: 0 to 6"),
     ],
 )
-def test_an_edit_that_cannot_be_made_is_one_line(home: Path, at: int, edit: dict[str, Any], words: str) -> None:
+def test_an_edit_that_cannot_be_made_is_one_line(
+    home: Path, at: int, edit: dict[str, Any], words: str
+) -> None:
     one, turn_id = finished(home)
     with pytest.raises(ConfigError, match=words):
         one.fork(turn_id, at, edit)
@@ -376,7 +412,9 @@ def test_a_move_writes_what_changed_however_long_the_history(home: Path, rows: i
     turn = one.start("go", conversation_history=history)
     turn.run()
     with one._store.database.reading() as c:
-        sizes = c.execute("SELECT length(delta) FROM transitions WHERE turn = ? AND seq > 1", (turn.id,)).fetchall()
+        sizes = c.execute(
+            "SELECT length(delta) FROM transitions WHERE turn = ? AND seq > 1", (turn.id,)
+        ).fetchall()
     assert max(size for (size,) in sizes) < 1_500
 
 
@@ -409,7 +447,15 @@ def test_a_disk_that_fills_up_does_not_cost_the_answer(home: Path) -> None:
     heard: list[str] = []
     store = Store(home, opened=Filling)
     model = ScriptedModel([tools(call("put", {"key": "b"}, "c2"), text="x" * 900_000), text("the answer")])
-    one = Agent(model, tools=[put], toolsets=[], home=home, store=store, session_id="s-one", callbacks={"status": heard.append})
+    one = Agent(
+        model,
+        tools=[put],
+        toolsets=[],
+        home=home,
+        store=store,
+        session_id="s-one",
+        callbacks={"status": heard.append},
+    )
     result = one.run_conversation("go")
     assert result.final_response == "the answer"
     assert ran == [], "nothing that cannot be undone is done while it cannot be written down"
@@ -443,7 +489,14 @@ def test_what_could_not_be_saved_is_saved_with_the_next_turn(home: Path) -> None
     Locked.locked.clear()
     one.chat("second")
     again = agent(home, text("three")).run_conversation("third")
-    assert [row["content"] for row in again.messages] == ["first", "lost for now", "second", "two", "third", "three"]
+    assert [row["content"] for row in again.messages] == [
+        "first",
+        "lost for now",
+        "second",
+        "two",
+        "third",
+        "three",
+    ]
     assert [info.exit for info in one.journal.recent()] == ["text_response"] * 3
 
 
@@ -493,7 +546,9 @@ class Newer(Database):
 def test_an_older_file_is_upgraded_in_place_after_a_copy(home: Path) -> None:
     agent(home, text("one")).chat("first")
     upgraded = Store(home, opened=Newer)
-    assert agent(home, text("two"), store=upgraded).run_conversation("second").messages[0]["content"] == "first"
+    assert (
+        agent(home, text("two"), store=upgraded).run_conversation("second").messages[0]["content"] == "first"
+    )
     with upgraded.database.reading() as c:
         assert c.execute("SELECT mood FROM sessions").fetchone() == ("good",)
     [copy] = home.glob("*.backup")
@@ -514,7 +569,11 @@ def test_a_file_of_the_first_version_says_how_its_sessions_ended_and_began(home:
         "INSERT INTO turns (id, session, asked, state, digest, settings, start, began, moved, ended, exit)"
         " VALUES (?, 's-1', 'go', 'Finalize', '', '{}', '{}', ?, 1, ?, ?)"
     )
-    for values in (("t-1", 1.0, 1.0, "text_response"), ("t-2", 2.0, 2.0, "guardrail_halt"), ("t-3", 3.0, None, None)):
+    for values in (
+        ("t-1", 1.0, 1.0, "text_response"),
+        ("t-2", 2.0, 2.0, "guardrail_halt"),
+        ("t-3", 3.0, None, None),
+    ):
         old.database.write(lambda c, values=values: c.execute(turn, values) and None)
     old.close()
     store = Store(home)
@@ -526,7 +585,10 @@ def test_a_file_of_the_first_version_says_how_its_sessions_ended_and_began(home:
 def test_a_file_of_a_newer_version_is_refused_and_left_alone(home: Path) -> None:
     Store(home, opened=Newer).session("s")
     newest = len(VERSIONS)
-    with pytest.raises(StoreError, match=rf"newer version of fsm-agent \(format {newest + 1}, this one reads up to {newest}\)"):
+    with pytest.raises(
+        StoreError,
+        match=rf"newer version of fsm-agent \(format {newest + 1}, this one reads up to {newest}\)",
+    ):
         Store(home, opened=Older).session("s")
 
 
@@ -628,8 +690,9 @@ class Tight(Database):
 
 
 def test_an_index_that_is_refused_takes_nothing_of_its_neighbours_with_it(home: Path) -> None:
-    """A full-text table that was made and filled behind a savepoint and rolled back to it still has its rows in memory, and no
-    tables to write them to: whatever was committed in the same transaction failed with "SQL logic error"."""
+    """A full-text table that was made and filled behind a savepoint and rolled back to it still has its rows
+    in memory, and no tables to write them to: whatever was committed in the same transaction failed with "SQL
+    logic error"."""
     store = Store(home, opened=Tight)
     database = store.database
     written(store, ["first", "字" * 6000])  # the words of the second are longer than the text

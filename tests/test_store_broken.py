@@ -1,4 +1,5 @@
-"""A store that breaks: in the middle of a turn it costs no answer, and whoever looks is told what is wrong."""
+"""A store that breaks: in the middle of a turn it costs no answer, and whoever looks is told what is
+wrong."""
 
 from __future__ import annotations
 
@@ -78,10 +79,20 @@ def test_a_store_that_breaks_in_mid_turn_costs_no_answer(tmp_path: Path, problem
     store.database.problem = ""  # type: ignore[attr-defined]
     assert one.run_conversation("and now?").cleanup_errors == []
     again = Store(tmp_path).session("s").rows
-    assert [row.role for row in again] == ["user", "assistant", "tool", "tool", "assistant", "user", "assistant"]
+    assert [row.role for row in again] == [
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+        "assistant",
+        "user",
+        "assistant",
+    ]
 
 
-def test_how_a_turn_ended_is_in_the_log_and_with_its_session(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_how_a_turn_ended_is_in_the_log_and_with_its_session(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """FIN-09, for every kind of end."""
     store = Store(tmp_path)
     with caplog.at_level(logging.INFO, "fsm_agent"):

@@ -1,4 +1,5 @@
-"""A file that a disk, a power failure or a copy has damaged is noticed, said in one line, and not written to."""
+"""A file that a disk, a power failure or a copy has damaged is noticed, said in one line, and not written
+to."""
 
 from __future__ import annotations
 
@@ -62,7 +63,8 @@ def flip(path: Path, byte: int, bit: int = 0) -> None:
 
 
 def kept(home: Path) -> dict[str, bytes]:
-    """What must stay as it is. Whoever reads makes the shared memory beside the log anew, and an empty log."""
+    """What must stay as it is. Whoever reads makes the shared memory beside the log anew, and an empty
+    log."""
     files = [file for file in home.glob("sessions.db*") if not file.name.endswith("-shm")]
     return {file.name: content for file in files if (content := file.read_bytes())}
 
@@ -122,7 +124,9 @@ def test_a_damaged_file_is_one_line_and_not_written_to(home: Path, cli: Cli, dam
         code, _, err = cli("run", "hello", "--model", "offline:demo", "--home", str(home))
         assert code == 2
         [line] = err.splitlines()
-        assert line.startswith(f"fsm-agent: the session store {home / 'sessions.db'} cannot be used: it is damaged; restore a")
+        assert line.startswith(
+            f"fsm-agent: the session store {home / 'sessions.db'} cannot be used: it is damaged; restore a"
+        )
         assert "newer version" not in line
         assert kept(home) == before
     with pytest.raises(StoreError, match="it is damaged"):
@@ -176,7 +180,9 @@ def test_reading_goes_on_and_closing_writes_nothing_when_it_is_found_late(home: 
         with pytest.raises(StoreError, match="it is damaged"):
             database.write(lambda c: c.execute("INSERT INTO marks VALUES ('new', 1)") and None)
         with database.reading() as c:
-            assert c.execute("SELECT name FROM marks WHERE name IN ('new', 'in the log')").fetchall() == [("in the log",)]
+            assert c.execute("SELECT name FROM marks WHERE name IN ('new', 'in the log')").fetchall() == [
+                ("in the log",)
+            ]
     database.close()
     assert kept(copy) == before
 
@@ -184,8 +190,12 @@ def test_reading_goes_on_and_closing_writes_nothing_when_it_is_found_late(home: 
 # Texts
 
 
-@pytest.mark.parametrize(("before", "after"), [("okapi", "okaqi"), ('"role"', '"rOle"'), (NEEDLE + '"', NEEDLE + "!")])
-def test_a_text_that_was_changed_is_noticed_when_it_is_read(home: Path, cli: Cli, before: str, after: str) -> None:
+@pytest.mark.parametrize(
+    ("before", "after"), [("okapi", "okaqi"), ('"role"', '"rOle"'), (NEEDLE + '"', NEEDLE + "!")]
+)
+def test_a_text_that_was_changed_is_noticed_when_it_is_read(
+    home: Path, cli: Cli, before: str, after: str
+) -> None:
     """In the last one, where JSON would notice, too."""
     path = home / "sessions.db"
     place = page_of(path, "messages", 13)
@@ -206,7 +216,9 @@ def test_a_text_that_was_changed_is_noticed_when_it_is_read(home: Path, cli: Cli
 def test_a_recorded_reply_that_was_changed_is_not_taken_for_one(home: Path) -> None:
     """A turn that goes on after its process died believes what it recorded, and so does a fork."""
     with contextlib.closing(sqlite3.connect(home / "sessions.db")) as c:
-        c.execute("UPDATE effects SET reply = REPLACE(reply, 'Bern: sunny', 'Bern: rainy') WHERE kind = 'RunTool'")
+        c.execute(
+            "UPDATE effects SET reply = REPLACE(reply, 'Bern: sunny', 'Bern: rainy') WHERE kind = 'RunTool'"
+        )
         c.commit()
     one = agent([text("done")], home, store=Store(home), session_id="s-1")
     turn = one.journal.recent()[0].id
@@ -229,7 +241,8 @@ def test_a_message_that_is_damaged_does_not_keep_the_others_from_being_found(hom
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
 )
 
 
@@ -357,7 +370,9 @@ while True:
 @pytest.fixture
 def killed(home: Path) -> Path:
     """A home whose writer was killed in the middle of it, with rows that are only in the log."""
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(home)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(home)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
     assert writer.stdout is not None
     for line in writer.stdout:
         if int(line) == 20:
@@ -370,7 +385,9 @@ def killed(home: Path) -> Path:
 
 def test_a_file_whose_writer_was_killed_is_whole(killed: Path, cli: Cli) -> None:
     assert (killed / "sessions.db-wal").stat().st_size > 0
-    code, out, err = cli("run", "hello", "--session", "s-killed", "--model", "offline:demo", "--home", str(killed))
+    code, out, err = cli(
+        "run", "hello", "--session", "s-killed", "--model", "offline:demo", "--home", str(killed)
+    )
     assert (code, err) == (0, ""), out
     assert "message 19 word" in cli("sessions", "show", "s-killed", "--home", str(killed))[1]
     assert health(killed) is not None
@@ -379,7 +396,9 @@ def test_a_file_whose_writer_was_killed_is_whole(killed: Path, cli: Cli) -> None
 def test_a_file_whose_writer_was_killed_and_that_is_damaged_is_not_written_to(killed: Path, cli: Cli) -> None:
     zero(killed / "sessions.db", page_of(killed / "sessions.db", "usage_by_at", 10))
     before = kept(killed)
-    code, _, err = cli("run", "hello", "--session", "s-killed", "--model", "offline:demo", "--home", str(killed))
+    code, _, err = cli(
+        "run", "hello", "--session", "s-killed", "--model", "offline:demo", "--home", str(killed)
+    )
     assert code == 2
     assert "it is damaged" in err
     assert kept(killed) == before

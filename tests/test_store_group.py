@@ -1,4 +1,5 @@
-"""Jobs that share a transaction: what is told to be done is in the file, and what failed says why, whatever SQLite does."""
+"""Jobs that share a transaction: what is told to be done is in the file, and what failed says why, whatever
+SQLite does."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ from tests.store_homes import written
 
 Job = Callable[[sqlite3.Connection], Any]
 NO_SEGMENTS, STRUCTURE = 10, bytes.fromhex("00000000 01 01 00 00 87ffffff7f")
-"""The row of a full-text table that says how it is laid out: here one level with two thousand million segments, for which SQLite
-asks for more memory than it ever takes at once."""
+"""The row of a full-text table that says how it is laid out: here one level with two thousand million
+segments, for which SQLite asks for more memory than it ever takes at once."""
 
 
 class Small(Database):
@@ -62,7 +63,8 @@ def say(*words: str) -> Job:
 
 
 def together(database: Database, *jobs: Job) -> list[Any]:
-    """What each was told, when all of them were waiting at the same time. Checks that they were told in order."""
+    """What each was told, when all of them were waiting at the same time. Checks that they were told in
+    order."""
     gate, order = threading.Event(), list[int]()
     first = database.submit(lambda c: gate.wait(20) and None)
     futures = [database.submit(job) for job in jobs]
@@ -83,7 +85,9 @@ def said(database: Database) -> list[str]:
 
 
 def test_who_shares_a_transaction_that_sqlite_takes_back_is_run_again(database: Database) -> None:
-    told = together(database, say("a"), say("b", "c"), say("half", "back", "rest"), say("d"), say("d"), say("e"))
+    told = together(
+        database, say("a"), say("b", "c"), say("half", "back", "rest"), say("d"), say("d"), say("e")
+    )
     assert told[:2] == ["a", "c"]
     assert "all is taken back" in told[2]
     assert told[3] == "d"
@@ -110,7 +114,8 @@ def test_a_job_that_fills_the_disk_leaves_room_for_the_others(database: Database
 
 
 def test_a_damaged_index_that_takes_all_memory_costs_nobody_else_anything(tmp_path: Path) -> None:
-    """SQLite takes back the whole transaction when it gets no memory; the others were told that there is no such savepoint."""
+    """SQLite takes back the whole transaction when it gets no memory; the others were told that there is no
+    such savepoint."""
     store = Store(tmp_path)
     written(store, ["an okapi"])
     assert search(store.database, "okapi").hits
@@ -145,7 +150,11 @@ def test_a_job_cannot_end_the_transaction_that_it_shares(database: Database, end
         end(c)
 
     for number in range(2):  # also when the statement is known already
-        told = together(database, say(f"a{number}"), job, say(f"b{number}")) if shared else together(database, job)
+        told = (
+            together(database, say(f"a{number}"), job, say(f"b{number}"))
+            if shared
+            else together(database, job)
+        )
         assert "not authorized" in told[int(shared)] or "within a transaction" in told[int(shared)]
     assert said(database) == (["a0", "b0", "a1", "b1"] if shared else [])
 
@@ -191,7 +200,9 @@ def test_what_is_done_is_in_the_file_and_nothing_else(database: Database, seed: 
     def fault(word: str) -> Job:
         def job(c: sqlite3.Connection) -> None:
             say(word)(c)
-            raise [ValueError("mine"), MemoryError(), sqlite3.OperationalError("disk I/O error")][len(word) % 3]
+            raise [ValueError("mine"), MemoryError(), sqlite3.OperationalError("disk I/O error")][
+                len(word) % 3
+            ]
 
         return job
 
@@ -201,7 +212,9 @@ def test_what_is_done_is_in_the_file_and_nothing_else(database: Database, seed: 
             word = f"{group}-{number}"
             kind = chosen.choice(["good", "good", "two", "taken back", "twice", "fault"])
             good = kind in ("good", "two")
-            words = {"two": [f"{word}+", word], "taken back": [word, "back"], "twice": [word, word]}.get(kind, [word])
+            words = {"two": [f"{word}+", word], "taken back": [word, "back"], "twice": [word, word]}.get(
+                kind, [word]
+            )
             jobs.append(fault(word + "x" * chosen.randint(0, 2)) if kind == "fault" else say(*words))
             wanted += words if good else []
             wrong.append("" if good else kind)

@@ -1,4 +1,5 @@
-"""Whose child a turn is, what began a session, what a session that goes on leaves behind: written together or not at all."""
+"""Whose child a turn is, what began a session, what a session that goes on leaves behind: written together or
+not at all."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.cli.given import Given, agent_of
+from fsm_agent.cli.given import CliOptions, agent_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Database, Store
@@ -51,7 +52,9 @@ def parents_answer(body: dict[str, Any]) -> Any:
 
 
 def delegating(home: Path, **options: Any) -> Agent:
-    return Agent(ScriptedModel(repeat(parents_answer)), home=home, toolsets=["delegate"], session_id="s-1", **options)
+    return Agent(
+        ScriptedModel(repeat(parents_answer)), home=home, toolsets=["delegate"], session_id="s-1", **options
+    )
 
 
 def test_a_childs_turn_names_its_parent_from_its_first_commit_on(tmp_path: Path) -> None:
@@ -74,7 +77,9 @@ def left_in_a_tool(home: Path) -> str:
             await asyncio.Event().wait()
             return "never"
 
-        turn = agent([tools(call("linger"))], home, store=Store(home), session_id="s-1", tools=[linger]).start("go")
+        turn = agent(
+            [tools(call("linger"))], home, store=Store(home), session_id="s-1", tools=[linger]
+        ).start("go")
         running = asyncio.ensure_future(turn.arun())
         await reached.wait()
         running.cancel()
@@ -87,7 +92,8 @@ def left_in_a_tool(home: Path) -> str:
 
 
 def test_a_turn_is_given_up_together_with_what_closes_its_transcript(tmp_path: Path) -> None:
-    """A process that ends in between would leave a call without a result, and no turn that anybody would clear up after."""
+    """A process that ends in between would leave a call without a result, and no turn that anybody would
+    clear up after."""
     turn = left_in_a_tool(tmp_path)
     unanswered = (
         "SELECT t.id FROM turns t WHERE t.exit = 'abandoned' AND NOT EXISTS"
@@ -104,7 +110,8 @@ def test_a_turn_is_given_up_together_with_what_closes_its_transcript(tmp_path: P
 
 @pytest.fixture
 def alive() -> Iterator[Callable[[], set[str]]]:
-    """The sessions that were made in this test and are still there. What was there before is not looked at, which is a lot."""
+    """The sessions that were made in this test and are still there. What was there before is not looked at,
+    which is a lot."""
 
     def sessions() -> set[str]:
         gc.collect()
@@ -172,7 +179,9 @@ def test_a_session_says_what_began_it(tmp_path: Path) -> None:
     assert begun["s-1"] == "python"
     assert [info.id for info in sessions(store, source="python")] == ["s-1"]
     assert {info.kind for info in sessions(store, source="child")} == {"child"}
-    with pytest.raises(ConfigError, match="no session was begun so; given: web; allowed: child, fork, my bot, python"):
+    with pytest.raises(
+        ConfigError, match="no session was begun so; given: web; allowed: child, fork, my bot, python"
+    ):
         sessions(store, source="web")
 
 
@@ -186,7 +195,7 @@ def test_the_command_line_says_so_too(tmp_path: Path, cli: Cli) -> None:
     code, out, err = cli("sessions", "list", "--home", str(tmp_path), "--source", "web")
     assert (code, out) == (2, "")
     assert "no session was begun so; given: web; allowed: cli" in err
-    chat, _ = agent_of(Given(model="offline:demo", home=str(tmp_path), source="chat"), None)
+    chat, _ = agent_of(CliOptions(model="offline:demo", home=str(tmp_path), source="chat"), None)
     chat.chat("hello")
     told = json.loads(cli("insights", "--home", str(tmp_path), "--json")[1])["sources"]
     assert [(one["source"], one["sessions"], one["turns"]) for one in told] == [("chat", 1, 1), ("cli", 1, 1)]

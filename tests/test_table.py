@@ -102,12 +102,16 @@ def test_macros_leave_every_state_but_the_final_one() -> None:
 
 
 def table(*ladder: Rung, event: str = "go") -> Table:
-    return Table("t", ("A", "B", "End"), "End", (Counter("n"),), lines_of({"A": [on(event, *ladder, why="")]}))
+    return Table(
+        "t", ("A", "B", "End"), "End", (Counter("n"),), lines_of({"A": [on(event, *ladder, why="")]})
+    )
 
 
 OVER = end("over", "E")
 LIMIT_OF_A_FLAG = lines_of({"A": [on("x", Rung("again", "A", left("n", "f"), ("n",)), OVER, why="")]})
-SAME_IDS = lines_of({"A": [on("x", Rung("again", "A", left("n"), ("n",)), OVER, why=""), on("x/1", OVER, why="")]})
+SAME_IDS = lines_of(
+    {"A": [on("x", Rung("again", "A", left("n"), ("n",)), OVER, why=""), on("x/1", OVER, why="")]}
+)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +132,10 @@ SAME_IDS = lines_of({"A": [on("x", Rung("again", "A", left("n"), ("n",)), OVER, 
             "two lines for the same event",
         ),
         (lambda: Table("t", ("E",), "E", (), ()), "the first state is where a turn begins"),
-        (lambda: Table("t", ("A", "E"), "E", (Counter("n"), Counter("n")), ()), "counters must be distinct: n, n"),
+        (
+            lambda: Table("t", ("A", "E"), "E", (Counter("n"), Counter("n")), ()),
+            "counters must be distinct: n, n",
+        ),
         (
             lambda: Table("t", ("A", "E"), "E", (), (), macros=(("stop", {"B": "stopped"}),)),
             "stop has exits of states that do not exist: B",

@@ -79,7 +79,9 @@ def connected(server: ScriptedServer) -> Iterator[http.client.HTTPConnection]:
         connection.close()
 
 
-def post(connection: http.client.HTTPConnection, body: Any, path: str = "/v1/chat/completions") -> tuple[int, str]:
+def post(
+    connection: http.client.HTTPConnection, body: Any, path: str = "/v1/chat/completions"
+) -> tuple[int, str]:
     connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
     response = connection.getresponse()
     return response.status, response.read().decode()
@@ -113,7 +115,13 @@ def test_the_clock_does_not_go_back() -> None:
 
 ALL_REPLIES = [
     text("Hello, world"),
-    tools(call("echo", {"text": "hi"}), call("put", {"n": 1}, id=7), call("x", "", id=""), text="So", reasoning="hm"),
+    tools(
+        call("echo", {"text": "hi"}),
+        call("put", {"n": 1}, id=7),
+        call("x", "", id=""),
+        text="So",
+        reasoning="hm",
+    ),
     blank(),
     reasoning("because"),
     length("half"),
@@ -142,7 +150,8 @@ ALL_REPLIES = [
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_the_scripted_model_answers_as_the_server_does(stream: bool) -> None:
-    """One script, over HTTP and without: the same meaning and the same deltas, the wording of errors apart."""
+    """One script, over HTTP and without: the same meaning and the same deltas, the wording of errors
+    apart."""
 
     async def play(port: Any) -> list[tuple[Any, list[str]]]:
         results = []
@@ -218,7 +227,9 @@ def test_a_stream_as_the_wire_has_it() -> None:
 
 def test_one_connection_serves_many_requests() -> None:
     with ScriptedServer(repeat(text("a"), text("b"))) as server, connected(server) as connection:
-        answers = [json.loads(post(connection, {"n": n})[1])["choices"][0]["message"]["content"] for n in range(5)]
+        answers = [
+            json.loads(post(connection, {"n": n})[1])["choices"][0]["message"]["content"] for n in range(5)
+        ]
     assert answers == ["a", "b", "a", "b", "a"]
     assert [body["n"] for body in server.bodies] == [0, 1, 2, 3, 4]
     assert server.served_usage == Usage(50, 25)
@@ -257,7 +268,9 @@ def test_a_hook_runs_before_the_answer() -> None:
     assert seen == [(1, 1)]
 
 
-@pytest.mark.parametrize("entry", [text("x", on_request=lambda _: 1 / 0), lambda _: 1 / 0, lambda _: "no reply"])
+@pytest.mark.parametrize(
+    "entry", [text("x", on_request=lambda _: 1 / 0), lambda _: 1 / 0, lambda _: "no reply"]
+)
 def test_a_script_that_raises_is_a_500_and_remembered(entry: Any, capfd: pytest.CaptureFixture[str]) -> None:
     with ScriptedServer([entry]) as server, connected(server) as connection:
         assert post(connection, {})[0] == 500
@@ -279,7 +292,9 @@ def test_silence_calls_its_hook_and_sees_the_client_go() -> None:
     assert clock.now() == start + 500
 
 
-@pytest.mark.parametrize("raw", [b"nonsense\r\n\r\n", b"POST / HTTP/1.1\r\ncontent-length: x\r\n\r\n", b"GET", b""])
+@pytest.mark.parametrize(
+    "raw", [b"nonsense\r\n\r\n", b"POST / HTTP/1.1\r\ncontent-length: x\r\n\r\n", b"GET", b""]
+)
 def test_clients_that_speak_no_http_do_no_harm(raw: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     with ScriptedServer([text("still here")]) as server:
         with socket.create_connection(("127.0.0.1", server.port)) as client:

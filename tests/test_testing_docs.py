@@ -1,4 +1,5 @@
-"""Every block of docs/testing.md: Python is run in one namespace from top to bottom, its tests too, console lines are real."""
+"""Every block of docs/testing.md: Python is run in one namespace from top to bottom, its tests too, console
+lines are real."""
 
 from __future__ import annotations
 
@@ -67,7 +68,9 @@ def test_the_tables_name_everything_there_is() -> None:
     for link in re.findall(r"\]\(\.\./([\w/.]+)\)", text):
         assert (PAGE.parents[1] / link).exists(), link
     headings = {
-        re.sub(r"[^\w -]", "", line[3:]).lower().replace(" ", "-") for line in text.splitlines() if line.startswith("## ")
+        re.sub(r"[^\w -]", "", line[3:]).lower().replace(" ", "-")
+        for line in text.splitlines()
+        if line.startswith("## ")
     }
     for anchor in re.findall(r"\]\(#([\w-]+)\)", text):
         assert anchor in headings, anchor

@@ -39,7 +39,8 @@ LIMITS = {"tries": 2, "rings": 2, "repacks": 1}
 
 
 def looked(events: Sequence[str], fault: Callable[[CountingTurn, Row], tuple[str, Row]]) -> None:
-    """Play the events; what the last move is said to have been, or what it left behind, is changed by ``fault``."""
+    """Play the events; what the last move is said to have been, or what it left behind, is changed by
+    ``fault``."""
     turn = CountingTurn(PARCEL, LIMITS)
     machine, look = Machine(PARCEL), Look(PARCEL, turn)
     for event in events[:-1]:
@@ -88,7 +89,9 @@ def beyond(turn: CountingTurn, row: Row) -> tuple[str, Row]:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_an_invariant_catches_its_fault(fault: Callable[[CountingTurn, Row], tuple[str, Row]], words: str) -> None:
+def test_an_invariant_catches_its_fault(
+    fault: Callable[[CountingTurn, Row], tuple[str, Row]], words: str
+) -> None:
     with pytest.raises(InvariantBroken) as caught:
         looked(["packed", "arrived", "closed"], fault)
     assert words in str(caught.value)

@@ -28,7 +28,10 @@ def test_random_events_take_every_row_of_a_small_table() -> None:
 
 
 def test_a_turn_that_has_ended_is_followed_by_another() -> None:
-    class Short(TurnMachine, table=Table("t", ("A", "B"), "B", (), lines_of({"A": [on("stop", end("e", "B"), why="")]}))):
+    class Short(
+        TurnMachine,
+        table=Table("t", ("A", "B"), "B", (), lines_of({"A": [on("stop", end("e", "B"), why="")]})),
+    ):
         most = 0
 
         def ended(self) -> None:
@@ -76,7 +79,10 @@ def test_the_turn_of_the_package_as_a_machine() -> None:
 
 
 def test_events_with_the_name_of_something_else_get_another() -> None:
-    lines = {"A": [on("turn", go("B"), why=""), on("new_turn", go("B"), why="")], "B": [on("it's over", end("e", "C"), why="")]}
+    lines = {
+        "A": [on("turn", go("B"), why=""), on("new_turn", go("B"), why="")],
+        "B": [on("it's over", end("e", "C"), why="")],
+    }
 
     class Odd(TurnMachine, table=Table("odd", ("A", "B", "C"), "C", (), lines_of(lines))):
         pass

@@ -81,7 +81,9 @@ def test_facts_forbid_what_the_states_cannot_report() -> None:
         assert len(script.facts) == len(script.rows) + 1
         if "open" in script.events:
             assert script.events.count("closed") >= 2
-    assert any("open" in script.events and len(script.events) == 5 for script in scripts), "and no longer than it must be"
+    assert any("open" in script.events and len(script.events) == 5 for script in scripts), (
+        "and no longer than it must be"
+    )
 
 
 def test_without_facts_the_pairs_are_those_of_the_table() -> None:
@@ -134,7 +136,11 @@ def test_coverage_says_what_is_missing_and_takes_counts_of_others(tmp_path: Path
 
 def test_a_row_that_leads_nowhere_new_is_counted_too() -> None:
     table = Table(
-        "t", ("A", "B", "C"), "C", (), lines_of({"A": [on("x", go("B"), why="")], "B": [on("x", end("e", "C"), why="")]})
+        "t",
+        ("A", "B", "C"),
+        "C",
+        (),
+        lines_of({"A": [on("x", go("B"), why="")], "B": [on("x", end("e", "C"), why="")]}),
     )
     with RowCoverage(table) as coverage:
         play(table, row_scripts(table)[0])
@@ -154,6 +160,19 @@ def test_the_public_names_are_what_all_says() -> None:
 
 
 def test_no_name_loads_hypothesis_or_pytest() -> None:
-    code = "import sys\nfrom fsm_agent.testing import INVARIANTS, RowCoverage, ScriptedServer, row_scripts\nprint(*sys.modules)"
-    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
-    assert not {module.split(".")[0] for module in loaded} & {"hypothesis", "pytest", "_pytest", "openai", "anthropic"}
+    code = (
+        "import sys\nfrom fsm_agent.testing import INVARIANTS, RowCoverage, ScriptedServer,"
+        " row_scripts\nprint(*sys.modules)"
+    )
+    loaded = set(
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.split()
+    )
+    assert not {module.split(".")[0] for module in loaded} & {
+        "hypothesis",
+        "pytest",
+        "_pytest",
+        "openai",
+        "anthropic",
+    }

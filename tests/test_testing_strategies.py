@@ -17,7 +17,18 @@ from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.history_rules import violations
 from fsm_agent.conversation.messages import ModelReply, Usage, messages_from
 from fsm_agent.settings.model import Settings
-from fsm_agent.testing import Call, FakeClock, Reply, ScriptedModel, call, cancelled_at, repeat, status, text, tools
+from fsm_agent.testing import (
+    Call,
+    FakeClock,
+    Reply,
+    ScriptedModel,
+    call,
+    cancelled_at,
+    repeat,
+    status,
+    text,
+    tools,
+)
 from fsm_agent.testing import strategies as given_by
 from fsm_agent.testing.kinds import KINDS
 
@@ -59,7 +70,9 @@ def test_malformed_calls_come_in_every_shape() -> None:
             value: Any = json.loads(made.arguments)
         except ValueError:
             value = ...
-        found.update({"no json"} if value is ... else {"no object"} if not isinstance(value, dict) else {"object"})
+        found.update(
+            {"no json"} if value is ... else {"no object"} if not isinstance(value, dict) else {"object"}
+        )
         found.update({"unknown"} if made.name != "lookup" else set(), {"no id"} if made.id == "" else set())
 
     collect()
@@ -73,8 +86,15 @@ def test_valid_histories_are_valid(rows: list[dict[str, Any]]) -> None:
 
 
 @QUICK
-@given(usage=given_by.usages(), window=given_by.windows(), values=given_by.small_settings(), moment=given_by.moments())
-def test_the_small_ones(usage: Usage | None, window: int | None, values: dict[str, Any], moment: given_by.Moment) -> None:
+@given(
+    usage=given_by.usages(),
+    window=given_by.windows(),
+    values=given_by.small_settings(),
+    moment=given_by.moments(),
+)
+def test_the_small_ones(
+    usage: Usage | None, window: int | None, values: dict[str, Any], moment: given_by.Moment
+) -> None:
     assert usage is None or usage.total >= 0
     assert window is None or window > 0
     assert Settings.of(values).max_iterations == values["max_iterations"]
@@ -89,12 +109,22 @@ def test_the_small_ones(usage: Usage | None, window: int | None, values: dict[st
     window=given_by.windows(),
 )
 def test_a_turn_takes_whatever_they_give(
-    script: list[Any], history: list[dict[str, Any]], values: dict[str, Any], window: int | None, tmp_path: Path
+    script: list[Any],
+    history: list[dict[str, Any]],
+    values: dict[str, Any],
+    window: int | None,
+    tmp_path: Path,
 ) -> None:
     assert all(isinstance(entry, Reply | ModelReply | Failure) for entry in script)
     model = ScriptedModel([*script, repeat(text("the end."))])
     agent = Agent(
-        model, tools=[lookup, put], toolsets=[], home=tmp_path, clock=FakeClock(), settings=values, context_window=window
+        model,
+        tools=[lookup, put],
+        toolsets=[],
+        home=tmp_path,
+        clock=FakeClock(),
+        settings=values,
+        context_window=window,
     )
     result = agent.run_conversation("go", conversation_history=list(map(dict, history)))
     agent.close()
@@ -162,7 +192,8 @@ async def _awaited(work: cancelled_at[str]) -> str:
 
 
 def test_a_turn_that_is_cancelled_at_any_await_bricks_nothing(tmp_path: Path) -> None:
-    """Cancelled from outside at each of its awaits in turn, the session takes the next message, and every request is valid."""
+    """Cancelled from outside at each of its awaits in turn, the session takes the next message, and every
+    request is valid."""
 
     plain = Settings.of({})
 
@@ -174,7 +205,14 @@ def test_a_turn_that_is_cancelled_at_any_await_bricks_nothing(tmp_path: Path) ->
             repeat(text("and on.")),
         ]
         model = ScriptedModel(script)
-        agent = Agent(model, tools=[lookup, put], toolsets=[], home=tmp_path / str(nth), clock=FakeClock(), settings=plain)
+        agent = Agent(
+            model,
+            tools=[lookup, put],
+            toolsets=[],
+            home=tmp_path / str(nth),
+            clock=FakeClock(),
+            settings=plain,
+        )
         work = cancelled_at(nth, agent.arun("go"))
         try:
             await work

@@ -30,7 +30,12 @@ ROOT = Path(__file__).parent.parent
 
 
 def perform(
-    root: Path, name: str, arguments: dict[str, Any], *, begun: Callable[[], bool] | None = None, leap: float = 0.0
+    root: Path,
+    name: str,
+    arguments: dict[str, Any],
+    *,
+    begun: Callable[[], bool] | None = None,
+    leap: float = 0.0,
 ) -> ToolOutcome:
     """Use a tool. Once it has ``begun``, the user interrupts, or so many seconds go by for it."""
     loop = LeapingLoop()
@@ -90,7 +95,9 @@ def test_the_core_tools_and_their_contracts(tmp_path: Path) -> None:
 
 
 def test_an_unknown_toolset_lists_the_known() -> None:
-    with pytest.raises(ConfigError, match="unknown toolset; given: nope; allowed: code, core, files, memory, "):
+    with pytest.raises(
+        ConfigError, match="unknown toolset; given: nope; allowed: code, core, files, memory, "
+    ):
         toolset("nope")
 
 
@@ -113,7 +120,17 @@ def test_paths_stay_inside(tmp_path: Path) -> None:
     assert resolve(root, "in/../in/new.txt") == (root / "in/new.txt").resolve()
     assert resolve(root, str(root / "in")) == (root / "in").resolve()
     assert resolve(root, "inner/x") == (root / "in/x").resolve()
-    for path in ("..", "../outside.txt", "link/outside.txt", "/etc/passwd", "~/x", "~", "a\0b", "circle/x", f"{root}2"):
+    for path in (
+        "..",
+        "../outside.txt",
+        "link/outside.txt",
+        "/etc/passwd",
+        "~/x",
+        "~",
+        "a\0b",
+        "circle/x",
+        f"{root}2",
+    ):
         with pytest.raises(ToolFailure):
             resolve(root, path)
     for name, extra in (
@@ -149,8 +166,9 @@ def test_a_large_directory_is_cut_with_a_count(tmp_path: Path, use: Use) -> None
 def test_read_file(tmp_path: Path, use: Use) -> None:
     (tmp_path / "a.txt").write_bytes("\ufeffone\r\ntwo\nthree\ncaf\xe9".encode() + b"\xff")
     assert ok(use("read_file", path="a.txt")) == "1\tone\n2\ttwo\n3\tthree\n4\tcafé\ufffd"
-    assert ok(use("read_file", path="a.txt", start_line=2, end_line=3)) == (
-        "2\ttwo\n3\tthree\n[more lines follow; go on with start_line=4]"
+    assert (
+        ok(use("read_file", path="a.txt", start_line=2, end_line=3))
+        == "2\ttwo\n3\tthree\n[more lines follow; go on with start_line=4]"
     )
     assert ok(use("read_file", path="a.txt", start_line=9)) == "(a.txt has only 4 lines)"
     assert "before start_line" in error(use("read_file", path="a.txt", start_line=3, end_line=2))
@@ -172,7 +190,10 @@ def test_files_that_are_hard_to_read(tmp_path: Path, use: Use) -> None:
     first, second = ok(use("read_file", path="long")).splitlines()
     assert first.endswith(" … [48,000 more characters in this line]")
     assert second == "2\tend"
-    assert ok(use("read_file", path="many")).splitlines()[-1] == "[more lines follow; go on with start_line=2001]"
+    assert (
+        ok(use("read_file", path="many")).splitlines()[-1]
+        == "[more lines follow; go on with start_line=2001]"
+    )
     assert len(ok(use("read_file", path="wide"))) < 62_000
 
 
@@ -199,7 +220,9 @@ def test_search_by_content(tree: Path, use: Use) -> None:
     assert "6 matches in 3 files; the first 2 are shown:" in ok(
         use("search_files", content="needle", ignore_case=True, max_results=2)
     )
-    assert ok(use("search_files", content="needle", path="src/a.py")) == "1 match in 1 file:\nsrc/a.py:3: needle"
+    assert (
+        ok(use("search_files", content="needle", path="src/a.py")) == "1 match in 1 file:\nsrc/a.py:3: needle"
+    )
     assert ok(use("search_files", content="nowhere")) == "No matches."
 
 
@@ -211,7 +234,9 @@ def test_search_by_name(tree: Path, use: Use) -> None:
         "src/deep/b.py",
     ]
     assert ok(use("search_files", name="src/**/*.py")).splitlines()[1:] == ["src/a.py", "src/deep/b.py"]
-    assert ok(use("search_files", name="b.*", content="def")).splitlines()[1:] == ["src/deep/b.py:2: def b(): Needle"]
+    assert ok(use("search_files", name="b.*", content="def")).splitlines()[1:] == [
+        "src/deep/b.py:2: def b(): Needle"
+    ]
 
 
 def test_searches_that_cannot_work(tree: Path, use: Use) -> None:
@@ -232,7 +257,10 @@ def test_a_pattern_that_takes_for_ever_can_be_interrupted(tmp_path: Path) -> Non
 
 
 def test_write_file(tmp_path: Path, use: Use) -> None:
-    assert ok(use("write_file", path="new/deep/a.txt", content="é\r\n")) == "Wrote 4 bytes to new/deep/a.txt (a new file)."
+    assert (
+        ok(use("write_file", path="new/deep/a.txt", content="é\r\n"))
+        == "Wrote 4 bytes to new/deep/a.txt (a new file)."
+    )
     (tmp_path / "new/deep/a.txt").chmod(0o750)
     assert ok(use("write_file", path="new/deep/a.txt", content="")).splitlines() == [
         "Wrote 0 bytes to new/deep/a.txt (replaced 4 bytes).",
@@ -275,7 +303,9 @@ def test_patch_file(tmp_path: Path, use: Use) -> None:
         ("one", "one", "nothing to change"),
     ],
 )
-def test_a_patch_that_does_not_fit_changes_nothing(tmp_path: Path, use: Use, old: str, new: str, words: str) -> None:
+def test_a_patch_that_does_not_fit_changes_nothing(
+    tmp_path: Path, use: Use, old: str, new: str, words: str
+) -> None:
     (tmp_path / "a.txt").write_text("one\ntwo\nthree\ntwo\n")
     assert words in error(use("patch_file", path="a.txt", old_text=old, new_text=new))
     assert (tmp_path / "a.txt").read_text() == "one\ntwo\nthree\ntwo\n"
@@ -299,7 +329,10 @@ def test_terminal_reports_exit_code_and_output(tmp_path: Path, use: Use) -> None
     assert ok(use("terminal", command="basename $PWD", directory="sub")) == "exit code 0\nsub"
     assert ok(use("terminal", command="true")) == "exit code 0\n(no output)"
     assert ok(use("terminal", command="cat")) == "exit code 0\n(no output)"
-    assert ok(use("terminal", command=r"printf '\033[31mred\033[0m 10%%\r 99%%\r100%%\n'")) == "exit code 0\n100%"
+    assert (
+        ok(use("terminal", command=r"printf '\033[31mred\033[0m 10%%\r 99%%\r100%%\n'"))
+        == "exit code 0\n100%"
+    )
     assert ok(use("terminal", command="kill -9 $$")).startswith("killed by signal 9")
     assert error(use("terminal", command="true", directory="nope"))
     assert "outside" in error(use("terminal", command="true", directory=".."))
@@ -381,12 +414,18 @@ def test_a_daemon_that_a_command_starts_goes_on(tmp_path: Path, use: Use) -> Non
 def test_a_command_ends_with_the_process_that_wanted_it(tmp_path: Path) -> None:
     """Also when that process is killed, and can clean up nothing."""
     program = (
-        "import asyncio, pathlib\nfrom fsm_agent.toolsets.process import run_shell\n"
-        "asyncio.run(run_shell('echo $$ > shell; setsid sleep 60 & echo $! > daemon; sleep 60', pathlib.Path('.'), 60))"
+        "import asyncio, pathlib\nfrom fsm_agent.toolsets.process import"
+        " run_shell\nasyncio.run(run_shell('echo $$ > shell; setsid sleep 60 & echo $! > daemon; sleep 60',"
+        " pathlib.Path('.'), 60))"
     )
-    agent = subprocess.Popen([sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{program}"], cwd=tmp_path)
+    agent = subprocess.Popen(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{program}"], cwd=tmp_path
+    )
     for name in ("shell", "daemon"):
-        until(lambda name=name: (tmp_path / name).exists() and (tmp_path / name).read_text().endswith("\n"), name)
+        until(
+            lambda name=name: (tmp_path / name).exists() and (tmp_path / name).read_text().endswith("\n"),
+            name,
+        )
     agent.kill()
     agent.wait()
     for name in ("shell", "daemon"):
@@ -424,9 +463,37 @@ def test_calculate(use: Use, expression: str, value: str) -> None:
 @pytest.mark.parametrize(
     "expression",
     [
-        *("", "1 +", "1 / 0", "2 ** 99999999", "10 ** 10 ** 10", "factorial(99999)", "(-1) ** 0.5", "sqrt(-1)"),
-        *("__import__('os')", "(1).real", "[1]", "'a' * 9", "x", "True", "1 if 1 else 2", "sqrt(x=1)", "min()"),
-        *("9" * 999, "(" * 500 + ")" * 500, "-" * 900 + "1", "1" * 2_000, "1e308 * 10 ** 400", "3j", "f(1)", "1 < 2"),
+        *(
+            "",
+            "1 +",
+            "1 / 0",
+            "2 ** 99999999",
+            "10 ** 10 ** 10",
+            "factorial(99999)",
+            "(-1) ** 0.5",
+            "sqrt(-1)",
+        ),
+        *(
+            "__import__('os')",
+            "(1).real",
+            "[1]",
+            "'a' * 9",
+            "x",
+            "True",
+            "1 if 1 else 2",
+            "sqrt(x=1)",
+            "min()",
+        ),
+        *(
+            "9" * 999,
+            "(" * 500 + ")" * 500,
+            "-" * 900 + "1",
+            "1" * 2_000,
+            "1e308 * 10 ** 400",
+            "3j",
+            "f(1)",
+            "1 < 2",
+        ),
         *("1or 2", "1e308 * 10", "1e400", "round(10, -10 ** 9)", "a\0b", "1(2)", "lambda: 1", "f'{1}'"),
     ],
 )

@@ -44,7 +44,9 @@ def test_its_contract() -> None:
 
 def test_it_prints() -> None:
     assert ok("print(6 * 7)") == "exit code 0\n42"
-    assert ok("import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)") == "exit code 3\nout\nerr"
+    assert (
+        ok("import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)") == "exit code 3\nout\nerr"
+    )
     assert ok("6 * 7") == "exit code 0\n(no output)"
     assert ok("import json, statistics; print(statistics.mean([1, 2]))") == "exit code 0\n1.5"
     assert ok("print(input())").endswith("EOFError: EOF when reading a line")
@@ -66,7 +68,8 @@ def test_nothing_of_the_agent_is_inherited(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_its_folder_is_its_own_and_thrown_away() -> None:
     program = (
-        "import os; open('f', 'w').write('x'); print(os.getcwd()); print(sorted(os.listdir('.'))); print(os.path.expanduser('~'))"
+        "import os; open('f', 'w').write('x'); print(os.getcwd()); print(sorted(os.listdir('.')));"
+        " print(os.path.expanduser('~'))"
     )
     status, folder, listed, home = ok(program).split("\n")
     assert (status, listed, home) == ("exit code 0", "['f', 'main.py']", folder)

@@ -74,7 +74,9 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_an_exact_anchor_needs_no_words(bench: Bench) -> None:
-    shown = bench.ok("patch_file", path="a.py", old_text="    total = a + b\n", new_text="    total = a * b\n")
+    shown = bench.ok(
+        "patch_file", path="a.py", old_text="    total = a + b\n", new_text="    total = a * b\n"
+    )
     assert shown.splitlines() == [
         *("--- a.py", "+++ a.py", "@@ -2,7 +2,7 @@", " ", " ", " def first(a, b):"),
         *("-    total = a + b", "+    total = a * b", "     return total", " ", " "),
@@ -86,11 +88,12 @@ def test_spaces_may_differ_and_the_indentation_is_kept(bench: Bench) -> None:
     new = "def second(self, value):\n    if value > 0:\n        return value * 4\n"
     shown = bench.ok("patch_file", path="a.py", old_text=old, new_text=new)
     assert shown.startswith(
-        "old_text was not found letter for letter; lines 10 to 12, which differs in spaces, was replaced:\n--- a.py"
+        "old_text was not found letter for letter; lines 10 to 12, which differs in spaces, was"
+        " replaced:\n--- a.py"
     )
     assert (
-        "    def second(self, value):\n        if value > 0:\n            return value * 4\n        return None"
-        in (bench.root / "a.py").read_text()
+        "    def second(self, value):\n        if value > 0:\n            return value * 4\n        return"
+        " None" in (bench.root / "a.py").read_text()
     )
 
 
@@ -114,10 +117,16 @@ def test_a_forgotten_line_does_not_hide_the_place() -> None:
 
 def test_the_ends_of_a_likeness_are_the_ends_of_the_anchor() -> None:
     """What follows or goes before is not replaced with it, and nothing of it is left standing."""
-    text = "def f():\n    alpha_beta_gamma = 1\n    delta_epsilon_zeta = 2\n    return alpha_beta_gamma\n\nx = 1\n"
+    text = (
+        "def f():\n    alpha_beta_gamma = 1\n    delta_epsilon_zeta = 2\n    return alpha_beta_gamma\n\nx"
+        " = 1\n"
+    )
     for old in (
         "def f():\n    alpha_beta_gamma = 1\n    return alpha_beta_gamma\n",
-        "def f():\n    alpha_beta_gama = 1\n    delta_epsilon_zeta = 2\n    other = 4\n    return alpha_beta_gamma\n",
+        (
+            "def f():\n    alpha_beta_gama = 1\n    delta_epsilon_zeta = 2\n    other = 4\n    return"
+            " alpha_beta_gamma\n"
+        ),
     ):
         for place in places(text, old):
             assert text[place.start : place.end].startswith("def f():\n")
@@ -130,7 +139,10 @@ def test_the_ends_of_a_likeness_are_the_ends_of_the_anchor() -> None:
         ("        return None\n", "occurs 2 times (at lines 13, 18)"),
         ("return   None", "occurs, apart from spaces, 2 times (at lines 13, 18)"),
         (
-            "    def fourth(self, value):\n        if value:\n            return value * 9\n        return None",
+            (
+                "    def fourth(self, value):\n        if value:\n            return value * 9\n       "
+                " return None"
+            ),
             "is similar to 2 places",
         ),
         ("def other():\n    pass\n", "not in the file"),
@@ -144,9 +156,13 @@ def test_what_is_ambiguous_or_missing_changes_nothing(bench: Bench, old: str, wo
 
 
 def test_every_exact_place_at_once(bench: Bench) -> None:
-    assert bench.ok("patch_file", path="a.py", old_text="None", new_text="0", every=True).startswith("Replaced 2 places.\n")
+    assert bench.ok("patch_file", path="a.py", old_text="None", new_text="0", every=True).startswith(
+        "Replaced 2 places.\n"
+    )
     assert (bench.root / "a.py").read_text() == SOURCE.replace("None", "0")
-    assert "occurs, apart from spaces" in bench.error("patch_file", path="a.py", old_text="return  0", new_text="x", every=True)
+    assert "occurs, apart from spaces" in bench.error(
+        "patch_file", path="a.py", old_text="return  0", new_text="x", every=True
+    )
 
 
 def test_line_ends_of_the_file_are_kept_also_by_a_likeness(bench: Bench) -> None:
@@ -172,9 +188,12 @@ def test_a_replacement_is_moved_as_its_anchor_was(new: str, wanted: str, found: 
 
 
 def test_looking_for_a_likeness_is_quick_in_a_long_file() -> None:
-    text = "".join(f"    value_{number} = compute({number}, scale={number % 7})\n" for number in range(20_000))
+    text = "".join(
+        f"    value_{number} = compute({number}, scale={number % 7})\n" for number in range(20_000)
+    )
     wanted = (
-        "    value_777 = compute(777, scales=0)\n    value_778 = compute(778, scale=1)\n    value_779 = compute(779, scale=22)\n"
+        "    value_777 = compute(777, scales=0)\n    value_778 = compute(778, scale=1)\n    value_779 ="
+        " compute(779, scale=22)\n"
     )
     started = time.thread_time()  # what others take of the processor is not counted
     assert [place.first for place in places(text, wanted)] == [778]
@@ -201,8 +220,9 @@ def test_places_are_always_within_the_text(lines: list[str], wanted: str) -> Non
 def test_a_file_that_somebody_else_changed_is_not_replaced(bench: Bench) -> None:
     bench.ok("read_file", path="a.py")
     (bench.root / "a.py").write_text("changed by hand, and longer than before\n" * 20)
-    assert bench.error("write_file", path="a.py", content="mine") == (
-        "a.py: was changed by somebody else since you last read or wrote it. "
+    assert (
+        bench.error("write_file", path="a.py", content="mine")
+        == "a.py: was changed by somebody else since you last read or wrote it. "
         "Nothing was written; read it again and write it then."
     )
     assert (bench.root / "a.py").read_text().startswith("changed by hand")
@@ -221,10 +241,17 @@ def test_a_file_that_disappeared_is_drift_too(bench: Bench) -> None:
 def test_a_patch_after_drift_needs_the_exact_place(bench: Bench) -> None:
     bench.ok("read_file", path="a.py")
     (bench.root / "a.py").write_text(SOURCE + "# more\n")
-    assert "not in it letter for letter" in bench.error("patch_file", path="a.py", old_text="total  =  a + b", new_text="x")
+    assert "not in it letter for letter" in bench.error(
+        "patch_file", path="a.py", old_text="total  =  a + b", new_text="x"
+    )
     shown = bench.ok("patch_file", path="a.py", old_text="total = a + b", new_text="total = 0")
-    assert "[a.py was changed by somebody else since you last read or wrote it; the place was still there." in shown
-    assert "changed by somebody else" not in bench.ok("patch_file", path="a.py", old_text="total = 0", new_text="total = 1")
+    assert (
+        "[a.py was changed by somebody else since you last read or wrote it; the place was still there."
+        in shown
+    )
+    assert "changed by somebody else" not in bench.ok(
+        "patch_file", path="a.py", old_text="total = 0", new_text="total = 1"
+    )
 
 
 def test_a_file_that_was_never_read_may_be_replaced_and_the_loss_is_shown(bench: Bench) -> None:
@@ -260,7 +287,15 @@ def test_diffs_that_nobody_reads_are_a_sentence() -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        *(".git/hooks/pre-commit", ".git/config", ".GIT/config", ".Git/hooks/x", "sub/.git/config", ".git", "a/../.git/config"),
+        *(
+            ".git/hooks/pre-commit",
+            ".git/config",
+            ".GIT/config",
+            ".Git/hooks/x",
+            "sub/.git/config",
+            ".git",
+            "a/../.git/config",
+        ),
         *(
             ".g\u200cit/config",
             ".git\u200b/config",

@@ -65,7 +65,9 @@ def jobs() -> Iterator[Jobs]:
 
 
 def pids(folder: Path, *names: str) -> list[int]:
-    until(lambda: all((folder / name).exists() and (folder / name).read_text().endswith("\n") for name in names))
+    until(
+        lambda: all((folder / name).exists() and (folder / name).read_text().endswith("\n") for name in names)
+    )
     return [int((folder / name).read_text()) for name in names]
 
 
@@ -81,7 +83,8 @@ def test_a_job_from_start_to_end(desk: Desk) -> None:
     assert desk.ok("job_start", command="echo begun; read x < go; echo ended; exit 3") == "Started job1."
     os.mkfifo(desk.root / "go")
     assert re.fullmatch(
-        r"job1: running for \d\.\d s\nbegun\n\[read on with since=6\]", desk.ok("job_wait", job="job1", text="begun")
+        r"job1: running for \d\.\d s\nbegun\n\[read on with since=6\]",
+        desk.ok("job_wait", job="job1", text="begun"),
     )
     (desk.root / "go").write_text("\n")
     told = desk.ok("job_wait", job="job1", since=6)
@@ -111,7 +114,9 @@ def test_a_job_has_a_time_limit_that_needs_nobody_to_look(desk: Desk) -> None:
     """Those that had begun by then are gone, and those that had not never began."""
     desk.ok("job_start", command=FAMILY, timeout=0.5)
     assert "job1: ended after its limit of 0.5 s" in desk.ok("job_wait", job="job1", timeout=PATIENCE)
-    written = [(desk.root / name).read_text() for name in ("shell", "child", "daemon") if (desk.root / name).exists()]
+    written = [
+        (desk.root / name).read_text() for name in ("shell", "child", "daemon") if (desk.root / name).exists()
+    ]
     assert not any(alive(int(pid)) for pid in written if pid)
 
 
@@ -228,7 +233,9 @@ def test_closing_ends_all_and_takes_the_output_away(tmp_path: Path, jobs: Jobs) 
     family = pids(tmp_path, "shell", "child", "daemon", *(f"stubborn{number}" for number in range(stubborn)))
     started = time.monotonic()
     jobs.close()
-    assert time.monotonic() - started < stubborn * TERM_GRACE, "they are ended together; one after the other takes this long"
+    assert time.monotonic() - started < stubborn * TERM_GRACE, (
+        "they are ended together; one after the other takes this long"
+    )
     assert not any(alive(pid) for pid in family)
     assert not job.folder.parent.exists()
     jobs.close()
@@ -255,7 +262,11 @@ def test_jobs_do_not_outlive_their_process(tmp_path: Path, how: str) -> None:
         "sys.stdin.readline()\n"
     )
     agent = subprocess.Popen(
-        [sys.executable, "-c", program], cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert agent.stdin is not None
     assert agent.stdout is not None

@@ -252,11 +252,16 @@ def test_what_only_looks_alike_is_left_to_a_person(command: str) -> None:
     assert hard_line(command, environ=ENVIRON, directory=HERE) is None, command
 
 
-@pytest.mark.parametrize("command", ["rm -rf ../../../..", "cd ../../../..; rm -rf *", "rm -rf /home/me", "cd; rm -rf *"])
+@pytest.mark.parametrize(
+    "command", ["rm -rf ../../../..", "cd ../../../..; rm -rf *", "rm -rf /home/me", "cd; rm -rf *"]
+)
 def test_where_a_command_runs_counts(command: str) -> None:
     assert hard_line(command, environ=ENVIRON, directory=HERE), command
     assert (
-        hard_line(command.replace("../../../..", "..").replace("cd;", "cd a;").replace("/me", "/me/code/x"), directory=HERE)
+        hard_line(
+            command.replace("../../../..", "..").replace("cd;", "cd a;").replace("/me", "/me/code/x"),
+            directory=HERE,
+        )
         is None
     )
 
@@ -271,8 +276,37 @@ def test_the_environment_of_this_process_is_what_counts_by_default(monkeypatch: 
 @pytest.mark.parametrize(
     "part",
     [
-        *("a", "a(){", "$(", "`", "/*", "rm ", "((", "x;", "'", "{,}*", "sudo -u ", "{a,b}", "X=", "X=1;", "$X", "${X:-"),
-        *("$(echo ", "echo x|", "|sh ", "$'", '"', "for a in ", "bash <(", "base64 -d|", "python -c '", "a=$a$a;", "<<< "),
+        *(
+            "a",
+            "a(){",
+            "$(",
+            "`",
+            "/*",
+            "rm ",
+            "((",
+            "x;",
+            "'",
+            "{,}*",
+            "sudo -u ",
+            "{a,b}",
+            "X=",
+            "X=1;",
+            "$X",
+            "${X:-",
+        ),
+        *(
+            "$(echo ",
+            "echo x|",
+            "|sh ",
+            "$'",
+            '"',
+            "for a in ",
+            "bash <(",
+            "base64 -d|",
+            "python -c '",
+            "a=$a$a;",
+            "<<< ",
+        ),
     ],
 )
 def test_the_policy_is_quick_on_long_commands(part: str) -> None:

@@ -15,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsm_agent.approvals.literals import certain_literal
-from fsm_agent.toolsets.search import Search
+from fsm_agent.toolsets.search import FileSearch
 
-RIPGREP = shutil.which("rg", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]))
+RIPGREP = shutil.which(
+    "rg", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,11 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@given(st.lists(PIECES, max_size=8).map("".join), st.text("abcdKkiıſKßx1. -[]{}\\y z", max_size=30), st.booleans())
+@given(
+    st.lists(PIECES, max_size=8).map("".join),
+    st.text("abcdKkiıſKßx1. -[]{}\\y z", max_size=30),
+    st.booleans(),
+)
 def test_the_literal_is_in_everything_that_matches(pattern: str, line: str, ignore_case: bool) -> None:
     literal = certain_literal(pattern, ignore_case)
     try:
@@ -128,7 +134,7 @@ QUESTIONS = [
 @pytest.mark.skipif(RIPGREP is None, reason="ripgrep is not installed")
 @pytest.mark.parametrize("question", QUESTIONS, ids=str)
 def test_ripgrep_changes_nothing_but_the_time(tree: Path, question: dict[str, object]) -> None:
-    assert Search(tree, RIPGREP).search_files(**question) == Search(tree, "").search_files(**question)  # type: ignore[arg-type]
+    assert FileSearch(tree, RIPGREP).search_files(**question) == FileSearch(tree, "").search_files(**question)  # type: ignore[arg-type]
 
 
 def test_ripgrep_is_really_asked(tree: Path, tmp_path: Path) -> None:
@@ -136,20 +142,22 @@ def test_ripgrep_is_really_asked(tree: Path, tmp_path: Path) -> None:
     fake = tmp_path / "node_modules" / "rg"
     fake.write_text("#!/bin/sh\nprintf './b/z.py\\0'\n")
     fake.chmod(0o755)
-    assert Search(tree, str(fake)).search_files(content="needle") == "1 match in 1 file:\nb/z.py:1: needle"
+    assert (
+        FileSearch(tree, str(fake)).search_files(content="needle") == "1 match in 1 file:\nb/z.py:1: needle"
+    )
 
 
 def test_a_ripgrep_that_fails_is_done_without(tree: Path, tmp_path: Path) -> None:
     fake = tmp_path / "node_modules" / "rg"
     fake.write_text("#!/bin/sh\necho 'unknown flag' >&2\nexit 2\n")
     fake.chmod(0o755)
-    plain = Search(tree, "").search_files(content="needle")
-    assert Search(tree, str(fake)).search_files(content="needle") == plain
-    assert Search(tree, str(tmp_path / "no such program")).search_files(content="needle") == plain
+    plain = FileSearch(tree, "").search_files(content="needle")
+    assert FileSearch(tree, str(fake)).search_files(content="needle") == plain
+    assert FileSearch(tree, str(tmp_path / "no such program")).search_files(content="needle") == plain
 
 
 def test_an_argument_is_never_an_option_of_the_program(tree: Path) -> None:
     (tree / "dash").write_text("--pre=touch pwned\n")
-    found = Search(tree).search_files(content="--pre=touch pwned")
+    found = FileSearch(tree).search_files(content="--pre=touch pwned")
     assert found == "1 match in 1 file:\ndash:1: --pre=touch pwned"
     assert not (tree / "pwned").exists()

@@ -57,7 +57,9 @@ def refused(url: str, settings: Web = HERE, names: Names | None = None) -> str:
 
 def use(url: str, settings: Web = HERE, **arguments: object) -> ToolOutcome:
     runner = ToolRunner(web_tools(settings), clock=FakeClock(), poll=0.02)
-    return asyncio.run(runner.run(RunTool("1", "web_fetch", {"url": url, **arguments}, 2 * PATIENCE), asyncio.Event()))
+    return asyncio.run(
+        runner.run(RunTool("1", "web_fetch", {"url": url, **arguments}, 2 * PATIENCE), asyncio.Event())
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- addresses
@@ -66,10 +68,37 @@ def use(url: str, settings: Web = HERE, **arguments: object) -> ToolOutcome:
 @pytest.mark.parametrize(
     "address",
     [
-        *("127.0.0.1", "127.255.255.254", "0.0.0.0", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1"),
-        *("169.254.169.254", "100.64.0.1", "100.100.100.200", "192.0.0.192", "198.18.0.1", "224.0.0.1", "255.255.255.255"),
+        *(
+            "127.0.0.1",
+            "127.255.255.254",
+            "0.0.0.0",
+            "10.0.0.1",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.168.1.1",
+        ),
+        *(
+            "169.254.169.254",
+            "100.64.0.1",
+            "100.100.100.200",
+            "192.0.0.192",
+            "198.18.0.1",
+            "224.0.0.1",
+            "255.255.255.255",
+        ),
         *("168.63.129.16", "203.0.113.7", "240.0.0.1"),
-        *("::", "::1", "fe80::1", "fc00::1", "fd00:ec2::254", "fec0::1", "ff02::1", "2001:db8::1", "2001::1", "100::1"),
+        *(
+            "::",
+            "::1",
+            "fe80::1",
+            "fc00::1",
+            "fd00:ec2::254",
+            "fec0::1",
+            "ff02::1",
+            "2001:db8::1",
+            "2001::1",
+            "100::1",
+        ),
         *("::ffff:127.0.0.1", "::ffff:10.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1", "64:ff9b::7f00:1"),
         *("::ffff:0:127.0.0.1", "::ffff:0:10.0.0.1", "4000::1", "1::1", "e000::1"),
         *("64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2002:a00:1::1", "64:ff9b:1::10.0.0.1"),
@@ -82,8 +111,22 @@ def test_addresses_that_are_not_public(address: str) -> None:
 @pytest.mark.parametrize(
     "address",
     [
-        *("1.1.1.1", "8.8.8.8", "172.15.255.255", "172.32.0.1", "100.63.255.255", "223.255.255.255", "168.63.129.17"),
-        *("2606:4700:4700::1111", "2a00:1450:4001::1", "::ffff:8.8.8.8", "64:ff9b::808:808", "2002:808:808::1"),
+        *(
+            "1.1.1.1",
+            "8.8.8.8",
+            "172.15.255.255",
+            "172.32.0.1",
+            "100.63.255.255",
+            "223.255.255.255",
+            "168.63.129.17",
+        ),
+        *(
+            "2606:4700:4700::1111",
+            "2a00:1450:4001::1",
+            "::ffff:8.8.8.8",
+            "64:ff9b::808:808",
+            "2002:808:808::1",
+        ),
     ],
 )
 def test_addresses_that_are_public(address: str) -> None:
@@ -103,7 +146,12 @@ def test_hosts_by_name() -> None:
     [
         *("http://127.0.0.1/", "http://localhost/", "http://[::1]/", "http://0.0.0.0/", "http://0/"),
         *("http://2130706433/", "http://0x7f000001/", "http://127.1/", "http://[::ffff:127.0.0.1]/"),
-        *("http://169.254.169.254/latest/meta-data/", "http://10.0.0.1/", "http://192.168.0.1:8080/x", "http://[fd00::1]/"),
+        *(
+            "http://169.254.169.254/latest/meta-data/",
+            "http://10.0.0.1/",
+            "http://192.168.0.1:8080/x",
+            "http://[fd00::1]/",
+        ),
         "http://127。0。0。1/",
     ],
 )
@@ -111,7 +159,9 @@ def test_the_own_network_is_not_fetched_however_it_is_written(url: str) -> None:
     assert "not a public address" in refused(url, Web())
 
 
-@pytest.mark.parametrize("url", ["http://①②⑦.0.0.1/", "http://0177.0.0.1/", "http://LOCALHOST./", "http://127.0.0.1%00.example/"])
+@pytest.mark.parametrize(
+    "url", ["http://①②⑦.0.0.1/", "http://0177.0.0.1/", "http://LOCALHOST./", "http://127.0.0.1%00.example/"]
+)
 def test_other_ways_to_write_it_lead_nowhere(url: str) -> None:
     refused(url, Web())
 
@@ -146,8 +196,9 @@ def test_what_cannot_be_fetched(url: str, words: str) -> None:
 
 def test_a_name_that_leads_home_is_refused() -> None:
     names = Names(inner_example=[["93.184.216.34", "10.0.0.7"]])
-    assert refused("http://inner.example/", Web(), names) == (
-        "inner.example: leads to 10.0.0.7, which is not a public address. Such addresses are not fetched."
+    assert (
+        refused("http://inner.example/", Web(), names)
+        == "inner.example: leads to 10.0.0.7, which is not a public address. Such addresses are not fetched."
     )
 
 
@@ -180,7 +231,9 @@ def test_the_next_address_is_tried_when_one_is_dead() -> None:
         fetched = fetch(served.url("/", "two.intranet"), Web(allow_private_hosts=("*.intranet",)), names)
         assert fetched.body == b"up"
         down = Names(two_intranet=[["127.0.0.2", "127.0.0.3"]])
-        assert "ConnectError" in refused(served.url("/", "two.intranet"), Web(allow_private_hosts=("*.intranet",)), down)
+        assert "ConnectError" in refused(
+            served.url("/", "two.intranet"), Web(allow_private_hosts=("*.intranet",)), down
+        )
 
 
 def test_only_the_named_hosts_when_there_are_any() -> None:
@@ -232,9 +285,16 @@ def test_large_pages_are_cut() -> None:
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "bare"])
 def test_a_compressed_page_unfolds_only_as_far_as_it_may(encoding: str) -> None:
     page, bomb = b"small page", b"\0" * 50_000_000
-    packers = {"gzip": gzip.compress, "deflate": zlib.compress, "bare": lambda data: zlib.compress(data)[2:-4]}
+    packers = {
+        "gzip": gzip.compress,
+        "deflate": zlib.compress,
+        "bare": lambda data: zlib.compress(data)[2:-4],
+    }
     headers = {"Content-Encoding": encoding.replace("bare", "deflate"), "Content-Type": "text/plain"}
-    pages = {"/": Answer(packers[encoding](page), headers=headers), "/bomb": Answer(packers[encoding](bomb), headers=headers)}
+    pages = {
+        "/": Answer(packers[encoding](page), headers=headers),
+        "/bomb": Answer(packers[encoding](bomb), headers=headers),
+    }
     with site(pages) as served:
         assert fetch(served.url()).body == page
         fetched = fetch(served.url("/bomb"))
@@ -300,14 +360,26 @@ def test_a_page_that_is_all_side_bar_is_shown_whole() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["", "<", "<a", "</p></p></ul></pre></a>", "<!--", "&#xd800;&#0;", "<a href='http://[/'>x</a>", "<li>" * 500]
+    "page",
+    [
+        "",
+        "<",
+        "<a",
+        "</p></p></ul></pre></a>",
+        "<!--",
+        "&#xd800;&#0;",
+        "<a href='http://[/'>x</a>",
+        "<li>" * 500,
+    ],
 )
 def test_broken_markup_is_read_anyhow(page: str) -> None:
     read(page, "https://ex.org/", whole=False)
 
 
 def page_of(body: bytes, kind: str) -> str:
-    return asyncio.run(text_of_page(Fetched("http://x.example/", 200, "OK", kind, body, cut=False), whole=False))
+    return asyncio.run(
+        text_of_page(Fetched("http://x.example/", 200, "OK", kind, body, cut=False), whole=False)
+    )
 
 
 @pytest.mark.parametrize(
@@ -329,7 +401,9 @@ def test_what_is_text_is_decoded(body: bytes, kind: str, text: str) -> None:
     assert page_of(body, kind) == text
 
 
-@pytest.mark.parametrize("kind", ["application/pdf", "image/png", "application/octet-stream", "application/zip", "nonsense"])
+@pytest.mark.parametrize(
+    "kind", ["application/pdf", "image/png", "application/octet-stream", "application/zip", "nonsense"]
+)
 def test_what_is_no_text_is_only_named(kind: str) -> None:
     with pytest.raises(ToolFailure, match=f"{kind}, 5 bytes: not text"):
         page_of(b"\0\1\2\3\4", kind)
@@ -372,8 +446,13 @@ def test_an_error_page_is_a_failure_with_its_words_marked() -> None:
         outcome = use(served.url("/no"))
         assert outcome.status == "error"
         assert outcome.text.startswith(f"{served.url('/no')}: HTTP 403 Forbidden\n<external-content")
-        assert "[Warning: this text holds what attacks look like: instruction override (line 1).]" in outcome.text
-        assert use(served.url("/missing")).text == f"{served.url('/missing')}: HTTP 404 Not Found\nno such page"
+        assert (
+            "[Warning: this text holds what attacks look like: instruction override (line 1).]"
+            in outcome.text
+        )
+        assert (
+            use(served.url("/missing")).text == f"{served.url('/missing')}: HTTP 404 Not Found\nno such page"
+        )
 
 
 def test_control_sequences_of_a_page_do_not_come_through() -> None:

@@ -23,8 +23,12 @@ KEY = "sk-abcdefghijklmnop"
 
 
 def busy(home: Path) -> tuple[Agent, list[str]]:
-    """A session of three turns with tools, one of them compacted into another session, and a fork of the first."""
-    history = [{"role": ("user", "assistant")[n % 2], "content": f"line {n} " + "of a long talk " * 30} for n in range(40)]
+    """A session of three turns with tools, one of them compacted into another session, and a fork of the
+    first."""
+    history = [
+        {"role": ("user", "assistant")[n % 2], "content": f"line {n} " + "of a long talk " * 30}
+        for n in range(40)
+    ]
     script = [
         tools(call("lookup", {"city": "Bern"}), call("book", {"city": "Oslo"})), text("first \ud800 answer"),
         text("second"), text("SUMMARY of it all"), text("third"), text("forked"),
@@ -42,7 +46,9 @@ def busy(home: Path) -> tuple[Agent, list[str]]:
 def home(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, list[str]]:
     path = tmp_path_factory.mktemp("busy")
     one, turns = busy(path)
-    assert one.journal.info(turns[2]).session != one.journal.info(turns[0]).session, "the session went on as another one"
+    assert one.journal.info(turns[2]).session != one.journal.info(turns[0]).session, (
+        "the session went on as another one"
+    )
     session = one.journal.info(turns[0]).session
     one.close()
     return path, session, turns
@@ -69,7 +75,9 @@ def again(store: Store, done: Imported, raw: bool) -> list[str]:
 
 
 @pytest.mark.parametrize("raw", [True, False])
-def test_what_is_exported_and_imported_is_exported_again(home: tuple[Path, str, list[str]], raw: bool, tmp_path: Path) -> None:
+def test_what_is_exported_and_imported_is_exported_again(
+    home: tuple[Path, str, list[str]], raw: bool, tmp_path: Path
+) -> None:
     for name, lines in ways(home, raw).items():
         assert all(line.isascii() and "\n" not in line for line in lines)
         store = Store(tmp_path / f"{name} {raw}")
@@ -92,7 +100,9 @@ def test_a_turn_brings_its_session_as_it_was(home: tuple[Path, str, list[str]], 
         rows = [row.to_dict() for row in store.session(journal.info(turn).session).rows]
         assert rows[-1]["content"] == ("first \ufffd answer" if turn == turns[0] else "forked")
         assert rows[: len(journal.messages(turn))] == journal.messages(turn)
-        assert store.archived(journal.info(turn).session) == [], "what was put aside later was still in use then"
+        assert store.archived(journal.info(turn).session) == [], (
+            "what was put aside later was still in use then"
+        )
         store.close()
 
 
@@ -162,7 +172,9 @@ def test_values_under_secret_names_are_masked(tmp_path: Path) -> None:
     one = agent([text("ok")], tmp_path)
     turn = one.run_conversation("hi").turn_id
     database = one.journal._database
-    body = '{"role":"user","content":"hi","blocks":[{"api_key":"plainvalue","password":"p w","max_tokens":"9"}]}'
+    body = (
+        '{"role":"user","content":"hi","blocks":[{"api_key":"plainvalue","password":"p w","max_tokens":"9"}]}'
+    )
     database.write(lambda c: c.execute("UPDATE messages SET body = ? WHERE number = 1", (body,)) and None)
     shown = "\n".join(export_turn(database, turn))
     assert "plainvalue" not in shown
@@ -285,7 +297,9 @@ def test_lines_that_are_there_twice_or_lead_round(home: tuple[Path, str, list[st
     store.close()
 
 
-def test_any_line_that_is_missing_or_cut_is_noticed(home: tuple[Path, str, list[str]], tmp_path: Path) -> None:
+def test_any_line_that_is_missing_or_cut_is_noticed(
+    home: tuple[Path, str, list[str]], tmp_path: Path
+) -> None:
     lines = ways(home, raw=True)["turn"]
     store = Store(tmp_path)
     for place, line in enumerate(lines):
@@ -298,7 +312,12 @@ def test_any_line_that_is_missing_or_cut_is_noticed(home: tuple[Path, str, list[
 
 def test_every_column_is_exported_or_belongs_to_this_machine(tmp_path: Path) -> None:
     """A column that is added to the schema must be added here too, or be left out on purpose."""
-    own = {"sessions": {"revision", "holder", "owner"}, "turns": {"owner", "imported"}, "messages": {"id"}, "usage": {"id"}}
+    own = {
+        "sessions": {"revision", "holder", "owner"},
+        "turns": {"owner", "imported"},
+        "messages": {"id"},
+        "usage": {"id"},
+    }
     store = Store(tmp_path)
     for line in KINDS.values():
         there = {row[1] for row in _all(store, f"PRAGMA table_info({line.table})")}
@@ -318,7 +337,10 @@ def test_a_trajectory_in_the_sharegpt_form(home: tuple[Path, str, list[str]], tm
     assert '"name": "lookup"' in system
     assert human.startswith("the key is sk-***")
     assert asks.count("<tool_call>") == asks.count("</tool_call>") == results.count("<tool_response>") == 2
-    assert json.loads(asks.split("<tool_call>")[1].split("</tool_call>")[0]) == {"name": "lookup", "arguments": {"city": "Bern"}}
+    assert json.loads(asks.split("<tool_call>")[1].split("</tool_call>")[0]) == {
+        "name": "lookup",
+        "arguments": {"city": "Bern"},
+    }
     said = json.loads(results.split("<tool_response>")[2].split("</tool_response>")[0])
     assert (said["name"], "no rooms left" in said["content"]) == ("book", True)
     assert answer == "first \ufffd answer"
@@ -328,4 +350,6 @@ def test_a_trajectory_in_the_sharegpt_form(home: tuple[Path, str, list[str]], tm
     assert whole["conversations"][0]["from"] == "system"
     save_trajectory(database, turns[0], tmp_path / "deep" / "all.jsonl")
     save_trajectory(database, turns[1], tmp_path / "deep" / "all.jsonl")
-    assert [json.loads(line)["id"] for line in (tmp_path / "deep" / "all.jsonl").read_text().splitlines()] == turns[:2]
+    assert [
+        json.loads(line)["id"] for line in (tmp_path / "deep" / "all.jsonl").read_text().splitlines()
+    ] == turns[:2]

@@ -97,7 +97,9 @@ def test_run_until_each_kind_of_stop() -> None:
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("text_", ["retrys > 1", "retries >", "__import__('os')", "retries.real > 1", "retries + 1 > 2"])
+@pytest.mark.parametrize(
+    "text_", ["retrys > 1", "retries >", "__import__('os')", "retries.real > 1", "retries + 1 > 2"]
+)
 def test_a_condition_that_cannot_be_read(text_: str) -> None:
     async def scenario() -> None:
         await agent(text("x")).start("go").run_until(when=text_)
@@ -161,4 +163,6 @@ def test_no_fact_of_a_turn_hides_a_counter() -> None:
     own = set(TurnState.__annotations__)
     assert not own & set(Counters.__annotations__)
     assert not own & set(CallBlock.__annotations__)
-    assert set(Counters.__annotations__) | set(CallBlock.__annotations__) == {counter.name for counter in TURN.counters}
+    assert set(Counters.__annotations__) | set(CallBlock.__annotations__) == {
+        counter.name for counter in TURN.counters
+    }

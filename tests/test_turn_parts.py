@@ -24,7 +24,9 @@ MUTATORS = frozenset({
     "reverse", "difference_update", "intersection_update", "symmetric_difference_update",  # of lists, sets and mappings
     "forget", "read", "note", "refuses",  # of the meter and the guardrails
 })  # fmt: skip
-PARTS = {part: {field.name for field in dataclasses.fields(kind)} for part, kind in parts_of(TurnState).items()}
+PARTS = {
+    part: {field.name for field in dataclasses.fields(kind)} for part, kind in parts_of(TurnState).items()
+}
 ITS_OWN = {field.name for field in dataclasses.fields(TurnState)} - set(PARTS)
 TURNS = {"turn", "state"}
 """What a turn is called."""
@@ -60,7 +62,10 @@ def writes(tree: ast.AST) -> Iterator[tuple[str, str]]:
                 yield from fields_in(node)
             case ast.Call(func=ast.Attribute(attr=called, value=holder)) if called in MUTATORS:
                 yield from fields_in(holder)
-            case ast.Call(func=ast.Name(id="setattr" | "delattr"), args=[holder, *_]) if name_of(holder) in {*PARTS, *TURNS}:
+            case ast.Call(func=ast.Name(id="setattr" | "delattr"), args=[holder, *_]) if name_of(holder) in {
+                *PARTS,
+                *TURNS,
+            }:
                 yield name_of(holder) if name_of(holder) in PARTS else "", "anything"
 
 
@@ -73,7 +78,9 @@ def renamed(tree: ast.AST) -> Iterator[str]:
             both = (target, node.value)
             pairs = zip(*(one.elts if isinstance(one, ast.Tuple) else [one] for one in both), strict=False)
             for name, value in pairs:
-                is_part = isinstance(value, ast.Attribute) and value.attr in PARTS and name_of(value.value) in TURNS
+                is_part = (
+                    isinstance(value, ast.Attribute) and value.attr in PARTS and name_of(value.value) in TURNS
+                )
                 if is_part and name_of(name) != value.attr:
                     yield value.attr
 
@@ -105,7 +112,9 @@ def test_every_part_has_an_owner_and_every_owner_one_part() -> None:
     for part, owner in OWNERS.items():
         if owner is not None:
             path = STATES / f"{owner.replace('.', '/')}.py"
-            assert part in {part for part, _ in writes(ast.parse(path.read_text(encoding="utf-8")))}, "it writes nothing"
+            assert part in {part for part, _ in writes(ast.parse(path.read_text(encoding="utf-8")))}, (
+                "it writes nothing"
+            )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""The proofs: on the table of a turn, on seeded faults, on mutants against brute force, on a table of another kind."""
+"""The proofs: on the table of a turn, on seeded faults, on mutants against brute force, on a table of another
+kind."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ from tests.tables import DEFAULTS, courier
 def bound_of(table: Table, *states: str, caps: bool = False) -> Bound:
     proof = examine(table)
     watch = states if len(states) == 1 else ()
-    return next(b for b in bounds(proof.without_caps, proof.with_caps, watch) if (b.states, b.caps) == (states, caps))
+    return next(
+        b for b in bounds(proof.without_caps, proof.with_caps, watch) if (b.states, b.caps) == (states, caps)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -42,8 +45,12 @@ def test_the_turn_is_proved() -> None:
 
 
 def test_the_ranking_is_the_one_on_the_table_page() -> None:
-    """Without caps; `rekeys` ranks the parts and no longer the whole graph, because a reply gives them back."""
-    opened, closed = "BuildMessages', CallLLM', ClassifyError', Compress'", "BuildMessages, ClassifyError, Compress"
+    """Without caps; `rekeys` ranks the parts and no longer the whole graph, because a reply gives them
+    back."""
+    opened, closed = (
+        "BuildMessages', CallLLM', ClassifyError', Compress'",
+        "BuildMessages, ClassifyError, Compress",
+    )
     local = "rebuilds, rekeys, compactions, overflows, repairs"
     lines = examine(TURN).without_caps.lines()
     assert lines[0].endswith("Compress'}: iterations, free_rounds, graces, fallbacks")
@@ -62,10 +69,15 @@ REQUESTS = (
 )
 
 
-def test_the_bounds_are_the_formulas_of_the_table_page(found: dict[tuple[tuple[str, ...], bool], Bound]) -> None:
+def test_the_bounds_are_the_formulas_of_the_table_page(
+    found: dict[tuple[tuple[str, ...], bool], Bound],
+) -> None:
     requests, compressions = found[("CallLLM",), False], found[("Compress",), False]
     assert requests.text == REQUESTS
-    assert requests.legend == ["blocks = iterations + free_rounds + graces", "most_retries = max(patience, retries)"]
+    assert requests.legend == [
+        "blocks = iterations + free_rounds + graces",
+        "most_retries = max(patience, retries)",
+    ]
     assert requests.value(DEFAULTS) == 2776
     assert compressions.text == "(compactions + overflows)·(1 + blocks + fallbacks)"
     assert compressions.value(DEFAULTS) == 1110
@@ -82,9 +94,11 @@ def test_the_caps_are_a_belt(found: dict[tuple[tuple[str, ...], bool], Bound]) -
 
 
 def test_without_the_reset_of_rekeys_the_bound_is_the_drafted_one() -> None:
-    """2,410 while nothing gives rekeys back; (blocks + fallbacks)·rekeys - rekeys = 366 more since a reply and a
-    fallback do."""
-    drafted = (dataclasses.replace(row, resets=tuple(c for c in row.resets if c != "rekeys")) for row in TURN.rows)
+    """2,410 while nothing gives rekeys back; (blocks + fallbacks)·rekeys - rekeys = 366 more since a reply
+    and a fallback do."""
+    drafted = (
+        dataclasses.replace(row, resets=tuple(c for c in row.resets if c != "rekeys")) for row in TURN.rows
+    )
     assert bound_of(with_rows(TURN, drafted), "CallLLM").value(DEFAULTS) == 2410 == 2776 - (184 * 2 - 2)
 
 
@@ -93,8 +107,11 @@ def random_limits(chance: random.Random, weights: tuple[int, int, int]) -> dict[
     return limits | {"iterations": chance.randint(1, 2)}
 
 
-def compare(found: dict[tuple[tuple[str, ...], bool], Bound], seeds: range, *, caps: bool, most_pairs: int) -> int:
-    """Formulas against exact search on random small configurations; the number of those that were small enough."""
+def compare(
+    found: dict[tuple[tuple[str, ...], bool], Bound], seeds: range, *, caps: bool, most_pairs: int
+) -> int:
+    """Formulas against exact search on random small configurations; the number of those that were small
+    enough."""
     compared = 0
     for seed in seeds:
         chance = random.Random(seed)
@@ -141,7 +158,9 @@ def test_all_limits_one_as_on_the_table_page() -> None:
 
 
 def test_no_bound_is_claimed_for_an_endless_search() -> None:
-    result = search(changed(TURN, "ClassifyError.overloaded/1", spends=()), dict.fromkeys(limit_names(TURN), 1))
+    result = search(
+        changed(TURN, "ClassifyError.overloaded/1", spends=()), dict.fromkeys(limit_names(TURN), 1)
+    )
     assert result is not None
     assert not result.ends
     with pytest.raises(ValueError, match="no longest run exists"):
@@ -201,9 +220,9 @@ FAULTS = {
 def test_a_seeded_fault_is_caught_where_it_should_be(fault: str) -> None:
     table, partition, ends, ends_without_caps, message = FAULTS[fault]
     proof = examine(table)
-    assert [word for word in ("overlap", "hole", "never") if any(word in f.what for f in proof.partition)] == (
-        [partition] if partition else []
-    ), "partition"
+    assert [
+        word for word in ("overlap", "hole", "never") if any(word in f.what for f in proof.partition)
+    ] == ([partition] if partition else []), "partition"
     assert proof.with_caps.ends is ends, "ends"
     assert proof.without_caps.ends is ends_without_caps, "ends without caps"
     with pytest.raises(TableError) as raised:
@@ -212,13 +231,14 @@ def test_a_seeded_fault_is_caught_where_it_should_be(fault: str) -> None:
 
 
 def test_a_fault_that_only_the_formula_sees() -> None:
-    """A reply that also gives repairs back still ends; only the bound grows, by (blocks - 1 - fallbacks) · repairs or
-    more. The draft's example of this kind (rekeys) has become the design."""
+    """A reply that also gives repairs back still ends; only the bound grows, by (blocks - 1 - fallbacks) ·
+    repairs or more. The draft's example of this kind (rekeys) has become the design."""
     table = reply_resets("repairs")
     assert examine(table).faults == ()
     before, after = bound_of(TURN, "CallLLM"), bound_of(table, "CallLLM")
-    assert after.text == (
-        "blocks·(1 + cut_calls + overflows + rebuilds + rekeys + repairs + most_retries·(1 + rebuilds))"
+    assert (
+        after.text
+        == "blocks·(1 + cut_calls + overflows + rebuilds + rekeys + repairs + most_retries·(1 + rebuilds))"
         " + fallbacks·(1 + most_retries + overflows + rekeys + repairs)"
     )
     grown = after.value(DEFAULTS) - before.value(DEFAULTS)
@@ -262,14 +282,18 @@ class Assigned:
 
 
 def assignments(guards: list[Guard]) -> Iterator[Assigned]:
-    """Counts 0 and 1 for every counter; for the counters with two limits also 2, with both orders of the limits."""
+    """Counts 0 and 1 for every counter; for the counters with two limits also 2, with both orders of the
+    limits."""
     limits_of: dict[str, set[str]] = {}
     for guard in guards:
         for atom in guard.atoms():
             limits_of.setdefault(atom.counter, set()).add(atom.limit)
     choices = []
     for counter, names in limits_of.items():
-        values = [dict(zip(sorted(names), order, strict=True)) for order in itertools.permutations(range(1, len(names) + 1))]
+        values = [
+            dict(zip(sorted(names), order, strict=True))
+            for order in itertools.permutations(range(1, len(names) + 1))
+        ]
         choices.append([(counter, count, limits) for limits in values for count in range(len(names) + 1)])
     for chosen in itertools.product(*choices):
         limits = {name: value for _, _, own in chosen for name, value in own.items()}
@@ -300,7 +324,9 @@ def check_mutants(seeds: range) -> dict[str, int]:
             result = search(table, small_limits(seed, caps), caps=caps, most_pairs=2000)
             if result is not None and not result.ends:
                 looped = True
-                assert not ranking.ends, f"seed {seed}: said to end {'with' if caps else 'without'} caps, loops"
+                assert not ranking.ends, (
+                    f"seed {seed}: said to end {'with' if caps else 'without'} caps, loops"
+                )
         verdict = "ends" if proof.without_caps.ends else "loops" if looped else "cautious"
         seen[verdict] += 1
     return seen
@@ -332,7 +358,9 @@ def check_mutant_bounds(seeds: range) -> tuple[int, int]:
             result = results[bound.caps]
             if result is not None:
                 exact = result.most_visits(bound.states or None)
-                assert exact <= bound.value(limits), f"seed {seed}: {bound.name} is {exact}, {bound.text} says less"
+                assert exact <= bound.value(limits), (
+                    f"seed {seed}: {bound.name} is {exact}, {bound.text} says less"
+                )
                 compared, equal = compared + 1, equal + (exact == bound.value(limits))
     return compared, equal
 
@@ -417,7 +445,8 @@ def test_the_report_of_a_wrong_table_has_findings_and_no_bounds() -> None:
 
 
 def test_a_dead_row_is_found() -> None:
-    """A row whose guard can be true but that no run reaches: a second counter is spent only together with the first."""
+    """A row whose guard can be true but that no run reaches: a second counter is spent only together with the
+    first."""
     both = Rung("both", "A", left("a"), ("a",))
     odd = Rung("odd", "A", left("b"), ("b",))
     lines = lines_of({
@@ -451,7 +480,8 @@ def test_a_cover_is_a_cheapest_one() -> None:
 
 @pytest.mark.slow
 def test_a_row_behind_large_scopes_is_not_called_dead() -> None:
-    """Every scope of this table has more pairs than are searched exactly; a search for the row itself finds it."""
+    """Every scope of this table has more pairs than are searched exactly; a search for the row itself finds
+    it."""
     names = [f"n{number}" for number in range(30)]
     lines = [on(name, Rung(name, "A", left(name), (name,)), end("e", "E"), why="") for name in names]
     lines += [on("x", end("both", "E", when=~left("n0") & ~left("n1")), end("one", "E"), why="")]

@@ -86,7 +86,10 @@ def test_the_turn_is_proved_with_figures_and_a_trace(capsys: pytest.CaptureFixtu
         "for iterations 90, free_rounds 90, graces 2, fallbacks 2",
         "visits of CallLLM, without caps: at most 2,776 (exact: reached by a constructed run)",
         "visits of CallLLM, with caps: at most 360 (exact: reached by a constructed run)",
-        "visits of Compress, with caps: at most 311 (exact: reached by a constructed run; from the flow of runs, the formula",
+        (
+            "visits of Compress, with caps: at most 311 (exact: reached by a constructed run; from the flow"
+            " of runs, the formula"
+        ),
         "moves, without caps: at most 9,290 (upper: no run is known that has more than 9,2",
         "moves, with caps: at most 3,757 (upper: no run is known that has more than 3,2",
         "where blocks = iterations + free_rounds + graces",
@@ -101,8 +104,14 @@ def test_the_turn_is_proved_with_figures_and_a_trace(capsys: pytest.CaptureFixtu
 
 @pytest.mark.slow
 def test_settings_have_the_names_of_settings(capsys: pytest.CaptureFixture[str]) -> None:
-    """table.md 4.2 with max_iterations 10: blocks = 10 + 10 + 0 graces, 3 retries, no overflow, two fallbacks."""
-    given = ("max_iterations=10", "budget.grace_call=false", "api_max_retries=4", "compression.max_per_streak=0")
+    """table.md 4.2 with max_iterations 10: blocks = 10 + 10 + 0 graces, 3 retries, no overflow, two
+    fallbacks."""
+    given = (
+        "max_iterations=10",
+        "budget.grace_call=false",
+        "api_max_retries=4",
+        "compression.max_per_streak=0",
+    )
     found = figures(capsys, *CHAIN, *(part for text in given for part in ("--set", text)))
     requests = found["visits of CallLLM", False]
     assert requests["value"] == 10 + 20 * (1 + 4 + 0 + 1 + 2 + 3 * 2) + 2 * (1 + 3 + 0 + 2 + 10)
@@ -133,9 +142,19 @@ def test_json_is_the_documented_form(capsys: pytest.CaptureFixture[str]) -> None
     assert set(first) == {
         "quantity", "caps", "formula", "legend", "value", "by_formula", "constructed", "exact", "reached", "scopes", "kind",
     }  # fmt: skip
-    assert (first["value"], first["constructed"], first["exact"], first["kind"]) == (2776, 2776, None, "exact")
+    assert (first["value"], first["constructed"], first["exact"], first["kind"]) == (
+        2776,
+        2776,
+        None,
+        "exact",
+    )
     worst = data["worst"]
-    assert (worst["quantity"], worst["caps"], worst["visits"], worst["proved"]) == ("visits of CallLLM", True, 360, True)
+    assert (worst["quantity"], worst["caps"], worst["visits"], worst["proved"]) == (
+        "visits of CallLLM",
+        True,
+        360,
+        True,
+    )
     assert moves(worst["rows"]) == worst["moves"]
     page = (Path(__file__).parents[1] / "docs" / "verify.md").read_text()
     for name in (*data, *first, *worst, *data["checks"][0]):
@@ -151,28 +170,37 @@ def test_a_table_of_the_users_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0
     assert "visits of Ask, without caps: at most 6 (exact: found by exact search)" in out
     assert "A longest run: 6 visits of Ask, without caps, in 6 moves\n  5 × [Ask.bad/1] → Ask.bad/2" in out
-    assert "visits of Ask, without caps (upper: for every configuration)" in verify(capsys, "own_tables:GOOD")[1]
+    assert (
+        "visits of Ask, without caps (upper: for every configuration)" in verify(capsys, "own_tables:GOOD")[1]
+    )
 
 
 def test_the_states_to_watch_are_bounded_each_and_together(capsys: pytest.CaptureFixture[str]) -> None:
     table = "examples.review_loop:TABLE"
     code, out, _ = verify(capsys, table, "--watch", "Draft", "--watch", "Revise")
     assert code == 0
-    for part in ("visits of Draft, without caps", "visits of Revise, without caps", "visits of Draft and Revise, without caps"):
+    for part in (
+        "visits of Draft, without caps",
+        "visits of Revise, without caps",
+        "visits of Draft and Revise, without caps",
+    ):
         assert part in out
     assert "visits of Criticise" not in out
     code, _, err = verify(capsys, table, "--watch", "Nowhere", "--watch", "Close")
     assert code == 2
     assert (
         err
-        == "fsm-agent: the table review has no such state to watch; given: Nowhere, Close; allowed: Draft, Criticise, Revise\n"
+        == "fsm-agent: the table review has no such state to watch; given: Nowhere, Close; allowed: Draft,"
+        " Criticise, Revise\n"
     )
 
 
 LEFT = tuple(state for state in TURN.states if state != TURN.final)
 
 
-@pytest.mark.parametrize("states", [("Prepare",), pytest.param(LEFT, marks=pytest.mark.slow)], ids=["the first", "every"])
+@pytest.mark.parametrize(
+    "states", [("Prepare",), pytest.param(LEFT, marks=pytest.mark.slow)], ids=["the first", "every"]
+)
 def test_every_state_can_be_watched(states: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     found = figures(capsys, *(word for state in states for word in ("--watch", state)))
     for caps in (False, True):
@@ -209,7 +237,10 @@ def test_a_state_that_is_never_entered_is_a_finding(capsys: pytest.CaptureFixtur
 def test_a_fault_is_exit_code_1_and_names_row_and_fix(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = verify(capsys, "own_tables:ENDLESS")
     assert (code, err) == (1, "")
-    assert "- Ask.bad/1: can repeat for ever without spending a counter; let one of these rows spend a counter" in out
+    assert (
+        "- Ask.bad/1: can repeat for ever without spending a counter; let one of these rows spend a counter"
+        in out
+    )
     assert out.endswith("\nFAILED\n")
     code, out, err = verify(capsys, "wrong_tables:GOOD")
     assert (code, out) == (1, "")
@@ -238,7 +269,9 @@ def test_a_fault_is_exit_code_1_and_names_row_and_fix(capsys: pytest.CaptureFixt
         (("own_tables:NONE",), "the table cannot be loaded (module 'own_tables' has no attribute 'NONE')"),
     ],
 )  # fmt: skip
-def test_wrong_use_is_one_line_and_exit_code_2(arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_use_is_one_line_and_exit_code_2(
+    arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, out, err = verify(capsys, *arguments)
     assert (code, out) == (2, "")
     assert err.startswith("fsm-agent: " + says)
@@ -250,7 +283,9 @@ def test_promela_is_written_with_the_number_to_expect(capsys: pytest.CaptureFixt
     assert code == 0
     assert "expected: errors: 0, 8 states, stored" in out
     assert "active proctype turn()" in Path("small.pml").read_text()
-    data = json.loads(verify(capsys, "own_tables:GOOD", "--set", "tries=90000", "--json", "--promela", "large.pml")[1])
+    data = json.loads(
+        verify(capsys, "own_tables:GOOD", "--set", "tries=90000", "--json", "--promela", "large.pml")[1]
+    )
     assert data["promela"] == {"file": "large.pml", "states": None}
 
 

@@ -1,4 +1,5 @@
-"""Scripts that cover a table: each runs on the machine, together they take what exact search says can be taken."""
+"""Scripts that cover a table: each runs on the machine, together they take what exact search says can be
+taken."""
 
 from __future__ import annotations
 
@@ -39,7 +40,10 @@ def exact_pairs(found: Search) -> set[tuple[str, str]]:
     """Every two rows that follow each other in some run, by looking at all (state, counters) pairs."""
     compiled, table = found.compiled, found.compiled.table
     leaving = {state: [row for row in table.rows if row.source == state] for state in table.states}
-    open_at = {pair: [row for row in leaving[table.states[pair[0]]] if compiled.opens[row.id](pair)] for pair in found.pairs}
+    open_at = {
+        pair: [row for row in leaving[table.states[pair[0]]] if compiled.opens[row.id](pair)]
+        for pair in found.pairs
+    }
     return {
         (row.id, after.id)
         for pair, rows in open_at.items()
@@ -58,7 +62,8 @@ def test_every_row_of_the_turn_is_taken(limits: Mapping[str, int] | None) -> Non
 
 @pytest.mark.slow
 def test_every_pair_of_rows_of_the_turn_is_taken_at_the_default_limits() -> None:
-    """1,223 pairs follow each other in the graph of locations; of 129 the ranges of counts prove that no run takes them."""
+    """1,223 pairs follow each other in the graph of locations; of 129 the ranges of counts prove that no run
+    takes them."""
     found = cover(TURN, DEFAULTS, pairs=True)
     rows, pairs = replay(TURN, list(found.scripts))
     assert found.missed == ()
@@ -90,7 +95,10 @@ def check_against_exact_search(seeds: range, most_pairs: int) -> tuple[int, int]
     compared = missed = 0
     for limits, exact in random_scopes(seeds, most_pairs):
         rows = cover(TURN, limits, pairs=False)
-        assert replay(TURN, list(rows.scripts))[0] | {aim[0] for aim in rows.missed if aim[0] in exact.taken} == exact.taken
+        assert (
+            replay(TURN, list(rows.scripts))[0] | {aim[0] for aim in rows.missed if aim[0] in exact.taken}
+            == exact.taken
+        )
         pairs = cover(TURN, limits, pairs=True)
         feasible = exact_pairs(exact)
         covered = replay(TURN, list(pairs.scripts))[1]

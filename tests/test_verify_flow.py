@@ -23,7 +23,9 @@ from tests.tables import DEFAULTS, UNCOUNTED, Counting, courier
 
 def test_the_largest_value_is_found_and_proved() -> None:
     """3x + 2y with x + y ≤ 4, x + 3y ≤ 9, x ≤ 3: the corner (3, 1)."""
-    found = most({1: 3, 2: 2}, [Constraint({1: 1, 2: 1}, 4), Constraint({1: 1, 2: 3}, 9), Constraint({1: 1}, 3)])
+    found = most(
+        {1: 3, 2: 2}, [Constraint({1: 1, 2: 1}, 4), Constraint({1: 1, 2: 3}, 9), Constraint({1: 1}, 3)]
+    )
     assert found is not None
     assert (found.value, found.prices) == (11, (2, 0, 1))
     assert [round(found.amounts[x]) for x in (1, 2)] == [3, 1]
@@ -41,7 +43,8 @@ def test_what_has_no_limit_has_no_value() -> None:
 
 
 def check_scopes(tables: list[Table], seed: int, most_pairs: int) -> tuple[int, int]:
-    """No flow bound is below exact search, no run that follows one is above it; (bounds compared, equal ones)."""
+    """No flow bound is below exact search, no run that follows one is above it; (bounds compared, equal
+    ones)."""
     compared = equal = 0
     chance = random.Random(seed)
     for table in tables:
@@ -50,7 +53,9 @@ def check_scopes(tables: list[Table], seed: int, most_pairs: int) -> tuple[int, 
             continue
         limits = {name: chance.choices((0, 1, 2), (3, 3, 1))[0] for name in limit_names(table)}
         limits |= (
-            {"iterations": 1, "attempts": chance.randint(1, 5), "sends": chance.randint(1, 4)} if table.name == "turn" else {}
+            {"iterations": 1, "attempts": chance.randint(1, 5), "sends": chance.randint(1, 4)}
+            if table.name == "turn"
+            else {}
         )
         for ranking, caps in ((proof.without_caps, False), (proof.with_caps, True)):
             result = search(table, limits, caps=caps, most_pairs=most_pairs)
@@ -82,7 +87,8 @@ def test_no_flow_bound_of_a_mutant_is_below_exact_search() -> None:
 
 @pytest.mark.parametrize(("caps", "least", "largest"), [(False, 9_250, 9_290), (True, 3_200, 3_757)])
 def test_the_moves_of_a_turn_at_the_default_limits(caps: bool, least: int, largest: int) -> None:
-    """Driven through the machine. Nobody has found a run with as many moves as the flow says, nor proved that there is none."""
+    """Driven through the machine. Nobody has found a run with as many moves as the flow says, nor proved that
+    there is none."""
     proof = examine(TURN)
     flow = Flow(proof.with_caps if caps else proof.without_caps, DEFAULTS)
     priced = flow.most()
@@ -97,7 +103,8 @@ def test_the_moves_of_a_turn_at_the_default_limits(caps: bool, least: int, large
 
 
 def test_a_cap_makes_other_visits_fewer() -> None:
-    """A formula takes the smallest of what single arguments say. A parcel needs a drive for each ring, and drives are capped."""
+    """A formula takes the smallest of what single arguments say. A parcel needs a drive for each ring, and
+    drives are capped."""
     ring = Rung("ring", "Ring", left("rings"), ("rings",))
     drive = Rung("drive", "Drive", left("drives"), ("drives",), ("rings",))
     table = Table(
@@ -111,7 +118,12 @@ def test_a_cap_makes_other_visits_fewer() -> None:
                 "Drive": [on("there", go("Ring"), why="")],
                 "Ring": [
                     on("silence", ring, end("away", "Done"), why=""),
-                    on("tomorrow", Rung("next day", "Pack", left("days"), ("days",)), end("lost", "Done"), why=""),
+                    on(
+                        "tomorrow",
+                        Rung("next day", "Pack", left("days"), ("days",)),
+                        end("lost", "Done"),
+                        why="",
+                    ),
                 ],
             }
         ),
@@ -124,6 +136,8 @@ def test_a_cap_makes_other_visits_fewer() -> None:
 
 def test_exact_search_is_the_last_word() -> None:
     """Under small limits the number is the searched one, also where the formula says more."""
-    report = verify_table(TURN, dict.fromkeys(limit_names(TURN), 0) | {"iterations": 1, "attempts": 3, "sends": 3, "retries": 1})
+    report = verify_table(
+        TURN, dict.fromkeys(limit_names(TURN), 0) | {"iterations": 1, "attempts": 3, "sends": 3, "retries": 1}
+    )
     assert all(figure.value == figure.exact and figure.kind == "exact" for figure in report.figures)
     assert any(figure.value != figure.by_formula for figure in report.figures)

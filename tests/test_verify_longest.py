@@ -12,7 +12,7 @@ from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.turn_protocol import TurnLike
 from fsm_agent.fsm.verify import bounds, examine, search
-from fsm_agent.fsm.verify.folding import Part, fold
+from fsm_agent.fsm.verify.folding import FoldedPart, fold
 from fsm_agent.fsm.verify.graph import unfold
 from fsm_agent.fsm.verify.longest import long_run, visits
 from fsm_agent.fsm.verify.scopes import limit_names
@@ -33,7 +33,9 @@ def real_turn(*, caps: bool) -> TurnState:
     assert limits == {**DEFAULTS, "opened": 1}
     if not caps:
         limits |= {"attempts": UNCOUNTED, "sends": UNCOUNTED}
-    return TurnState.of(turn_id="t", session_id="s", settings=settings, user_content="hi", runtime=RUNTIME, limits=limits)
+    return TurnState.of(
+        turn_id="t", session_id="s", settings=settings, user_content="hi", runtime=RUNTIME, limits=limits
+    )
 
 
 def entries(turn: TurnLike, table: Table, run: tuple[Row, ...]) -> Tally[str]:
@@ -49,7 +51,9 @@ def entries(turn: TurnLike, table: Table, run: tuple[Row, ...]) -> Tally[str]:
 @pytest.mark.parametrize(("caps", "requests"), [(False, 2776), (True, 360)])
 def test_a_turn_at_the_default_limits_reaches_the_bound_on_requests(caps: bool, requests: int) -> None:
     proof = examine(TURN)
-    bound = next(b for b in bounds(proof.without_caps, proof.with_caps) if (b.states, b.caps) == (("CallLLM",), caps))
+    bound = next(
+        b for b in bounds(proof.without_caps, proof.with_caps) if (b.states, b.caps) == (("CallLLM",), caps)
+    )
     run = long_run(TURN, DEFAULTS, ("CallLLM",), caps=caps, enough=requests)
     turn = real_turn(caps=caps)
     assert entries(turn, TURN, run)["CallLLM"] == requests == bound.value(DEFAULTS)
@@ -77,13 +81,19 @@ def check_scopes(seeds: range, most_pairs: int) -> tuple[int, int]:
     for seed in seeds:
         chance = random.Random(seed)
         limits = {name: chance.choices((0, 1, 2), (3, 2, 1))[0] for name in limit_names(TURN)}
-        limits |= {"iterations": chance.randint(1, 2), "attempts": chance.randint(1, 8), "sends": chance.randint(1, 4)}
+        limits |= {
+            "iterations": chance.randint(1, 2),
+            "attempts": chance.randint(1, 8),
+            "sends": chance.randint(1, 4),
+        }
         for caps in (False, True):
             found = search(TURN, limits, caps=caps, most_pairs=most_pairs)
             if found is not None:
                 most = found.most_visits(["CallLLM"])
                 run = long_run(TURN, limits, ("CallLLM",), caps=caps)
-                turn = Counting(TURN, limits if caps else limits | {"attempts": UNCOUNTED, "sends": UNCOUNTED})
+                turn = Counting(
+                    TURN, limits if caps else limits | {"attempts": UNCOUNTED, "sends": UNCOUNTED}
+                )
                 assert entries(turn, TURN, run)["CallLLM"] <= most, (seed, caps)
                 compared, equal = compared + 1, equal + (visits(TURN, run, ("CallLLM",)) == most)
     return compared, equal
@@ -113,8 +123,9 @@ def test_a_run_of_a_table_of_another_kind_is_a_longest_one(state: str) -> None:
 
 
 def test_what_a_budget_is_worth() -> None:
-    """An iteration is one request and what a new call block allows: 4 cut calls, 3 overflows, 2 rekeys, 2 retries, and a
-    rebuild with 2 more; a fallback is one request, 2 retries, 2 rekeys, 10 repairs and 3 overflows."""
+    """An iteration is one request and what a new call block allows: 4 cut calls, 3 overflows, 2 rekeys, 2
+    retries, and a rebuild with 2 more; a fallback is one request, 2 retries, 2 rekeys, 10 repairs and 3
+    overflows."""
     worth = Worth(unfold(TURN, line_truths(TURN), caps=False), DEFAULTS, frozenset({"CallLLM"}))
     assert worth.of["iterations"] == worth.of["free_rounds"] == worth.of["graces"] == 1 + 4 + 3 + 2 + 2 + 3
     assert worth.of["fallbacks"] == 1 + 2 + 2 + 10 + 3
@@ -122,8 +133,12 @@ def test_what_a_budget_is_worth() -> None:
     assert worth.of_flag == {"opened": 14}
 
 
-def unfolded(part: str | Part) -> list[str]:
-    return [part] if isinstance(part, str) else [row for inner in part.rows for row in unfolded(inner)] * part.times
+def unfolded(part: str | FoldedPart) -> list[str]:
+    return (
+        [part]
+        if isinstance(part, str)
+        else [row for inner in part.rows for row in unfolded(inner)] * part.times
+    )
 
 
 def test_what_repeats_is_folded_and_nothing_is_lost() -> None:
@@ -131,5 +146,5 @@ def test_what_repeats_is_folded_and_nothing_is_lost() -> None:
     folded = fold(run)
     assert [row for part in folded for row in unfolded(part)] == run
     assert len(" ".join(map(str, folded))) < len(" ".join(run)) / 20
-    assert fold(list("abababc")) == (Part(3, ("a", "b")), "c")
+    assert fold(list("abababc")) == (FoldedPart(3, ("a", "b")), "c")
     assert str(fold(list("aabaabc"))[0]) == "2 × [2 × [a] → b]"

@@ -1,5 +1,6 @@
-"""The checkers against brute force on tables that nobody would write: random ladders, flags, caps, limits that are shared, resets
-in the wrong place. Mutants of the turn's table (``test_verify``) are all much like the turn; these are not."""
+"""The checkers against brute force on tables that nobody would write: random ladders, flags, caps, limits
+that are shared, resets in the wrong place. Mutants of the turn's table (``test_verify``) are all much like
+the turn; these are not."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def random_table(seed: int) -> Table:
     chance = random.Random(seed)
     states = (*"ABC"[: chance.randint(1, 3)], "F")
     kinds = [chance.random() for _ in range(chance.randint(1, 4))]
-    counters = tuple(Counter("wxyz"[i], flag=kind < 0.2, cap=0.2 <= kind < 0.4) for i, kind in enumerate(kinds))
+    counters = tuple(
+        Counter("wxyz"[i], flag=kind < 0.2, cap=0.2 <= kind < 0.4) for i, kind in enumerate(kinds)
+    )
     names = [counter.name for counter in counters]
     flags = {counter.name for counter in counters if counter.flag}
 
@@ -50,7 +53,9 @@ def random_table(seed: int) -> Table:
     def line(number: int) -> tuple[str, tuple[Rung, ...], tuple[str, ...], str]:
         ladder = [rung() for _ in range(chance.randint(0, 2))]
         if not ladder or chance.random() < 0.93:
-            ladder.append(end("over", "F") if chance.random() < 0.7 else Rung("go", chance.choice(states[:-1])))
+            ladder.append(
+                end("over", "F") if chance.random() < 0.7 else Rung("go", chance.choice(states[:-1]))
+            )
         return on(f"e{number}", *ladder, resets=[name for name in names if chance.random() < 0.08], why="")
 
     parts = {state: [line(number) for number in range(chance.randint(1, 3))] for state in states[:-1]}

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from fsm_agent.approvals.visible import original, visible
 
-TRICKY = st.text(st.sampled_from("\\xuU01b5cae{} \n\t\r\x1b\u202e↵⇥⟨⟩,times\u0301éa\u200b\ud800\U000e0041"), max_size=40)
+TRICKY = st.text(
+    st.sampled_from("\\xuU01b5cae{} \n\t\r\x1b\u202e↵⇥⟨⟩,times\u0301éa\u200b\ud800\U000e0041"), max_size=40
+)
 RUNS = st.lists(st.tuples(st.sampled_from(" \n\t\\\u200bé↵\u0301x⟨"), st.integers(1, 90)), max_size=6).map(
     lambda runs: "".join(char * times for char, times in runs)
 )
@@ -34,7 +36,9 @@ def test_what_is_shown_decodes_back_to_what_runs(text: str, encoding: str, lines
 @given(TEXTS, st.booleans())
 def test_nothing_unseen_is_left_in_what_is_shown(text: str, lines: bool) -> None:
     shown = visible(text, lines=lines)
-    unseen = {char for char in shown if category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs", "Me")}
+    unseen = {
+        char for char in shown if category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs", "Me")
+    }
     assert unseen <= ({" ", "\n"} if lines else {" "})
     assert not any(line.endswith(" ") and not line.endswith("⇥   ") for line in shown.split("\n"))
     assert all(line.endswith("↵") for line in shown.split("\n")[:-1])

@@ -89,7 +89,11 @@ def test_arguments_are_sorted_and_compact_so_that_prefixes_stay_stable() -> None
 
 def test_corrupted_arguments_are_blanked_on_the_wire_only() -> None:
     call = ToolCall("c", "echo", "{broken")
-    history = [Message("user", "q"), Message("assistant", None, tool_calls=(call,)), Message("tool", "r", tool_call_id="c")]
+    history = [
+        Message("user", "q"),
+        Message("assistant", None, tool_calls=(call,)),
+        Message("tool", "r", tool_call_id="c"),
+    ]
     sent = rows(WireCopy(), history)
     assert sent[2]["tool_calls"][0]["function"]["arguments"] == "{}"
     assert "corrupted" in sent[3]["content"]
@@ -103,28 +107,51 @@ def test_a_replaced_history_is_read_anew() -> None:
 
 
 def test_a_call_whose_result_never_came_is_removed_not_invented() -> None:
-    history = [Message("user", "q"), Message("assistant", None, tool_calls=(ToolCall("c", "echo", "{}"),)), Message("user", "hm")]
-    assert [row["content"] for row in rows(WireCopy(), history)] == ["prompt", "q", "(tool call removed)", "hm"]
+    history = [
+        Message("user", "q"),
+        Message("assistant", None, tool_calls=(ToolCall("c", "echo", "{}"),)),
+        Message("user", "hm"),
+    ]
+    assert [row["content"] for row in rows(WireCopy(), history)] == [
+        "prompt",
+        "q",
+        "(tool call removed)",
+        "hm",
+    ]
 
 
 def test_images_become_words_for_a_model_without_eyes() -> None:
-    history = [Message("user", [{"type": "image_url", "image_url": {"url": "data:,"}}, {"type": "text", "text": "what?"}])]
+    history = [
+        Message(
+            "user", [{"type": "image_url", "image_url": {"url": "data:,"}}, {"type": "text", "text": "what?"}]
+        )
+    ]
     sent = json.loads(b"".join(WireCopy().messages("", history, (), View(vision=False))))
     assert all(part["type"] == "text" for part in sent[0]["content"])
 
 
 def test_thoughts_of_other_wires_are_no_details() -> None:
     detail = {"type": "reasoning.text", "text": "hm", "signature": "s"}
-    foreign = ({"type": "thinking", "thinking": "x", "signature": "y", "issuer": "z"}, {"type": "reasoning", "id": "rs_1"})
+    foreign = (
+        {"type": "thinking", "thinking": "x", "signature": "y", "issuer": "z"},
+        {"type": "reasoning", "id": "rs_1"},
+    )
     view = View(reasoning="details")
     for blocks, sent in (((*foreign, detail), [detail]), (foreign, None)):
         history = [Message("user", "q"), Message("assistant", "a", blocks=blocks)]
-        assert json.loads(b"".join(WireCopy().messages("", history, (), view)))[1].get("reasoning_details") == sent
+        assert (
+            json.loads(b"".join(WireCopy().messages("", history, (), view)))[1].get("reasoning_details")
+            == sent
+        )
 
 
 @pytest.mark.parametrize(
     ("key", "sent"),
-    [("reasoning_effort", {"reasoning_effort": "low"}), ("reasoning", {"reasoning": {"effort": "low"}}), ("", {})],
+    [
+        ("reasoning_effort", {"reasoning_effort": "low"}),
+        ("reasoning", {"reasoning": {"effort": "low"}}),
+        ("", {}),
+    ],
 )
 def test_how_much_to_think_is_asked_as_the_provider_wants_it(key: Any, sent: dict[str, Any]) -> None:
     body = format_of("chat_completions").body(Ask(Runtime("p", "m", effort_key=key), effort="low"), [b"[]"])

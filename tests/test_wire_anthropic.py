@@ -23,7 +23,9 @@ ISSUER = "anthropic:here"
 PLAIN = View(MODE)
 NATIVE = View(MODE, reasoning="details", issuer=ISSUER)
 MARKED = View(MODE, reasoning="details", issuer=ISSUER, marks=True)
-VIEWS = st.sampled_from([PLAIN, NATIVE, MARKED, View(MODE, vision=False), View(MODE, repairs=frozenset({"flat_tool_content"}))])
+VIEWS = st.sampled_from(
+    [PLAIN, NATIVE, MARKED, View(MODE, vision=False), View(MODE, repairs=frozenset({"flat_tool_content"}))]
+)
 PNG = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 
 TEXT = st.text(max_size=12) | st.sampled_from(["", "  ", "\ud800", "a\x00b"])
@@ -34,7 +36,9 @@ CALLS = st.builds(
     name=st.sampled_from(["echo", "a.b c", ""]),
     arguments=st.sampled_from(["{}", '{"b":1,"a":2}', "", "{broken", "[1]"]),
 )
-IMAGES = st.sampled_from(["data:image/jpg;base64,AAAA", "data:,", "data:image/tiff;base64,AAAA", "https://x.example/y.png", ""])
+IMAGES = st.sampled_from(
+    ["data:image/jpg;base64,AAAA", "data:,", "data:image/tiff;base64,AAAA", "https://x.example/y.png", ""]
+)
 PARTS = st.lists(
     st.one_of(
         st.builds(lambda text: {"type": "text", "text": text}, TEXT),
@@ -78,11 +82,15 @@ HISTORIES = st.lists(MESSAGES, max_size=14)
 SCAFFOLD = (Message("assistant", "so far"), Message("user", "go on"))
 
 
-def written(wire: WireCopy, history: Sequence[Message], scaffold: Sequence[Message] = (), view: View = PLAIN) -> bytes:
+def written(
+    wire: WireCopy, history: Sequence[Message], scaffold: Sequence[Message] = (), view: View = PLAIN
+) -> bytes:
     return b"".join(wire.messages("prompt", history, scaffold, view))
 
 
-def rows(history: Sequence[Message], scaffold: Sequence[Message] = (), view: View = PLAIN) -> list[dict[str, Any]]:
+def rows(
+    history: Sequence[Message], scaffold: Sequence[Message] = (), view: View = PLAIN
+) -> list[dict[str, Any]]:
     decoded: list[dict[str, Any]] = json.loads(written(WireCopy(), history, scaffold, view))
     return decoded
 
@@ -123,7 +131,9 @@ def _block_violations(block: dict[str, Any]) -> list[str]:
     found = []
     if block["type"] == "text" and not block["text"].strip():
         found.append("a blank text")
-    if block["type"] == "tool_use" and not (re.fullmatch(r"[a-zA-Z0-9_-]+", block["id"]) and isinstance(block["input"], dict)):
+    if block["type"] == "tool_use" and not (
+        re.fullmatch(r"[a-zA-Z0-9_-]+", block["id"]) and isinstance(block["input"], dict)
+    ):
         found.append(f"a call that is none: {block}")
     if block["type"] == "tool_use" and not re.fullmatch(r"[a-zA-Z0-9_-]{1,128}", block["name"]):
         found.append(f"a name that is none: {block['name']!r}")
@@ -184,13 +194,17 @@ def test_marks_are_three_at_most_and_change_nothing_else(history: list[Message])
 
 
 TOOL_LOOP = st.lists(
-    st.tuples(TEXT, st.lists(st.sampled_from(['{"a":1}', "{}"]), min_size=1, max_size=3), TEXT, BLOCKS), min_size=1, max_size=8
+    st.tuples(TEXT, st.lists(st.sampled_from(['{"a":1}', "{}"]), min_size=1, max_size=3), TEXT, BLOCKS),
+    min_size=1,
+    max_size=8,
 )
 
 
 @given(TOOL_LOOP)
 @settings(max_examples=60, deadline=None)
-def test_in_a_tool_loop_each_request_is_a_prefix_of_the_next(loop: list[tuple[str, list[str], str, Any]]) -> None:
+def test_in_a_tool_loop_each_request_is_a_prefix_of_the_next(
+    loop: list[tuple[str, list[str], str, Any]],
+) -> None:
     history, wire, before = [Message("user", "go")], WireCopy(), b""
     for turn, (said, calls, result, blocks) in enumerate(loop):
         made = tuple(ToolCall(f"c{turn}_{n}", "echo", arguments) for n, arguments in enumerate(calls))
@@ -220,7 +234,10 @@ def read_back(messages: list[dict[str, Any]]) -> list[Message]:
         text = "".join(block["text"] for block in row["content"] if block["type"] == "text")
         if row["role"] == "assistant":
             calls = [block for block in row["content"] if block["type"] == "tool_use"]
-            made = tuple(ToolCall(call["id"], call["name"], json.dumps(call["input"], separators=(",", ":"))) for call in calls)
+            made = tuple(
+                ToolCall(call["id"], call["name"], json.dumps(call["input"], separators=(",", ":")))
+                for call in calls
+            )
             history.append(Message("assistant", text, tool_calls=made))
             continue
         for block in row["content"]:
@@ -251,7 +268,9 @@ def thought(text: str, **more: Any) -> dict[str, Any]:
 
 
 def test_results_and_the_words_behind_them_are_one_row() -> None:
-    sent = rows([*exchange(ToolCall("c", "echo", '{ "b": 1, "a": "é" }'), said="Look:"), Message("user", "and?")])
+    sent = rows(
+        [*exchange(ToolCall("c", "echo", '{ "b": 1, "a": "é" }'), said="Look:"), Message("user", "and?")]
+    )
     assert sent == [
         {"role": "user", "content": [{"type": "text", "text": "q"}]},
         {
@@ -263,13 +282,20 @@ def test_results_and_the_words_behind_them_are_one_row() -> None:
         },
         {
             "role": "user",
-            "content": [{"type": "tool_result", "tool_use_id": "c", "content": "r0"}, {"type": "text", "text": "and?"}],
+            "content": [
+                {"type": "tool_result", "tool_use_id": "c", "content": "r0"},
+                {"type": "text", "text": "and?"},
+            ],
         },
     ]
 
 
 def test_a_call_whose_result_never_came_is_removed_not_invented() -> None:
-    history = [Message("user", "q"), Message("assistant", None, tool_calls=(ToolCall("c", "echo", "{}"),)), Message("user", "hm")]
+    history = [
+        Message("user", "q"),
+        Message("assistant", None, tool_calls=(ToolCall("c", "echo", "{}"),)),
+        Message("user", "hm"),
+    ]
     assert [row["content"][0]["text"] for row in rows(history)] == ["q", "(tool call removed)", "hm"]
 
 
@@ -286,8 +312,14 @@ def test_corrupted_arguments_are_blanked_and_said() -> None:
 
 
 def test_thoughts_lead_or_stand_before_the_call_that_they_led_to() -> None:
-    kept = (thought("one"), {"type": "redacted_thinking", "data": "dark", "issuer": ISSUER}, thought("two", before="b"))
-    said = rows(exchange(ToolCall("a", "x", "{}"), ToolCall("b", "y", "{}"), blocks=kept, said="So:"), (), NATIVE)[1]["content"]
+    kept = (
+        thought("one"),
+        {"type": "redacted_thinking", "data": "dark", "issuer": ISSUER},
+        thought("two", before="b"),
+    )
+    said = rows(
+        exchange(ToolCall("a", "x", "{}"), ToolCall("b", "y", "{}"), blocks=kept, said="So:"), (), NATIVE
+    )[1]["content"]
     kinds = ["thinking", "redacted_thinking", "text", "tool_use", "thinking", "tool_use"]
     assert [block["type"] for block in said] == kinds
     assert said[0] == {"type": "thinking", "thinking": "one", "signature": "signed one"}
@@ -303,7 +335,13 @@ def test_thoughts_lead_or_stand_before_the_call_that_they_led_to() -> None:
         (View(MODE, reasoning="details", issuer=ISSUER, repairs=frozenset({"thinking_signature"})), []),
         (View(MODE, reasoning="reasoning_content", issuer=ISSUER), []),
     ],
-    ids=["native", "another kind of provider", "another issuer", "after a refusal", "a wire of unsigned thoughts"],
+    ids=[
+        "native",
+        "another kind of provider",
+        "another issuer",
+        "after a refusal",
+        "a wire of unsigned thoughts",
+    ],
 )
 def test_thoughts_go_back_only_to_who_signed_them(view: View, kept: list[str]) -> None:
     history = exchange(ToolCall("a", "x", "{}"), blocks=(thought("one"),))
@@ -332,7 +370,14 @@ def test_thoughts_are_forgotten_once_the_user_speaks() -> None:
 
 def test_images_by_address_and_by_value() -> None:
     history = [
-        Message("user", [PNG, {"type": "image_url", "image_url": "https://x.example/y.png"}, {"type": "text", "text": "?"}])
+        Message(
+            "user",
+            [
+                PNG,
+                {"type": "image_url", "image_url": "https://x.example/y.png"},
+                {"type": "text", "text": "?"},
+            ],
+        )
     ]
     sent = rows(history)[0]["content"]
     assert sent[0]["source"] == {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
@@ -345,7 +390,10 @@ def test_only_the_newest_images_of_tools_are_sent() -> None:
     history, wire = [Message("user", [PNG])], WireCopy()
     for number in range(5):
         call = ToolCall(f"c{number}", "look", "{}")
-        history += [Message("assistant", None, tool_calls=(call,)), Message("tool", [PNG], tool_call_id=call.id)]
+        history += [
+            Message("assistant", None, tool_calls=(call,)),
+            Message("tool", [PNG], tool_call_id=call.id),
+        ]
         sent = written(wire, history)
         assert sent.count(b'"image"') == 1 + min(3, number + 1)
     results = [row["content"][0]["content"] for row in json.loads(sent)[2::2]]
@@ -354,14 +402,19 @@ def test_only_the_newest_images_of_tools_are_sent() -> None:
 
 def test_marks_live_as_long_as_was_asked() -> None:
     hour = View(MODE, marks=True, ttl="1h")
-    assert rows([Message("user", "q")], (), hour)[0]["content"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
+    assert rows([Message("user", "q")], (), hour)[0]["content"][0]["cache_control"] == {
+        "type": "ephemeral",
+        "ttl": "1h",
+    }
 
 
 # The body
 
 
 TOOLS = (
-    ToolSpec("echo", "Say it.", {"type": "object", "properties": {"text": {"type": "string", "pattern": "^a"}}}),
+    ToolSpec(
+        "echo", "Say it.", {"type": "object", "properties": {"text": {"type": "string", "pattern": "^a"}}}
+    ),
     ToolSpec("bare", "", {}),
 )
 
@@ -456,14 +509,19 @@ def test_the_cap_is_mandatory_and_known_by_family(model: str, cap: int) -> None:
         (
             "claude-opus-4-7",
             "medium",
-            {"thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": "medium"}},
+            {
+                "thinking": {"type": "adaptive", "display": "summarized"},
+                "output_config": {"effort": "medium"},
+            },
         ),
         ("claude-3-haiku", "high", {}),
         ("claude-sonnet-4-5", None, {}),
         ("claude-opus-4-7", None, {}),
     ],
 )
-def test_thinking_is_asked_for_only_on_demand_and_by_family(model: str, effort: Effort | None, expected: dict[str, Any]) -> None:
+def test_thinking_is_asked_for_only_on_demand_and_by_family(
+    model: str, effort: Effort | None, expected: dict[str, Any]
+) -> None:
     sent = body(model, effort=effort)
     assert {key: sent[key] for key in ("thinking", "output_config") if key in sent} == expected
 
@@ -478,7 +536,9 @@ def test_a_model_with_a_budget_is_not_asked_to_begin_thinking_inside_a_tool_loop
     call = ToolCall("a", "x", "{}")
     assert "thinking" not in body(history=exchange(call), effort="low")
     assert "thinking" in body(history=exchange(call, blocks=(thought("one"),)), effort="low")
-    assert "thinking" in body(history=[*exchange(call), Message("assistant", "done"), Message("user", "more")], effort="low")
+    assert "thinking" in body(
+        history=[*exchange(call), Message("assistant", "done"), Message("user", "more")], effort="low"
+    )
     assert "thinking" in body("claude-opus-4-7", history=exchange(call), effort="low")
 
 
@@ -492,7 +552,10 @@ def test_what_recoveries_change_stands_behind_the_messages() -> None:
     form, wire = format_of(MODE), WireCopy()
     runtime = Runtime("anthropic", "claude-sonnet-4-5", api_mode=MODE)
     before, after = (
-        form.body(Ask(runtime, "Be good.", output_cap=cap), wire.messages("", exchange(ToolCall("a", "x", "{}")), (), PLAIN))
+        form.body(
+            Ask(runtime, "Be good.", output_cap=cap),
+            wire.messages("", exchange(ToolCall("a", "x", "{}")), (), PLAIN),
+        )
         for cap in (None, 9_999)
     )
     same = before.index(b'"max_tokens"')

@@ -1,4 +1,5 @@
-"""The Responses wire: valid whatever was stored, the same bytes however it was built up, and accepted by the SDK's types."""
+"""The Responses wire: valid whatever was stored, the same bytes however it was built up, and accepted by the
+SDK's types."""
 
 from __future__ import annotations
 
@@ -9,7 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming, ResponseCreateParamsStreaming
+from openai.types.responses.response_create_params import (
+    ResponseCreateParamsNonStreaming,
+    ResponseCreateParamsStreaming,
+)
 from pydantic import TypeAdapter
 
 from fsm_agent.conversation.effects import Runtime, ToolSpec
@@ -31,9 +35,17 @@ CALLS = st.builds(
     arguments=st.sampled_from(["{}", '{"b":1,"a":2}', "", "{broken", "[1]"]),
 )
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
-PARTS = st.lists(st.builds(lambda text: {"type": "text", "text": text}, TEXT) | st.just(IMAGE), min_size=1, max_size=2)
+PARTS = st.lists(
+    st.builds(lambda text: {"type": "text", "text": text}, TEXT) | st.just(IMAGE), min_size=1, max_size=2
+)
 THOUGHTS = st.builds(
-    lambda issuer, sealed: {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": sealed, "issuer": issuer},
+    lambda issuer, sealed: {
+        "type": "reasoning",
+        "id": "rs",
+        "summary": [],
+        "encrypted_content": sealed,
+        "issuer": issuer,
+    },
     st.sampled_from([HERE, "elsewhere"]),
     st.sampled_from(["sealed-1", "sealed-2", ""]),
 )
@@ -55,17 +67,22 @@ MESSAGES = st.one_of(
 HISTORIES = st.lists(MESSAGES, max_size=14)
 
 
-def dumped(wire: WireCopy, history: Sequence[Message], scaffold: tuple[Message, ...] = (), view: View = VIEW) -> bytes:
+def dumped(
+    wire: WireCopy, history: Sequence[Message], scaffold: tuple[Message, ...] = (), view: View = VIEW
+) -> bytes:
     return b"".join(wire.messages("prompt", history, scaffold, view))
 
 
-def items(history: Sequence[Message], scaffold: tuple[Message, ...] = (), view: View = VIEW) -> list[dict[str, Any]]:
+def items(
+    history: Sequence[Message], scaffold: tuple[Message, ...] = (), view: View = VIEW
+) -> list[dict[str, Any]]:
     decoded: list[dict[str, Any]] = json.loads(dumped(WireCopy(), history, scaffold, view))
     return decoded
 
 
 def faults(sent: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What is wrong with these items, in words; written down from the API's rules, not from the code that makes them."""
+    """What is wrong with these items, in words; written down from the API's rules, not from the code that
+    makes them."""
     found: list[str] = []
     if sent and (sent[0]["type"], sent[0].get("role")) != ("message", "user"):
         found.append(f"begins with {sent[0]}")
@@ -77,7 +94,9 @@ def faults(sent: Sequence[Mapping[str, Any]]) -> list[str]:
         if open_calls and kind not in ("function_call", "function_call_output"):
             found.append(f"{open_calls} not answered before item {index}")
         if kind == "message":
-            if not item["content"] or any(not part.get("text") and "image_url" not in part for part in _list(item["content"])):
+            if not item["content"] or any(
+                not part.get("text") and "image_url" not in part for part in _list(item["content"])
+            ):
                 found.append(f"item {index} is empty")
             if item["role"] == speaker:
                 found.append(f"two messages of {speaker} in a row at {index}")
@@ -118,7 +137,9 @@ def _list(content: Any) -> list[Any]:
 @settings(max_examples=200, deadline=None)
 def test_any_history_becomes_valid(history: list[Message]) -> None:
     assert faults(items(history)) == []
-    assert faults(items(history, view=View(MODE, issuer=HERE, vision=False, repairs=frozenset({"ascii"})))) == []
+    assert (
+        faults(items(history, view=View(MODE, issuer=HERE, vision=False, repairs=frozenset({"ascii"})))) == []
+    )
 
 
 @given(HISTORIES)
@@ -139,8 +160,13 @@ def test_built_up_or_at_once_the_bytes_are_the_same(history: list[Message]) -> N
 @given(HISTORIES, st.integers(0, 14))
 @settings(max_examples=150, deadline=None)
 def test_a_request_is_a_prefix_of_the_next(history: list[Message], end: int) -> None:
-    """Between two requests of a turn: the second begins with all of the first, up to the run that can still grow."""
-    answered = [*history[:end], Message("user", "q"), Message("assistant", "a", tool_calls=(ToolCall("c", "echo", "{}"),))]
+    """Between two requests of a turn: the second begins with all of the first, up to the run that can still
+    grow."""
+    answered = [
+        *history[:end],
+        Message("user", "q"),
+        Message("assistant", "a", tool_calls=(ToolCall("c", "echo", "{}"),)),
+    ]
     answered.append(Message("tool", "r", tool_call_id="c"))
     wire = WireCopy()
     before = dumped(wire, answered)
@@ -160,7 +186,8 @@ def test_scaffolding_leaves_no_trace(history: list[Message]) -> None:
 @given(HISTORIES, st.booleans(), st.sampled_from([None, "low", "high"]), st.sampled_from([None, 1, 9000]))
 @settings(max_examples=100, deadline=None)
 def test_the_sdk_takes_every_body(history: list[Message], stream: bool, effort: Any, cap: int | None) -> None:
-    """By the types of the official SDK. They want an id in reasoning items, which the API does not: nothing is stored."""
+    """By the types of the official SDK. They want an id in reasoning items, which the API does not: nothing
+    is stored."""
     body = json.loads(body_of(history, stream=stream, effort=effort, cap=cap))
     for item in body["input"]:
         if item["type"] == "reasoning":
@@ -168,7 +195,10 @@ def test_the_sdk_takes_every_body(history: list[Message], stream: bool, effort: 
     validate(body)
 
 
-STREAMING, WHOLE = TypeAdapter[Any](ResponseCreateParamsStreaming), TypeAdapter[Any](ResponseCreateParamsNonStreaming)
+STREAMING, WHOLE = (
+    TypeAdapter[Any](ResponseCreateParamsStreaming),
+    TypeAdapter[Any](ResponseCreateParamsNonStreaming),
+)
 
 
 def validate(body: dict[str, Any]) -> None:
@@ -178,9 +208,18 @@ def validate(body: dict[str, Any]) -> None:
 
 
 def body_of(
-    history: Sequence[Message] = (), *, model: str = "gpt-5", stream: bool = True, effort: Any = None, cap: int | None = None
+    history: Sequence[Message] = (),
+    *,
+    model: str = "gpt-5",
+    stream: bool = True,
+    effort: Any = None,
+    cap: int | None = None,
 ) -> bytes:
-    spec = ToolSpec("echo", "Give a text back.", {"type": "object", "properties": {"text": {"type": "string", "pattern": "a+"}}})
+    spec = ToolSpec(
+        "echo",
+        "Give a text back.",
+        {"type": "object", "properties": {"text": {"type": "string", "pattern": "a+"}}},
+    )
     ask = Ask(
         Runtime("openai-responses", model, api_mode=MODE, streaming=stream),
         "You are kind.",
@@ -196,10 +235,15 @@ def test_a_body() -> None:
     body = json.loads(body_of(cap=4, effort="low"))
     assert list(body)[-2:] == ["input", "max_output_tokens"], "what grows and what varies come last"
     assert (body["store"], body["stream"], body["instructions"]) == (False, True, "You are kind.")
-    assert (body["reasoning"], body["include"]) == ({"effort": "low", "summary": "auto"}, ["reasoning.encrypted_content"])
+    assert (body["reasoning"], body["include"]) == (
+        {"effort": "low", "summary": "auto"},
+        ["reasoning.encrypted_content"],
+    )
     assert body["tools"][0]["strict"] is False
     assert body["max_output_tokens"] == 16
-    assert {"include", "reasoning", "max_output_tokens"} & set(json.loads(body_of(model="gpt-4o", effort="low"))) == set()
+    assert {"include", "reasoning", "max_output_tokens"} & set(
+        json.loads(body_of(model="gpt-4o", effort="low"))
+    ) == set()
 
 
 @pytest.mark.parametrize(
@@ -223,7 +267,14 @@ def test_the_grammar_repair_takes_patterns_out_of_tools() -> None:
     assert b"pattern" not in RESPONSES.tools([spec], frozenset({"grammar"}))
 
 
-SEALED = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed", "status": None, "issuer": HERE}
+SEALED = {
+    "type": "reasoning",
+    "id": "rs_1",
+    "summary": [],
+    "encrypted_content": "sealed",
+    "status": None,
+    "issuer": HERE,
+}
 ROUND = [
     Message("user", "q"),
     Message("assistant", "Looking.", tool_calls=(ToolCall("c", "echo", '{"b":1,"a":2}'),), blocks=(SEALED,)),
@@ -252,7 +303,12 @@ def test_reasoning_goes_back_only_to_its_issuer_and_while_it_is_taken(view: View
 def test_the_phase_of_a_message_goes_back() -> None:
     said = Message("assistant", "a", blocks=({"type": "message", "phase": "final_answer", "issuer": HERE},))
     history = [Message("user", "q"), said, Message("user", "r")]
-    assert items(history)[1] == {"type": "message", "role": "assistant", "content": "a", "phase": "final_answer"}
+    assert items(history)[1] == {
+        "type": "message",
+        "role": "assistant",
+        "content": "a",
+        "phase": "final_answer",
+    }
     assert "phase" not in items(history, view=View(MODE, issuer="elsewhere"))[1]
 
 
@@ -274,7 +330,9 @@ def test_images_of_users_and_tools() -> None:
 
 
 def test_a_user_who_says_nothing_is_not_left_out() -> None:
-    assert items([Message("user", [{"type": "text", "text": " "}])]) == [{"type": "message", "role": "user", "content": NO_TEXT}]
+    assert items([Message("user", [{"type": "text", "text": " "}])]) == [
+        {"type": "message", "role": "user", "content": NO_TEXT}
+    ]
 
 
 def test_ids_that_are_too_long_stay_pairs() -> None:
@@ -299,7 +357,9 @@ def rows_of(sent: Sequence[Mapping[str, Any]]) -> list[Message]:
                 content = item["content"]
                 rows.append(
                     Message(
-                        item["role"], content if isinstance(content, str) else [_internal(p) for p in content], blocks=thoughts
+                        item["role"],
+                        content if isinstance(content, str) else [_internal(p) for p in content],
+                        blocks=thoughts,
                     )
                 )
                 thoughts = ()
@@ -309,7 +369,11 @@ def rows_of(sent: Sequence[Mapping[str, Any]]) -> list[Message]:
                     rows.append(Message("assistant", None, blocks=thoughts))
                     thoughts = ()
                 last = rows.pop()
-                rows.append(Message("assistant", last.content, tool_calls=(*last.tool_calls, call), blocks=last.blocks))
+                rows.append(
+                    Message(
+                        "assistant", last.content, tool_calls=(*last.tool_calls, call), blocks=last.blocks
+                    )
+                )
             case "function_call_output":
                 output = item["output"]
                 content = output if isinstance(output, str) else [_internal(part) for part in output]
@@ -326,8 +390,8 @@ def _internal(part: Mapping[str, Any]) -> dict[str, Any]:
 @given(HISTORIES)
 @settings(max_examples=150, deadline=None)
 def test_there_and_back_again_nothing_is_lost(history: list[Message]) -> None:
-    """What was made valid once comes back as it is, from the wire to the internal form and out again (space at the end of a
-    note on corrupted arguments apart)."""
+    """What was made valid once comes back as it is, from the wire to the internal form and out again (space
+    at the end of a note on corrupted arguments apart)."""
     sent = items(history)
     for item in sent:
         if isinstance(item.get("output"), str):

@@ -1,4 +1,5 @@
-"""Configurations of the turn in which every row can be taken soon: most budgets are none, so that searches stay small."""
+"""Configurations of the turn in which every row can be taken soon: most budgets are none, so that searches
+stay small."""
 
 from __future__ import annotations
 
@@ -15,7 +16,14 @@ NOTHING = {
 
 
 GROUPS: dict[str, dict[str, Any]] = {
-    "continuations": {"continuations": 1, "cut_calls": 1, "incompletes": 1, "scratchpads": 1, "acks": 1, "verifies": 1},
+    "continuations": {
+        "continuations": 1,
+        "cut_calls": 1,
+        "incompletes": 1,
+        "scratchpads": 1,
+        "acks": 1,
+        "verifies": 1,
+    },
     "tools": {"strikes": 1, "recalls": 1, "free_rounds": 1},
     "blanks": {"nudges": 1, "prefills": 1, "empties": 1},
     "blanks without a nudge": {"prefills": 1, "empties": 1},
@@ -40,7 +48,17 @@ def configs() -> Iterator[Config]:
     yield config("no iteration", iterations=0)
     yield config("starved", iterations=2, graces=2, retries=1, fallbacks=1, window=True)
     yield config("continuations", iterations=3, **GROUPS["continuations"], strikes=1, recalls=1)
-    yield config("last words", iterations=1, graces=2, retries=1, fallbacks=1, continuations=1, acks=1, strikes=1, window=True)
+    yield config(
+        "last words",
+        iterations=1,
+        graces=2,
+        retries=1,
+        fallbacks=1,
+        continuations=1,
+        acks=1,
+        strikes=1,
+        window=True,
+    )
     yield config("blanks", iterations=3, nudges=1, prefills=1, empties=1, fallbacks=1, free_rounds=1)
     yield config("errors", iterations=2, retries=2, rekeys=1, fallbacks=1)
     yield config("keys, no fallback", iterations=1, retries=1, rekeys=1)
@@ -51,8 +69,12 @@ def configs() -> Iterator[Config]:
     yield config("ring", iterations=2, compactions=1, overflows=1, fallbacks=1, window=True, chain="ring")
     yield config("no compaction", compression=False, window=True)
     yield config("capped", iterations=2, retries=2, compactions=1, overflows=1, attempts=1, window=True)
-    yield config("capped wider", iterations=1, fallbacks=1, overflows=1, attempts=1, window=True, chain="wider")
-    yield config("capped block", iterations=2, retries=2, compactions=1, overflows=1, attempts=2, sends=1, window=True)
+    yield config(
+        "capped wider", iterations=1, fallbacks=1, overflows=1, attempts=1, window=True, chain="wider"
+    )
+    yield config(
+        "capped block", iterations=2, retries=2, compactions=1, overflows=1, attempts=2, sends=1, window=True
+    )
     yield config("tiny", tiny_from=0, window=True)
     yield config("tiny fallback", iterations=3, fallbacks=1, retries=1, tiny_from=1, window=True)
 
@@ -78,16 +100,42 @@ def more_configs() -> Iterator[Config]:
     """For pairs of rows: each group of remedies in each situation."""
     yield from configs()
     yield config("refresh and fallback", iterations=2, fallbacks=1, rekeys=1, keys="refresh")
-    yield config("tiny fallback after keys", iterations=1, fallbacks=1, retries=1, rekeys=1, tiny_from=1, window=True)
-    yield config("keys, cut calls", iterations=1, cut_calls=1, compactions=1, fallbacks=1, retries=1, rekeys=1, window=True)
-    yield config("tiny fallback in the last word", iterations=0, graces=2, fallbacks=1, tiny_from=1, window=True)
-    yield config("wider, one send", iterations=1, overflows=1, fallbacks=1, sends=1, window=True, chain="wider")
-    yield config("wider, one send, no compaction", iterations=1, fallbacks=1, sends=1, window=True, chain="wider")
     yield config(
-        "wider, cut calls", iterations=1, cut_calls=2, compactions=1, overflows=1, fallbacks=1, window=True, chain="wider"
+        "tiny fallback after keys", iterations=1, fallbacks=1, retries=1, rekeys=1, tiny_from=1, window=True
+    )
+    yield config(
+        "keys, cut calls",
+        iterations=1,
+        cut_calls=1,
+        compactions=1,
+        fallbacks=1,
+        retries=1,
+        rekeys=1,
+        window=True,
+    )
+    yield config(
+        "tiny fallback in the last word", iterations=0, graces=2, fallbacks=1, tiny_from=1, window=True
+    )
+    yield config(
+        "wider, one send", iterations=1, overflows=1, fallbacks=1, sends=1, window=True, chain="wider"
+    )
+    yield config(
+        "wider, one send, no compaction", iterations=1, fallbacks=1, sends=1, window=True, chain="wider"
+    )
+    yield config(
+        "wider, cut calls",
+        iterations=1,
+        cut_calls=2,
+        compactions=1,
+        overflows=1,
+        fallbacks=1,
+        window=True,
+        chain="wider",
     )
     yield config("fallback in the last word", iterations=0, graces=2, compactions=1, fallbacks=1, window=True)
-    yield config("capped fallback in the last word", iterations=0, graces=2, attempts=1, fallbacks=1, window=True)
+    yield config(
+        "capped fallback in the last word", iterations=0, graces=2, attempts=1, fallbacks=1, window=True
+    )
     for group, remedies in GROUPS.items():
         for situation, limits in SITUATIONS.items():
             yield config(f"{group}, {situation}", **(limits | remedies))

@@ -1,8 +1,9 @@
-"""Plays a script of the turn's table on the real engine: an ``Agent``, scripted models, tools, keys, a person who interrupts.
+"""Plays a script of the turn's table on the real engine: an ``Agent``, scripted models, tools, keys, a person
+who interrupts.
 
-Before each move the driver looks at the row that the script takes next, and arranges the world so that the real state reports
-its event. What it may not do is tell the engine where to go: after each move the row that was taken is compared.
-"""
+Before each move the driver looks at the row that the script takes next, and arranges the world so that the
+real state reports its event. What it may not do is tell the engine where to go: after each move the row that
+was taken is compared."""
 
 from __future__ import annotations
 
@@ -189,7 +190,8 @@ class Interferer:
 
 
 class Driver:
-    """One script on one agent. ``urls``: of a local server, for a chain in which a model has too small a window."""
+    """One script on one agent. ``urls``: of a local server, for a chain in which a model has too small a
+    window."""
 
     def __init__(self, script: PossibleScript, config: Config, home: Path, url: str = "") -> None:
         self.script, self.config, self.url = script, config, url
@@ -215,11 +217,20 @@ class Driver:
         rekeys, refresh = self.config.limits["rekeys"], self.config.keys == "refresh"
         keys: Any = self.key if refresh and rekeys else [f"key-{number}" for number in range(rekeys + 1)]
         if 0 <= self.config.tiny_from <= place:
-            return {"model": f"llamacpp:tiny-{place}", "base_url": self.url, "context_window": TINY, "api_key": keys}
+            return {
+                "model": f"llamacpp:tiny-{place}",
+                "base_url": self.url,
+                "context_window": TINY,
+                "api_key": keys,
+            }
         port = ScriptedModel(repeat(self._answer), clock=self.clock)
         self.ports.append(port)
         wider = {"equal": 0, "wider": place, "ring": place == 0}[self.config.chain]
-        return {"model": port, "context_window": WINDOW + wider if self.config.window else None, "api_key": keys}
+        return {
+            "model": port,
+            "context_window": WINDOW + wider if self.config.window else None,
+            "api_key": keys,
+        }
 
     def _ring(self) -> list[dict[str, Any]]:
         if self.config.chain != "ring":
@@ -229,7 +240,8 @@ class Driver:
     # Playing
 
     async def play(self) -> tuple[Turn, TurnResult]:
-        """Every move of the script; raises ``AssertionError`` for the first that the engine makes otherwise."""
+        """Every move of the script; raises ``AssertionError`` for the first that the engine makes
+        otherwise."""
         script = self.script
         turn = self.agent.start(self._message(), conversation_history=self._history())
         interferer = Interferer(lambda: self.agent.interrupt("stop it"))
@@ -251,7 +263,9 @@ class Driver:
         return turn, turn.result
 
     def _told(self, step: Step, turn: Turn, counters: Any) -> str:
-        rows = "\n  ".join(f"{row.id:32} {facts}" for row, facts in zip(self.script.rows, self.script.facts, strict=False))
+        rows = "\n  ".join(
+            f"{row.id:32} {facts}" for row, facts in zip(self.script.rows, self.script.facts, strict=False)
+        )
         title = f"{self.config.name}: {self.script.name}: move {self.at} took {step.row}"
         return f"{title}\n  {rows}\n{counters}\n{turn.snapshot()}"
 
@@ -276,7 +290,11 @@ class Driver:
         if self.script.facts[0].solid:
             return [{"role": role, "content": role} for role in ("user", "assistant")]
         words = self._words(24)
-        return [{"role": role, "content": f"{role} {number}: {words}"} for number in range(12) for role in ("user", "assistant")]
+        return [
+            {"role": role, "content": f"{role} {number}: {words}"}
+            for number in range(12)
+            for role in ("user", "assistant")
+        ]
 
     def _message(self) -> str:
         return self._words(1) if self.script.facts[0].solid else "go"
@@ -317,7 +335,10 @@ class Driver:
 
     def _cap(self) -> Any:
         most = 20_000 - 500 * self.repairs
-        return status(400, error(f"max_tokens is too large: 90000. This model supports at most {most} completion tokens."))
+        return status(
+            400,
+            error(f"max_tokens is too large: 90000. This model supports at most {most} completion tokens."),
+        )
 
     def _reply(self, event: str) -> Any:
         self.made += 1
@@ -352,7 +373,8 @@ class Driver:
 
 
 def settings_of(config: Config) -> Settings:
-    """The settings that give the limits of ``config``; made once a configuration, which costs more than a turn."""
+    """The settings that give the limits of ``config``; made once a configuration, which costs more than a
+    turn."""
     if config.name not in SETTINGS:
         SETTINGS[config.name] = Settings.of(_settings(config))
     return SETTINGS[config.name]

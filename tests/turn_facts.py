@@ -137,7 +137,12 @@ class TurnFacts:
         config, follows = self.config, self.follows(facts, counts)
         opens, speaks = follows["opens_iteration"], follows["has_spoken"]
         tiny = 0 <= config.tiny_from <= counts["fallbacks"]
-        over = facts.over and config.window and config.compression and not (facts.muted or facts.compaction_blocked)
+        over = (
+            facts.over
+            and config.window
+            and config.compression
+            and not (facts.muted or facts.compaction_blocked)
+        )
         possible = {
             "crashed": True,
             "cancelled": facts.ordered != "waits_at_once",
@@ -178,7 +183,9 @@ class TurnFacts:
         if event == "cut_text":
             facts = facts._replace(text_begun=True)
         elif event in ("announced", "unverified"):
-            facts = facts._replace(text_held=True, text_begun=False, text_unchecked=facts.text_unchecked or event == "unverified")
+            facts = facts._replace(
+                text_held=True, text_begun=False, text_unchecked=facts.text_unchecked or event == "unverified"
+            )
         yield self._read(facts, False)
         if self.config.window and self.config.compression:
             yield self._read(facts, True)
@@ -229,7 +236,9 @@ class TurnFacts:
                     yield shrunk
         elif event == "stuck" and not facts.solid:
             return
-        elif (event == "unchanged") != facts.forced and (event == "unchanged" or wider == (event == "outgrown")):
+        elif (event == "unchanged") != facts.forced and (
+            event == "unchanged" or wider == (event == "outgrown")
+        ):
             useless = facts.useless + 1
             yield facts._replace(
                 useless=useless,
@@ -243,7 +252,11 @@ class TurnFacts:
         if facts.answers_errors != (event == "answered") and event != "crashed":
             return
         ran = facts._replace(
-            after_tools=True, text_begun=False, text_prior=False, text_held=facts.text_unchecked, answers_errors=False
+            after_tools=True,
+            text_begun=False,
+            text_prior=False,
+            text_held=facts.text_unchecked,
+            answers_errors=False,
         )
         if event == "done":
             yield ran._replace(tool="echo", unverified=False)
@@ -263,6 +276,8 @@ class TurnFacts:
         elif facts.text_prior:
             possible = event == "prior"
         else:
-            possible = event in (("after_tools", "thought_after_tools") if facts.after_tools else ("thought", "nothing"))
+            possible = event in (
+                ("after_tools", "thought_after_tools") if facts.after_tools else ("thought", "nothing")
+            )
         if possible or event in ("cancelled", "crashed"):
             yield facts

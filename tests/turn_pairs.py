@@ -10,7 +10,10 @@ BY_HAND = {
     ("Compress.compressed", "BuildMessages.window_too_small"),  # too small even for the prompt
     ("BuildMessages.oversized/5", "BuildMessages.built/2"),  # only the tools were too much
     ("ClassifyError.overflow/2", "Compress.outgrown/1"),  # smaller than the next model's
-    ("ClassifyError.overflow/2", "Compress.outgrown/2"),  # the same, on the last entry of a chain that leads back
+    (
+        "ClassifyError.overflow/2",
+        "Compress.outgrown/2",
+    ),  # the same, on the last entry of a chain that leads back
 }
 """Played by tests of their own. All but the second: a refusal names a window that was not known before."""
 
@@ -28,7 +31,9 @@ def _keeps_open(row: Row) -> bool:
 
 
 def _needs_closed(row: Row) -> bool:
-    return row.event == "starved" or (row.event != "spoken" and row.rung in ("send", "summarise", "⇥ budget_exhausted"))
+    return row.event == "starved" or (
+        row.event != "spoken" and row.rung in ("send", "summarise", "⇥ budget_exhausted")
+    )
 
 
 def _door(row: Row) -> bool:

@@ -1,4 +1,5 @@
-"""Reading a request of any wire back into rows of chat completions: the public reader, under the name that tests know."""
+"""Reading a request of any wire back into rows of chat completions: the public reader, under the name that
+tests know."""
 
 from __future__ import annotations
 

@@ -1,19 +1,23 @@
-"""The same turn with other agent frameworks, each in an environment of its own: processor time a round, and of an import.
+"""The same turn with other agent frameworks, each in an environment of its own: processor time a round, and
+of an import.
 
     python benchmarks/peers/compare.py                          # installs what is missing below ~/.cache/fsm-agent-peers
-    python benchmarks/peers/compare.py --only fsm_agent bare pydantic_ai --rounds 10 100 --environments DIR --json
+    python benchmarks/peers/compare.py --only fsm_agent bare pydantic_ai --rounds 10 100 --environments DIR
+    --json
 
-None of them is a dependency. One server on loopback, in a process of its own, plays the model for all: it asks for one more call
-of the tool ``look`` until the wanted number of rounds is in the transcript, and then says "done". A file of this folder for each
-says how its users would run such a turn; ``measured.py`` times it inside the framework's environment. Figures:
+None of them is a dependency. One server on loopback, in a process of its own, plays the model for all: it
+asks for one more call of the tool ``look`` until the wanted number of rounds is in the transcript, and then
+says "done". A file of this folder for each says how its users would run such a turn; ``measured.py`` times it
+inside the framework's environment. Figures:
 
 import     processor time of importing what the turn needs, milliseconds, in a fresh process
 round      processor time of one model call and one tool call: the difference between a turn of many rounds and one of one
-           round, over the rounds between; the best of a few runs. What grows from column to column walks the conversation
+           round, over the rounds between; the best of a few runs. What grows from column to column walks the
+           conversation
 memory     the most resident memory of the process, megabytes
 
-Time spent waiting is not counted. A framework that cannot be installed, or that refuses such a server, is named with its reason.
-"""
+Time spent waiting is not counted. A framework that cannot be installed, or that refuses such a server, is
+named with its reason."""
 
 from __future__ import annotations
 
@@ -56,7 +60,8 @@ def serve(pipe: Connection) -> None:
 
 
 def interpreter(name: str, environments: Path) -> str:
-    """The Python that has the framework, installed first if need be. Raises ``CalledProcessError`` with what pip said."""
+    """The Python that has the framework, installed first if need be. Raises ``CalledProcessError`` with what
+    pip said."""
     if not PEERS[name]:
         return sys.executable
     folder = environments / name
@@ -78,13 +83,17 @@ def measured(name: str, python: str, url: str, rounds: list[int], runs: int) -> 
     return {"peer": name, **found}
 
 
-def compare(names: list[str], url: str, environments: Path, rounds: list[int], runs: int) -> list[dict[str, Any]]:
+def compare(
+    names: list[str], url: str, environments: Path, rounds: list[int], runs: int
+) -> list[dict[str, Any]]:
     rows = []
     for name in names:
         try:
             rows.append(measured(name, interpreter(name, environments), url, rounds, runs))
         except subprocess.CalledProcessError as error:
-            rows.append({"peer": name, "problem": (error.stderr or str(error)).strip().splitlines()[-1][:200]})
+            rows.append(
+                {"peer": name, "problem": (error.stderr or str(error)).strip().splitlines()[-1][:200]}
+            )
         except subprocess.TimeoutExpired:
             rows.append({"peer": name, "problem": "not done within ten minutes"})
     return rows

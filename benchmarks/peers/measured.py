@@ -1,4 +1,5 @@
-"""Times one framework inside its own environment: ``measured.py NAME URL RUNS ROUNDS...``. Standard library alone.
+"""Times one framework inside its own environment: ``measured.py NAME URL RUNS ROUNDS...``. Standard library
+alone.
 
 The module ``turn_NAME`` of this folder has ``VERSION`` and ``async def turn(url, rounds)``. One JSON line on
 standard output.
@@ -28,14 +29,21 @@ async def spent(module: Any, url: str, rounds: int) -> float:
 async def measure(module: Any, url: str, runs: int, counts: list[int]) -> list[float]:
     await module.turn(url, 2)
     one = min([await spent(module, url, 1) for _ in range(runs)])
-    return [(min([await spent(module, url, count) for _ in range(runs)]) - one) / (count - 1) for count in counts]
+    return [
+        (min([await spent(module, url, count) for _ in range(runs)]) - one) / (count - 1) for count in counts
+    ]
 
 
 def main() -> None:
     name, url, runs, *counts = sys.argv[1:]
     sys.path[0:1] = [str(Path(__file__).parent), os.getcwd()]
     with tempfile.TemporaryDirectory() as home:
-        os.environ |= {"HOME": home, "OPENAI_API_KEY": "k", "OPENAI_BASE_URL": url, "FSM_AGENT_HOME": f"{home}/fsm"}
+        os.environ |= {
+            "HOME": home,
+            "OPENAI_API_KEY": "k",
+            "OPENAI_BASE_URL": url,
+            "FSM_AGENT_HOME": f"{home}/fsm",
+        }
         began = time.process_time()
         module = importlib.import_module(f"turn_{name}")
         imported = 1000 * (time.process_time() - began)

@@ -1,4 +1,5 @@
-"""No framework: a loop over the openai package, streaming, nothing kept. What every figure is to be compared with."""
+"""No framework: a loop over the openai package, streaming, nothing kept. What every figure is to be compared
+with."""
 
 import json
 from importlib.metadata import version
@@ -8,7 +9,9 @@ import openai
 
 VERSION = version("openai")
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
-TOOLS: Any = [{"type": "function", "function": {"name": "look", "description": "Look.", "parameters": SCHEMA}}]
+TOOLS: Any = [
+    {"type": "function", "function": {"name": "look", "description": "Look.", "parameters": SCHEMA}}
+]
 
 
 async def look(n: int) -> str:
@@ -16,11 +19,16 @@ async def look(n: int) -> str:
 
 
 async def turn(url: str, rounds: int) -> None:
-    messages: list[Any] = [{"role": "system", "content": "You look at things."}, {"role": "user", "content": "go"}]
+    messages: list[Any] = [
+        {"role": "system", "content": "You look at things."},
+        {"role": "user", "content": "go"},
+    ]
     async with openai.AsyncOpenAI(base_url=url, api_key="k") as client:
         while True:
             text, calls = "", {}
-            stream = await client.chat.completions.create(model=str(rounds), messages=messages, tools=TOOLS, stream=True)
+            stream = await client.chat.completions.create(
+                model=str(rounds), messages=messages, tools=TOOLS, stream=True
+            )
             async for chunk in stream:
                 for choice in chunk.choices:
                     text += choice.delta.content or ""
@@ -32,7 +40,11 @@ async def turn(url: str, rounds: int) -> None:
                 assert text == "done"
                 return
             wire = [
-                {"id": c["id"], "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
+                {
+                    "id": c["id"],
+                    "type": "function",
+                    "function": {"name": c["name"], "arguments": c["arguments"]},
+                }
                 for c in calls.values()
             ]
             messages.append({"role": "assistant", "content": None, "tool_calls": wire})

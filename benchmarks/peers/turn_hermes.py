@@ -1,4 +1,5 @@
-"""Hermes Agent, its ``run_conversation`` in quiet mode with one tool of our own; synchronous, in a thread here."""
+"""Hermes Agent, its ``run_conversation`` in quiet mode with one tool of our own; synchronous, in a thread
+here."""
 
 import asyncio
 import json

@@ -1,4 +1,5 @@
-"""openai-agents, its plain ``Runner.run`` on chat completions: replies come whole, nothing is kept, no tracing."""
+"""openai-agents, its plain ``Runner.run`` on chat completions: replies come whole, nothing is kept, no
+tracing."""
 
 from importlib.metadata import version
 

@@ -1,5 +1,5 @@
-"""smolagents, its tool-calling agent: synchronous, in a thread here; the last answer is a tool call of its own, so the loop is
-stopped by its number of steps."""
+"""smolagents, its tool-calling agent: synchronous, in a thread here; the last answer is a tool call of its
+own, so the loop is stopped by its number of steps."""
 
 import asyncio
 from importlib.metadata import version

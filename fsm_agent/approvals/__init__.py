@@ -1,1 +1,2 @@
-"""Who may say yes to what: questions and how they are shown, rules, remembered answers, the reading of commands."""
+"""Who may say yes to what: questions and how they are shown, rules, remembered answers, the reading of
+commands."""

@@ -1,4 +1,5 @@
-"""What a simple command would destroy: the system, the home directory, a disk. Pure, by the command's words alone."""
+"""What a simple command would destroy: the system, the home directory, a disk. Pure, by the command's words
+alone."""
 
 from __future__ import annotations
 
@@ -12,7 +13,21 @@ _GLOBS = re.compile(r"(?:/[.\[\]!^,{}]*[*?][*?.\[\]!^,{}]*)+/*$")
 _DISK = re.compile(r"/dev/(?:r?disk|sd|hd|vd|xvd|nvme|mmcblk|md|dm-|loop|mapper/)\w*")
 _SYSTEM = frozenset(
     (
-        *("/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/opt", "/proc", "/root", "/sbin", "/sys"),
+        *(
+            "/",
+            "/bin",
+            "/boot",
+            "/dev",
+            "/etc",
+            "/home",
+            "/lib",
+            "/lib64",
+            "/opt",
+            "/proc",
+            "/root",
+            "/sbin",
+            "/sys",
+        ),
         *("/usr", "/var", "/Users", "/System", "/Library", "/Applications"),
     )
 )
@@ -20,7 +35,9 @@ _FILES = frozenset(("/etc/passwd", "/etc/shadow", "/etc/sudoers", "/etc/fstab"))
 _HOME = frozenset(("~", "$HOME", "${HOME}"))
 _STOPPING = frozenset(("shutdown", "reboot", "halt", "poweroff"))
 _FORMATTING = frozenset(("wipefs", "mkswap", "blkdiscard"))
-_FIND_ACTIONS = frozenset(("-delete", "-exec", "-execdir", "-depth", "-xdev", "-mount", "-rf", "-r", "-f", "-fr"))
+_FIND_ACTIONS = frozenset(
+    ("-delete", "-exec", "-execdir", "-depth", "-xdev", "-mount", "-rf", "-r", "-f", "-fr")
+)
 
 _DELETES = "it would delete the system or the home directory"
 _OPENS = "it would change the permissions of the whole system"
@@ -30,15 +47,15 @@ _NEEDED = "it would overwrite a file that the system cannot do without"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a command runs: ``home`` is the user's, ``directory`` the working directory or empty when it is not known;
-    ``vital`` when it is known to be one that must not be emptied."""
+class PathPlace:
+    """Where a command runs: ``home`` is the user's, ``directory`` the working directory or empty when it is
+    not known; ``vital`` when it is known to be one that must not be emptied."""
 
     home: str = ""
     directory: str = ""
     vital: bool = False
 
-    def entered(self, operands: Sequence[str]) -> Place:
+    def entered(self, operands: Sequence[str]) -> PathPlace:
         """After ``cd``."""
         if not operands:
             return replace(self, vital=True, directory=self.home)
@@ -60,7 +77,9 @@ class Place:
                 return False
             word = posixpath.join(self.directory, word)
         path = _GLOBS.sub("/", word)
-        path = "/" + posixpath.normpath(path).lstrip("/") if path.startswith("/") else posixpath.normpath(path)
+        path = (
+            "/" + posixpath.normpath(path).lstrip("/") if path.startswith("/") else posixpath.normpath(path)
+        )
         if path in _SYSTEM or path in _HOME or (bool(self.home) and path == posixpath.normpath(self.home)):
             return True
         return (
@@ -76,8 +95,9 @@ class Place:
         )
 
 
-def destroys(name: str, rest: Sequence[str], place: Place) -> str | None:
-    """What the command ``name`` with these words would destroy; ``None`` for nothing that cannot be made good."""
+def destroys(name: str, rest: Sequence[str], place: PathPlace) -> str | None:
+    """What the command ``name`` with these words would destroy; ``None`` for nothing that cannot be made
+    good."""
     if name in _STOPPING:
         return _STOPS
     if name == "mkfs" or name.startswith("mkfs.") or name in _FORMATTING:
@@ -87,7 +107,8 @@ def destroys(name: str, rest: Sequence[str], place: Place) -> str | None:
 
 
 def matching_name(name: str) -> str:
-    """The dangerous command that a name with ``*``, ``?`` or ``[…]`` would find; every other name as it is."""
+    """The dangerous command that a name with ``*``, ``?`` or ``[…]`` would find; every other name as it
+    is."""
     if not any(sign in name for sign in "*?["):
         return name
     return next((known for known in (*_CHECKS, *_STOPPING, *_FORMATTING) if fnmatchcase(known, name)), name)
@@ -109,12 +130,18 @@ def _has_switch(words: Sequence[str], letters: str, long: str) -> bool:
 
 
 def _opens_all(rest: Sequence[str]) -> bool:
-    return any(re.fullmatch(r"[0-7]?777|0*|[augo]*[+=]rwx|[augo]*[-=](?:rwx)?", word) for word in rest if word and word != "-R")
+    return any(
+        re.fullmatch(r"[0-7]?777|0*|[augo]*[+=]rwx|[augo]*[-=](?:rwx)?", word)
+        for word in rest
+        if word and word != "-R"
+    )
 
 
 def _deletes_all(rest: Sequence[str]) -> bool:
     rest = _without_idle_tests(rest)
-    deletes = "-delete" in rest or any(word in ("rm", "shred", "unlink") for word in map(posixpath.basename, rest))
+    deletes = "-delete" in rest or any(
+        word in ("rm", "shred", "unlink") for word in map(posixpath.basename, rest)
+    )
     return deletes and all(word in _FIND_ACTIONS for word in rest if word.startswith("-"))
 
 
@@ -132,24 +159,30 @@ def _without_idle_tests(rest: Sequence[str]) -> list[str]:
     return kept
 
 
-def _overwrites(rest: Sequence[str], _: Place) -> bool:
+def _overwrites(rest: Sequence[str], _: PathPlace) -> bool:
     return bool(rest) and rest[-1] in _FILES
 
 
-def _kills_all(rest: Sequence[str], _: Place) -> bool:
+def _kills_all(rest: Sequence[str], _: PathPlace) -> bool:
     return any(word in ("-u", "-U", "--euid", "--uid") for word in rest) and "root" in rest
 
 
-def _names_a_disk(rest: Sequence[str], _: Place) -> bool:
+def _names_a_disk(rest: Sequence[str], _: PathPlace) -> bool:
     return any(is_disk(word) for word in rest)
 
 
-_CHECKS: dict[str, tuple[Callable[[Sequence[str], Place], bool], str]] = {
+_CHECKS: dict[str, tuple[Callable[[Sequence[str], PathPlace], bool], str]] = {
     "rm": (lambda rest, place: _has_switch(rest, "rR", "recursive") and place.hits(rest), _DELETES),
     "find": (lambda rest, place: place.hits(rest) and _deletes_all(rest), _DELETES),
-    "rsync": (lambda rest, place: any(word.startswith("--del") for word in rest) and place.hits(rest[-1:]), _DELETES),
+    "rsync": (
+        lambda rest, place: any(word.startswith("--del") for word in rest) and place.hits(rest[-1:]),
+        _DELETES,
+    ),
     "mv": (lambda rest, place: any(place.is_vital(word) for word in rest[:-1]), _DELETES),
-    "chmod": (lambda rest, place: _has_switch(rest, "R", "recursive") and place.hits(rest) and _opens_all(rest), _OPENS),
+    "chmod": (
+        lambda rest, place: _has_switch(rest, "R", "recursive") and place.hits(rest) and _opens_all(rest),
+        _OPENS,
+    ),
     "chown": (lambda rest, place: _has_switch(rest, "R", "recursive") and place.hits(rest), _OPENS),
     "dd": (lambda rest, _: any(word.startswith("of=") and is_disk(word[3:]) for word in rest), _WRITES),
     "tee": (_names_a_disk, _WRITES),

@@ -1,4 +1,5 @@
-"""A text that must be in every line that a regular expression matches: what a fast program can look for first."""
+"""A text that must be in every line that a regular expression matches: what a fast program can look for
+first."""
 
 from __future__ import annotations
 
@@ -8,17 +9,18 @@ SHORTEST = 3
 _QUANTIFIER = re.compile(r"[*+?]|\{\d*,?\d*\}")
 _CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 _FOLDED = re.compile(r"[iIkKsS]|[^\x00-\x7f]")
-"""What Python's case rules may equate with other letters than another program does (dotless i, Kelvin sign, long s)."""
+"""What Python's case rules may equate with other letters than another program does (dotless i, Kelvin sign,
+long s)."""
 _UNSURE = re.compile("[\r\n\x00\ufeff\ufffd\ud800-\udfff]")
 """What reading a file as text may take away, or put there."""
 
 
 def certain_literal(pattern: str, ignore_case: bool) -> str | None:
-    """The longest text of at least three characters that is surely in what ``pattern`` matches; ``None`` when none is sure.
+    """The longest text of at least three characters that is surely in what ``pattern`` matches; ``None`` when
+    none is sure.
 
-    Reads plain characters, escapes, classes and repetitions; gives up at groups, alternatives and everything else. With
-    ``ignore_case`` it is to be looked for without regard to case.
-    """
+    Reads plain characters, escapes, classes and repetitions; gives up at groups, alternatives and everything
+    else. With ``ignore_case`` it is to be looked for without regard to case."""
     runs: list[str] = [""]
     at = 0
     while at < len(pattern):
@@ -59,4 +61,6 @@ def _after(pattern: str, at: int) -> int:
 
 def _longest(runs: list[str], ignore_case: bool) -> str | None:
     parts = [part for run in runs for part in (_FOLDED.split(run) if ignore_case else [run])]
-    return max((part for part in parts if len(part) >= SHORTEST and not _UNSURE.search(part)), key=len, default=None)
+    return max(
+        (part for part in parts if len(part) >= SHORTEST and not _UNSURE.search(part)), key=len, default=None
+    )

@@ -1,9 +1,10 @@
-"""Commands that nobody may approve, because they would destroy the machine or wait for a password that cannot come.
+"""Commands that nobody may approve, because they would destroy the machine or wait for a password that cannot
+come.
 
-A pure reading of the command's words, after the simplest disguises were taken off (``disguise``). It keeps a model from a
-blunder that a tired person would wave through; it is no sandbox, and a program that hides what it does gets past it: a script
-that is downloaded, or written first and run then, is a person's decision, as every command is.
-"""
+A pure reading of the command's words, after the simplest disguises were taken off (``disguise``). It keeps a
+model from a blunder that a tired person would wave through; it is no sandbox, and a program that hides what
+it does gets past it: a script that is downloaded, or written first and run then, is a person's decision, as
+every command is."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fsm_agent.approvals.destroys import Place, destroys, is_disk, is_switch, matching_name
+from fsm_agent.approvals.destroys import PathPlace, destroys, is_disk, is_switch, matching_name
 from fsm_agent.approvals.shell import pipelines
 from fsm_agent.approvals.shell_normalize import piped, undisguised
 
@@ -29,20 +30,85 @@ _FORK_BOMB = re.compile(r"([\w:.]{1,40})\(\)\{[^}]{0,200}?\1\|\1&")
 _NO_COMMAND = re.compile(r"-.*|[A-Za-z_]\w*=.*|\d[\d.]*[smhd]?", re.DOTALL)
 _BEFORE_A_COMMAND = frozenset(
     (
-        *("sudo", "doas", "env", "command", "builtin", "exec", "nohup", "nice", "ionice", "time", "timeout", "stdbuf"),
-        *("setsid", "xargs", "busybox", "eval", "then", "do", "else", "if", "while", "until", "{", "!", "coproc"),
+        *(
+            "sudo",
+            "doas",
+            "env",
+            "command",
+            "builtin",
+            "exec",
+            "nohup",
+            "nice",
+            "ionice",
+            "time",
+            "timeout",
+            "stdbuf",
+        ),
+        *(
+            "setsid",
+            "xargs",
+            "busybox",
+            "eval",
+            "then",
+            "do",
+            "else",
+            "if",
+            "while",
+            "until",
+            "{",
+            "!",
+            "coproc",
+        ),
     )
 )
 _SOMEWHERE_BEFORE_A_COMMAND = frozenset(
     (
-        *("chroot", "flock", "strace", "ltrace", "watch", "parallel", "systemd-run", "unshare", "nsenter", "script"),
-        *("runuser", "setpriv", "chrt", "taskset", "fakeroot", "proot", "trap", "alias", "torsocks", "unbuffer"),
-        *("ssh", "mosh", "tmux", "screen", "pkexec", "bwrap", "firejail", "gdb", "lldb", "expect", "rlwrap", "hyperfine", "entr"),
+        *(
+            "chroot",
+            "flock",
+            "strace",
+            "ltrace",
+            "watch",
+            "parallel",
+            "systemd-run",
+            "unshare",
+            "nsenter",
+            "script",
+        ),
+        *(
+            "runuser",
+            "setpriv",
+            "chrt",
+            "taskset",
+            "fakeroot",
+            "proot",
+            "trap",
+            "alias",
+            "torsocks",
+            "unbuffer",
+        ),
+        *(
+            "ssh",
+            "mosh",
+            "tmux",
+            "screen",
+            "pkexec",
+            "bwrap",
+            "firejail",
+            "gdb",
+            "lldb",
+            "expect",
+            "rlwrap",
+            "hyperfine",
+            "entr",
+        ),
         *("vi", "vim", "nvim", "ex", "less", "more", "man", "xterm", "npx", "function"),
     )
 )
 """What these run comes after words of their own, or in one word."""
-_IN_ONE_WORD = frozenset((*_SOMEWHERE_BEFORE_A_COMMAND, "git", "tar", "zip", "rsync", "scp", "export", "declare", "local"))
+_IN_ONE_WORD = frozenset(
+    (*_SOMEWHERE_BEFORE_A_COMMAND, "git", "tar", "zip", "rsync", "scp", "export", "declare", "local")
+)
 """What these run may stand in one word, by itself or behind ``=``, ``!`` or a word of theirs."""
 _SHELLS = frozenset(("sh", "bash", "zsh", "dash", "ksh", "fish", "ash", "su", "at", "batch"))
 _GIT_RUNS = re.compile(r"(?:-c|--exec|-x)\s|\S* (?:[\w-]+\.[\w.-]+|--(?:upload-pack|receive-pack|exec))=")
@@ -57,8 +123,9 @@ _SUDO_VALUES = frozenset(("-u", "-g", "-h", "-p", "-C", "-T", "-U", "-D", "-R", 
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
-    """``environ``: the variables that the command will see. ``directory``: where it will run, empty when not known."""
+class _ShellReader:
+    """``environ``: the variables that the command will see. ``directory``: where it will run, empty when not
+    known."""
 
     environ: Mapping[str, str]
     directory: str
@@ -71,7 +138,7 @@ class _Reader:
         text = re.sub(r"[<>]\(", " ;( ", _PROCESS_INPUT.sub(r" \2 | sh", text))
         if _FORK_BOMB.search(re.sub(r"\s+", "", text)):
             return "a fork bomb stops the machine"
-        place = Place(self.environ.get("HOME", ""), self.directory)
+        place = PathPlace(self.environ.get("HOME", ""), self.directory)
         for stages in pipelines(text):
             if len(stages) > MAX_STAGES:
                 return UNREADABLE
@@ -82,9 +149,15 @@ class _Reader:
                     place = place.entered([word for word in words[1:] if not word.startswith("-")])
         return None
 
-    def judged(self, words: Sequence[str], before: Sequence[Sequence[str]], place: Place, depth: int) -> str | None:
+    def judged(
+        self, words: Sequence[str], before: Sequence[Sequence[str]], place: PathPlace, depth: int
+    ) -> str | None:
         for word, target in zip(words, [*words[1:], ""], strict=True):
-            if ">" in word and not word.strip("<>&|") and (found := _written_to(target, appended=">>" in word)):
+            if (
+                ">" in word
+                and not word.strip("<>&|")
+                and (found := _written_to(target, appended=">>" in word))
+            ):
                 return found
             if "$(" in word and (found := self.reason(word.replace("$(", " ; "), depth + 1)):
                 return found
@@ -114,7 +187,9 @@ class _Reader:
         elif name == "eval":
             yield " ".join(rest)
         elif name == "env" and any(word.startswith(("-S", "--split-string")) for word in rest):
-            yield " ".join(word.removeprefix("-S").removeprefix("--split-string").lstrip("=") for word in rest)
+            yield " ".join(
+                word.removeprefix("-S").removeprefix("--split-string").lstrip("=") for word in rest
+            )
         elif name == "xargs" and (given := piped(before)):
             yield " ".join([*rest[_xargs_options(rest) :], given.replace("\n", " ")])
         elif name in _IN_ONE_WORD:
@@ -125,7 +200,10 @@ class _Reader:
         elif _INTERPRETERS.fullmatch(name):
             code = " ".join(rest)
             if _RUNS.search(code):
-                yield from (next(part for part in match.groups() if part is not None) for match in _QUOTED.finditer(code))
+                yield from (
+                    next(part for part in match.groups() if part is not None)
+                    for match in _QUOTED.finditer(code)
+                )
                 yield from (f"rm -r {match[1]}" for match in _REMOVED_TREE.finditer(code))
                 yield from (f"{word} " for word in re.findall(r"rm\s+-\w+\s+[/~$]\S*", code))
 
@@ -133,13 +211,14 @@ class _Reader:
 def hard_line(command: str, *, environ: Mapping[str, str] | None = None, directory: str = "") -> str | None:
     """Why this shell command is never run, whoever approves it; ``None`` when a person may decide.
 
-    ``environ``: the variables that it will see, by default those of this process; ``directory``: where it will run.
-    """
-    return _Reader(os.environ if environ is None else environ, directory).reason(command, 0)
+    ``environ``: the variables that it will see, by default those of this process; ``directory``: where it
+    will run."""
+    return _ShellReader(os.environ if environ is None else environ, directory).reason(command, 0)
 
 
 def _starts(words: Sequence[str]) -> Iterator[int]:
-    """Where a command may begin: the first word, and after words like sudo the next one that is no option or number.
+    """Where a command may begin: the first word, and after words like sudo the next one that is no option or
+    number.
 
     The word after an option may be its value, so the one after that may be the command as well.
     """

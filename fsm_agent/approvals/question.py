@@ -1,8 +1,8 @@
 """What a person is shown of a call before it may run: all of it, in parts, for every face that asks.
 
 Nothing is cut and nothing is masked, because what is approved runs as it is. Each face lays the parts out in
-its own way; a text in them is as ``fsm_agent.approvals.visible`` shows it, so ``original`` gives back what runs.
-"""
+its own way; a text in them is as ``fsm_agent.approvals.visible`` shows it, so ``original`` gives back what
+runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fsm_agent.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class QuestionPart:
     """A value of a call. ``place`` is where it stands: ``command``, ``edits[0].old``. ``words``: a text, else
     JSON."""
 
@@ -35,7 +35,7 @@ class Question:
 
     name: str
     task: str
-    parts: tuple[Part, ...]
+    parts: tuple[QuestionPart, ...]
     remembered: str
     characters: int
     lines: int
@@ -44,7 +44,7 @@ class Question:
     def of(cls, request: AskApproval, encoding: str = "utf-8") -> Question:
         """``encoding``: what it cannot carry is escaped."""
         values = list(_values(request.arguments))
-        parts = tuple(Part(place, visible(text, encoding), words) for place, text, words in values)
+        parts = tuple(QuestionPart(place, visible(text, encoding), words) for place, text, words in values)
         return cls(
             visible(request.name, encoding, lines=False),
             visible(request.origin, encoding),

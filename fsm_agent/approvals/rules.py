@@ -8,10 +8,10 @@
 ``delete(#9f86d08…)``          exactly this call, by the hash of its arguments
 =============================  ==================================================================================
 
-Allowing is narrow and forbidding wide. A pattern with wildcards allows only a command that is one simple command, without any
-character that could begin another one, and only in the working directory; it forbids a line in which any command fits, behind
-``sudo``, paths and assignments too. Text of a shell can be disguised without end, so a forbidden command is a rule for honest
-models and no wall: what is not allowed is asked for.
+Allowing is narrow and forbidding wide. A pattern with wildcards allows only a command that is one simple
+command, without any character that could begin another one, and only in the working directory; it forbids a
+line in which any command fits, behind ``sudo``, paths and assignments too. Text of a shell can be disguised
+without end, so a forbidden command is a rule for honest models and no wall: what is not allowed is asked for.
 """
 
 from __future__ import annotations
@@ -51,18 +51,32 @@ class Asked:
     plain: bool = True
 
     @classmethod
-    def of(cls, tool: str, arguments: Mapping[str, Any], path_arguments: Sequence[str], workdir: str) -> Asked:
+    def of(
+        cls, tool: str, arguments: Mapping[str, Any], path_arguments: Sequence[str], workdir: str
+    ) -> Asked:
         lines = {name: value for name in COMMANDS if isinstance(value := arguments.get(name), str)}
         given = [arguments.get(name) for name in path_arguments]
-        paths = tuple(os.path.realpath(os.path.join(workdir, path)) for path in given if isinstance(path, str))
-        others = {name for name, value in arguments.items() if name not in lines and value not in (None, "", ".")}
+        paths = tuple(
+            os.path.realpath(os.path.join(workdir, path)) for path in given if isinstance(path, str)
+        )
+        others = {
+            name for name, value in arguments.items() if name not in lines and value not in (None, "", ".")
+        }
         plain = others <= HARMLESS and len(lines) == 1  # of two lines nobody knows which one counts
-        return cls(tool, arguments, "\n".join(lines.values()) or None, paths if len(paths) == len(path_arguments) else (), plain)
+        return cls(
+            tool,
+            arguments,
+            "\n".join(lines.values()) or None,
+            paths if len(paths) == len(path_arguments) else (),
+            plain,
+        )
 
     @property
     def text(self) -> str:
         """The arguments as sorted compact JSON."""
-        return json.dumps(dict(self.arguments), sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
+        return json.dumps(
+            dict(self.arguments), sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str
+        )
 
     @property
     def hash(self) -> str:
@@ -70,14 +84,17 @@ class Asked:
 
     @property
     def exactly(self) -> str:
-        """The pattern of this call and, for a tool that works on one path, of every call for the same path."""
+        """The pattern of this call and, for a tool that works on one path, of every call for the same
+        path."""
         if self.command is not None:
             what = glob.escape(self.command) if self.plain else self.hash
         elif len(self.paths) == 1:
             what = glob.escape(self.paths[0])
         else:
             what = glob.escape(self.text) if not self.paths else self.hash
-        mistakable = len(what) > LONGEST or what.startswith("#")  # a text that reads as a hash would stand for another call
+        mistakable = len(what) > LONGEST or what.startswith(
+            "#"
+        )  # a text that reads as a hash would stand for another call
         return f"{self.tool}({self.hash if mistakable else what})"
 
 
@@ -98,7 +115,9 @@ class Pattern:
         found = _PATTERN.fullmatch(text.strip())
         if found is None:
             raise ConfigError(
-                "a pattern of calls cannot be read", text, "tool, tool(text) or tool(folder/**), with * for anything"
+                "a pattern of calls cannot be read",
+                text,
+                "tool, tool(text) or tool(folder/**), with * for anything",
             )
         return cls(text.strip(), found["tool"], found["what"])
 
@@ -139,7 +158,8 @@ def _unescaped(text: str) -> str | None:
 
 
 def _lines(command: str) -> list[str]:
-    """The line itself, and every place of it where a command may begin, without the folder that the program is in."""
+    """The line itself, and every place of it where a command may begin, without the folder that the program
+    is in."""
     lines = [command, " ".join(command.split())]
     text = undisguised(command, os.environ).replace("`", " ; ").replace("$(", " ; ")
     for stages in pipelines(text):
@@ -151,7 +171,8 @@ def _lines(command: str) -> list[str]:
 
 
 def _path_fits(path: str, pattern: str, workdir: str) -> bool:
-    """``path`` is real; the part of the pattern before its first wildcard is made so too. Case counts where it does for files."""
+    """``path`` is real; the part of the pattern before its first wildcard is made so too. Case counts where
+    it does for files."""
     whole = os.path.join(workdir, os.path.expanduser(pattern))
     head = re.split(r"[*?[]", whole, maxsplit=1)[0]
     folder = head[: head.rfind("/") + 1] or "/"
@@ -165,4 +186,6 @@ def _translated(pattern: str) -> str:
     """A regular expression: ``**`` anything, ``*`` and ``?`` within one folder."""
     parts = re.split(r"(\*\*/?|\*|\?|\[[*?[]\])", pattern)
     known = {"**": ".*", "**/": "(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
-    return "".join(known.get(part) or re.escape(part[1] if re.fullmatch(r"\[[*?[]\]", part) else part) for part in parts)
+    return "".join(
+        known.get(part) or re.escape(part[1] if re.fullmatch(r"\[[*?[]\]", part) else part) for part in parts
+    )

@@ -23,9 +23,9 @@ from fsm_agent.approvals.rules import Asked, Pattern
 from fsm_agent.conversation.effects import Approval, AskApproval, Effect, ToolSpec
 from fsm_agent.errors import StoreError
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.deadline import Finish, Stopwatch, race
+from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
-from fsm_agent.settings.model import Approvals as ApprovalSettings
+from fsm_agent.settings.model import ApprovalSettings as ApprovalSettings
 from fsm_agent.support.threads import in_daemon_thread
 
 log = logging.getLogger(__name__)
@@ -36,28 +36,44 @@ HOOK = "before_tool"
 
 
 class Approvals:
-    """Fails closed: no callback, no answer in time, an unknown answer or an error mean no (catalogue APPR-01..09).
+    """Fails closed: no callback, no answer in time, an unknown answer or an error mean no (catalogue
+    APPR-01..09).
 
-    ``rules`` are read once: nothing that a tool or the environment does later changes them. Raises ``ConfigError`` for a
-    pattern that cannot be read.
-    """
+    ``rules`` are read once: nothing that a tool or the environment does later changes them. Raises
+    ``ConfigError`` for a pattern that cannot be read."""
 
     def __init__(
-        self, callbacks: Callbacks, clock: Clock, rules: ApprovalSettings, poll: float, *, grants: Grants, workdir: str
+        self,
+        callbacks: Callbacks,
+        clock: Clock,
+        rules: ApprovalSettings,
+        poll: float,
+        *,
+        grants: Grants,
+        workdir: str,
     ) -> None:
-        self._callbacks, self._hooks, self._clock, self._rules, self._poll = callbacks, callbacks, clock, rules, poll
+        self._callbacks, self._hooks, self._clock, self._rules, self._poll = (
+            callbacks,
+            callbacks,
+            clock,
+            rules,
+            poll,
+        )
         self._grants, self._workdir = grants, workdir
         self._allowed = [Pattern.of(text) for text in rules.allow]
         self._denied = [Pattern.of(text) for text in rules.deny]
         self._session: list[Pattern] = []
         self._nobody, self._origin = NOBODY, ""
-        self._turnstiles: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
+        self._turnstiles: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+            weakref.WeakKeyDictionary()
+        )
         self._specs: dict[str, ToolSpec] = {}
         self._imported, self._outside = False, frozenset[str]()
 
     def for_child(self, callbacks: Callbacks, origin: str, *, ask: bool) -> Approvals:
-        """Those of a child turn: under the same rules and checks, without what was approved for this session. With ``ask`` the
-        same person is asked, one question at a time, and told which task it is for; else nobody is (APPR-05)."""
+        """Those of a child turn: under the same rules and checks, without what was approved for this session.
+        With ``ask`` the same person is asked, one question at a time, and told which task it is for; else
+        nobody is (APPR-05)."""
         child = Approvals(
             self._callbacks if ask else callbacks,
             self._clock,
@@ -66,7 +82,12 @@ class Approvals:
             grants=self._grants,
             workdir=self._workdir,
         )
-        child._origin, child._turnstiles, child._nobody, child._hooks = origin, self._turnstiles, CHILD, self._hooks
+        child._origin, child._turnstiles, child._nobody, child._hooks = (
+            origin,
+            self._turnstiles,
+            CHILD,
+            self._hooks,
+        )
         child._imported = self._imported
         return child
 
@@ -83,11 +104,16 @@ class Approvals:
         """The tools of a turn; those that the rules have something to say about are asked about before they
         run. ``outside``: names of those that reach others than this machine."""
         try:
-            denied = [*self._denied, *(grant.pattern for grant in self._grants.all() if grant.verdict == "deny")]
+            denied = [
+                *self._denied,
+                *(grant.pattern for grant in self._grants.all() if grant.verdict == "deny"),
+            ]
         except StoreError:
             denied = [Pattern.of("*")]
         self._specs, self._outside = {tool.name: tool for tool in tools}, frozenset(outside)
-        return tuple(replace(tool, approval="ask") if self._concerns(tool, denied) else tool for tool in tools)
+        return tuple(
+            replace(tool, approval="ask") if self._concerns(tool, denied) else tool for tool in tools
+        )
 
     def _concerns(self, tool: ToolSpec, denied: list[Pattern]) -> bool:
         ruled = self._rules.policy.get(tool.name) in ("ask", "deny")
@@ -101,7 +127,8 @@ class Approvals:
     # Asking
 
     async def ask(self, request: AskApproval, interrupted: asyncio.Event, session: str = "") -> Approval:
-        """``session``: the one that an answer "for this session" is remembered for; without, this agent remembers it."""
+        """``session``: the one that an answer "for this session" is remembered for; without, this agent
+        remembers it."""
         call = self._call(request.name, request.arguments)
         try:
             settled = await self._settled(call, interrupted, session)
@@ -123,7 +150,9 @@ class Approvals:
             turnstile.release()
         if not isinstance(answer, Approval):
             late = f"no answer within {self._rules.timeout:.0f} s"
-            return Approval(False, late if finish == "late" else "interrupted", interrupted=finish == "interrupted")
+            return Approval(
+                False, late if finish == "late" else "interrupted", interrupted=finish == "interrupted"
+            )
         return answer
 
     async def _settled(self, call: Asked, interrupted: asyncio.Event, session: str) -> Approval | None:
@@ -189,7 +218,9 @@ class Approvals:
         said = await self._hook(name, arguments, interrupted)
         return said.reason if said is not None and not said.granted else ""
 
-    async def _hook(self, name: str, arguments: Mapping[str, Any], interrupted: asyncio.Event) -> Approval | None:
+    async def _hook(
+        self, name: str, arguments: Mapping[str, Any], interrupted: asyncio.Event
+    ) -> Approval | None:
         """What the callback says; one that fails blocks what may change something (APPR-09)."""
         if not self._hooks.has(HOOK):
             return None
@@ -202,7 +233,11 @@ class Approvals:
             spec = self._specs.get(name)
             effect: Effect = "unsafe" if spec is None else spec.effect
             log.warning("before_tool failed for %s", name, exc_info=True)
-            return None if effect == "pure" else Approval(False, f"the check before it failed ({type(error).__name__})")
+            return (
+                None
+                if effect == "pure"
+                else Approval(False, f"the check before it failed ({type(error).__name__})")
+            )
 
     # Helpers
 
@@ -217,7 +252,9 @@ class Approvals:
         task, watch = asyncio.ensure_future(work), Stopwatch(self._clock)
         limit = self._rules.timeout if limited else math.inf
         try:
-            finish = await race(task, left=lambda: limit - watch.elapsed(), interrupted=interrupted, poll=self._poll)
+            finish = await wait_with_deadline(
+                task, left=lambda: limit - watch.elapsed(), interrupted=interrupted, poll=self._poll
+            )
             return finish, task.result() if finish == "done" else None
         finally:
             if not task.done():
@@ -225,7 +262,8 @@ class Approvals:
 
 
 def read_answer(answer: Any) -> Approval:
-    """What a callback may answer: True, "once", "session" or "always" grant, everything else denies, "never" for good."""
+    """What a callback may answer: True, "once", "session" or "always" grant, everything else denies, "never"
+    for good."""
     if isinstance(answer, Approval):
         return answer
     match answer:

@@ -1,7 +1,7 @@
 """Reading a shell's command line: pipelines of simple commands, as words without their quotes. Pure.
 
-No parser of a shell: it never misses where a command may begin, and now and then sees one where there is none.
-"""
+No parser of a shell: it never misses where a command may begin, and now and then sees one where there is
+none."""
 
 from __future__ import annotations
 

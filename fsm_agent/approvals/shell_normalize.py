@@ -1,8 +1,7 @@
 """Taking the simplest disguises off a shell command: variables, escapes, substitutions, encodings. Pure.
 
-What cannot be known from the text stays as it is written. Where the shell would keep two words apart and this does not, the
-result only looks more dangerous than it is.
-"""
+What cannot be known from the text stays as it is written. Where the shell would keep two words apart and this
+does not, the result only looks more dangerous than it is."""
 
 from __future__ import annotations
 
@@ -22,7 +21,9 @@ _NAME = r"[A-Za-z_]\w*"
 _VALUE = r"(?:'[^']*'|\"(?:[^\"\\]|\\.)*\"|[^\s;&|()<>'\"]+)+"
 _ASSIGNED = re.compile(rf"(?:(?<=[\s;&|({{])|^)({_NAME})\+?=({_VALUE})?")
 _LOOP = re.compile(rf"\bfor\s+({_NAME})\s+in\s+([^;\n]*)")
-_UNKNOWN = re.compile(rf"\b(?:read|mapfile|readarray|getopts|select|printf\s+-v)\b[^;&|\n]*|\bfor\s+{_NAME}\s*\(\(")
+_UNKNOWN = re.compile(
+    rf"\b(?:read|mapfile|readarray|getopts|select|printf\s+-v)\b[^;&|\n]*|\bfor\s+{_NAME}\s*\(\("
+)
 _SOURCED = re.compile(r"(?:^|[;&|\s])(?:source|\.)\s")
 _USED = re.compile(rf"\$(?:({_NAME})|\{{({_NAME})(?:(:?[-=])([^{{}}]*)|:(\d+)(?::(\d+))?)?\}})")
 _NOTHING = re.compile(r"\$(?:[@*]|\{[@*]\})")
@@ -33,8 +34,9 @@ _KEPT = frozenset(("HOME", "PWD", "OLDPWD", "IFS"))
 
 
 def undisguised(text: str, environ: Mapping[str, str]) -> str:
-    """The command with everything replaced that is certain: variables by their values, ``$'…'`` by what it says, the output of
-    ``$(echo …)`` by its words. A variable that is nowhere set is empty, as it is for the shell."""
+    """The command with everything replaced that is certain: variables by their values, ``$'…'`` by what it
+    says, the output of ``$(echo …)`` by its words. A variable that is nowhere set is empty, as it is for the
+    shell."""
     text = _ANSI_C.sub(lambda match: shlex.quote(_escaped(match[1])), text)
     text = re.sub(r"\$\{IFS[^}]*\}|\$IFS\b", " ", text)
     text = re.sub(r"\$\(\s*pwd\s*\)|`\s*pwd\s*`", "$PWD", text)
@@ -51,13 +53,17 @@ def spelled_out(word: str) -> list[str]:
     while (match := _BRACES.search(words[0])) is not None and len(words) < MAX_WORDS:
         parts = match[1].split(",")
         words = [
-            one[: found.start()] + part + one[found.end() :] for one in words if (found := _BRACES.search(one)) for part in parts
+            one[: found.start()] + part + one[found.end() :]
+            for one in words
+            if (found := _BRACES.search(one))
+            for part in parts
         ]
     return words
 
 
 def piped(stages: Sequence[Sequence[str]]) -> str | None:
-    """What these commands, each the input of the next, write; ``None`` when that is not in the words themselves."""
+    """What these commands, each the input of the next, write; ``None`` when that is not in the words
+    themselves."""
     text: str | None = None
     for words in stages:
         text = _written(list(words), text)
@@ -95,8 +101,11 @@ def _values(text: str) -> dict[str, str | None]:
     return values
 
 
-def _substituted(text: str, values: Mapping[str, str | None], environ: Mapping[str, str], unset: str | None) -> str | None:
-    """The text with the variables' values; ``None`` when it would become too long, as ``a=$a$a`` often enough does."""
+def _substituted(
+    text: str, values: Mapping[str, str | None], environ: Mapping[str, str], unset: str | None
+) -> str | None:
+    """The text with the variables' values; ``None`` when it would become too long, as ``a=$a$a`` often enough
+    does."""
     parts, size, at = [], 0, 0
     for match in _USED.finditer(text):
         value = _value(match, values, environ, unset)
@@ -108,7 +117,9 @@ def _substituted(text: str, values: Mapping[str, str | None], environ: Mapping[s
     return "".join([*parts, text[at:]])
 
 
-def _value(match: re.Match[str], values: Mapping[str, str | None], environ: Mapping[str, str], unset: str | None) -> str:
+def _value(
+    match: re.Match[str], values: Mapping[str, str | None], environ: Mapping[str, str], unset: str | None
+) -> str:
     name = match[1] or match[2]
     if name in _KEPT:
         return match[0]
@@ -124,7 +135,11 @@ def _value(match: re.Match[str], values: Mapping[str, str | None], environ: Mapp
 
 
 def _unquoted(value: str) -> str:
-    return re.sub(r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"", lambda match: match[1] if match[1] is not None else match[2] or "", value)
+    return re.sub(
+        r"'([^']*)'|\"((?:[^\"\\]|\\.)*)\"",
+        lambda match: match[1] if match[1] is not None else match[2] or "",
+        value,
+    )
 
 
 def _written(words: list[str], given: str | None) -> str | None:
@@ -136,7 +151,9 @@ def _written(words: list[str], given: str | None) -> str | None:
     if name in ("echo", "printf"):
         options = "".join(word for word in rest[:1] if re.fullmatch(r"-[neE]+", word))
         text = " ".join(rest[bool(options) :])
-        return _escaped(text.replace("%s", "").replace("%b", "")) if name == "printf" or "e" in options else text
+        return (
+            _escaped(text.replace("%s", "").replace("%b", "")) if name == "printf" or "e" in options else text
+        )
     if given is None:
         return None
     if name in ("base64", "base32", "basenc", "openssl", "xxd") and any(
@@ -167,7 +184,10 @@ def _decoded(text: str, how: str) -> str | None:
 def _translated(text: str, operands: Sequence[str]) -> str | None:
     if len(operands) != 2:
         return None
-    old, new = (re.sub(r"(\w)-(\w)", lambda m: "".join(map(chr, range(ord(m[1]), ord(m[2]) + 1))), part) for part in operands)
+    old, new = (
+        re.sub(r"(\w)-(\w)", lambda m: "".join(map(chr, range(ord(m[1]), ord(m[2]) + 1))), part)
+        for part in operands
+    )
     if not old or not new:
         return None
     return text.translate(str.maketrans(old, new.ljust(len(old), new[-1])[: len(old)]))
@@ -176,6 +196,8 @@ def _translated(text: str, operands: Sequence[str]) -> str | None:
 def _escaped(text: str) -> str:
     text = re.sub(r"\\0?([0-7]{1,3})", lambda match: chr(int(match[1], 8) & 0xFF), text)
     try:
-        return codecs.decode(re.sub(r"\\(?![abefnrtvx\\'\"uU])", r"\\\\", text).replace("\\e", "\x1b"), "unicode_escape")
+        return codecs.decode(
+            re.sub(r"\\(?![abefnrtvx\\'\"uU])", r"\\\\", text).replace("\\e", "\x1b"), "unicode_escape"
+        )
     except (UnicodeDecodeError, ValueError):
         return text

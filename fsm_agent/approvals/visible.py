@@ -1,4 +1,5 @@
-"""Text made visible, so that what a person reads stands for exactly one text, and ``original`` gives that text back.
+"""Text made visible, so that what a person reads stands for exactly one text, and ``original`` gives that
+text back.
 
 =============================  =========================================================================
 shown                          stands for
@@ -37,12 +38,17 @@ _BLANK = re.compile(
 """Fillers, joiners, variation selectors and empty patterns that Unicode counts as letters, marks or
 symbols."""
 _CODE = r"(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})"
-_LOOKED_AT = re.compile(rf"(?P<run>(?P<one>[ \n\t]|[^ -~])(?P=one){{{MANY - 1},}})|(?P<end> )(?=\n|\Z)|\\+|[^ -~]")
+_LOOKED_AT = re.compile(
+    rf"(?P<run>(?P<one>[ \n\t]|[^ -~])(?P=one){{{MANY - 1},}})|(?P<end> )(?=\n|\Z)|\\+|[^ -~]"
+)
 _AN_ESCAPE = re.compile(rf"{_CODE}| (?:\n|\Z)| {{{MANY}}}|[^ -~\n\t]|(?P<one>[\n\t])(?P=one){{{MANY - 1}}}")
 """What is, or may be, shown as an escape or looks like one behind a backslash."""
 ESCAPE = re.compile(rf"\\{_CODE}(?:⟨[0-9,]+ times⟩)?")
 """An escape in what is shown."""
-_SHOWN = re.compile(rf"(?P<line>(?:{NEWLINE}|\\x0a)\n)|(?P<tab>{TAB} {{3}})|\\(?P<code>{_CODE})(?:⟨(?P<times>[0-9,]+) times⟩)?")
+_SHOWN = re.compile(
+    rf"(?P<line>(?:{NEWLINE}|\\x0a)\n)|(?P<tab>{TAB} {{3}})|\\(?P<code>{_CODE})(?:⟨(?P<times>[0-9,]+)"
+    r" times⟩)?"
+)
 
 
 def visible(text: str, encoding: str = "utf-8", *, lines: bool = True) -> str:
@@ -57,7 +63,11 @@ def original(shown: str) -> str:
     def of(found: re.Match[str]) -> str:
         if found["line"]:
             return "\n"
-        return "\t" if found["tab"] else chr(int(found["code"][1:], 16)) * int((found["times"] or "1").replace(",", ""))
+        return (
+            "\t"
+            if found["tab"]
+            else chr(int(found["code"][1:], 16)) * int((found["times"] or "1").replace(",", ""))
+        )
 
     return _SHOWN.sub(of, shown)
 
@@ -106,7 +116,9 @@ class _Look:
             return (NEWLINE if self.marked else escape(char)) + char
         if char == "\t" and self.marked:
             return TAB + "   "
-        if _unseen(char, self.encoding) or (category(char)[0] == "M" and not _on_a_letter(text, start, self.encoding)):
+        if _unseen(char, self.encoding) or (
+            category(char)[0] == "M" and not _on_a_letter(text, start, self.encoding)
+        ):
             return escape(char)
         return char
 
@@ -116,7 +128,12 @@ def _unseen(char: str, encoding: str) -> bool:
     """Has the character no sign of its own here? A blank has one."""
     if char == " ":
         return False
-    return category(char) in _UNSEEN or char in _MARKS or bool(_BLANK.match(char)) or not _carries(char, encoding)
+    return (
+        category(char) in _UNSEEN
+        or char in _MARKS
+        or bool(_BLANK.match(char))
+        or not _carries(char, encoding)
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -26,8 +26,12 @@ app.add_typer(sessions, name="sessions")
 app.add_typer(approvals, name="approvals")
 app.add_typer(config, name="config")
 
-Session = Annotated[str | None, typer.Option(help="Go on in this session: its id, the beginning of one, or its title.")]
-TableName = Annotated[str | None, typer.Argument(metavar="[MODULE:TABLE]", help="A transition table; default: the turn's.")]
+Session = Annotated[
+    str | None, typer.Option(help="Go on in this session: its id, the beginning of one, or its title.")
+]
+TableName = Annotated[
+    str | None, typer.Argument(metavar="[MODULE:TABLE]", help="A transition table; default: the turn's.")
+]
 
 
 def _version(wanted: bool) -> None:
@@ -40,14 +44,19 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _program(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
-    """An agent engine whose turn is an explicit finite-state machine. Without a model it runs offline:demo."""
+    """An agent engine whose turn is an explicit finite-state machine. Without a model it runs
+    offline:demo."""
 
 
 @app.command()
 def run(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help='What to do; "-" reads it from standard input.')],
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", help='What to do; "-" reads it from standard input.')
+    ],
     model: Model = None,
     json: Json = False,
     home: Home = None,
@@ -59,10 +68,12 @@ def run(
     session: Session = None,
 ) -> None:
     """Run one turn. Exit codes: 0 completed, 1 failed, 2 wrong use, 3 partial, 130 interrupted."""
-    from fsm_agent.cli.given import Given
+    from fsm_agent.cli.given import CliOptions
     from fsm_agent.cli.run import run
 
-    raise typer.Exit(run(text, Given(model, base_url, api_key, home, max_iterations, set or (), yes, session), json))
+    raise typer.Exit(
+        run(text, CliOptions(model, base_url, api_key, home, max_iterations, set or (), yes, session), json)
+    )
 
 
 @app.command()
@@ -78,24 +89,31 @@ def chat(
 ) -> None:
     """Talk with the agent, turn after turn."""
     from fsm_agent.cli.chat import chat
-    from fsm_agent.cli.given import Given
+    from fsm_agent.cli.given import CliOptions
 
-    raise typer.Exit(chat(Given(model, base_url, api_key, home, max_iterations, set or (), yes, session)))
+    raise typer.Exit(
+        chat(CliOptions(model, base_url, api_key, home, max_iterations, set or (), yes, session))
+    )
 
 
 @app.command()
 def verify(
     table: TableName = None,
     set: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=N", help="A setting (max_iterations=9) or a maximum (fallbacks=2).")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=N", help="A setting (max_iterations=9) or a maximum (fallbacks=2)."
+        ),
     ] = None,
     promela: Annotated[str | None, typer.Option(metavar="FILE", help="Write a model for spin there.")] = None,
     watch: Annotated[
-        list[str] | None, typer.Option(metavar="STATE", help="Bound the visits of it; default: what a cap counts, or all.")
+        list[str] | None,
+        typer.Option(metavar="STATE", help="Bound the visits of it; default: what a cap counts, or all."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Prove that every turn ends, and print the proof. Exit codes: 0 proved, 1 a check failed, 2 wrong use."""
+    """Prove that every turn ends, and print the proof. Exit codes: 0 proved, 1 a check failed, 2 wrong
+    use."""
     from fsm_agent.cli.verify import verify
 
     raise typer.Exit(verify(table, set or (), json, promela, tuple(watch or ())))
@@ -103,7 +121,9 @@ def verify(
 
 @app.command()
 def simulate(
-    fault: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A fault that the turn meets; default: all.")] = None,
+    fault: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A fault that the turn meets; default: all.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random part of waits.")] = 0,
     json: Json = False,
 ) -> None:
@@ -131,15 +151,28 @@ def insights(
 @app.command()
 def debug(
     turn: Annotated[
-        str | None, typer.Argument(metavar="[TURN]", help="A turn, or how its id begins; or module:name of your own table.")
+        str | None,
+        typer.Argument(
+            metavar="[TURN]", help="A turn, or how its id begins; or module:name of your own table."
+        ),
     ] = None,
-    attach: Annotated[str | None, typer.Option(metavar="TURN", help="A turn that another process runs.")] = None,
-    task: Annotated[str | None, typer.Option(metavar="TEXT", help="Start a turn with this message, paused.")] = None,
-    web: Annotated[bool, typer.Option("--web", help="Serve a page (the default), until interrupted.")] = False,
+    attach: Annotated[
+        str | None, typer.Option(metavar="TURN", help="A turn that another process runs.")
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Start a turn with this message, paused.")
+    ] = None,
+    web: Annotated[
+        bool, typer.Option("--web", help="Serve a page (the default), until interrupted.")
+    ] = False,
     port: Annotated[int, typer.Option(help="Port of the page; 0 for any that is free.")] = 0,
     open: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
-    dap: Annotated[int | None, typer.Option(metavar="PORT", help="Serve editors (Debug Adapter Protocol) on this port.")] = None,
-    stdio: Annotated[bool, typer.Option("--stdio", help="Serve one editor over standard input and output.")] = False,
+    dap: Annotated[
+        int | None, typer.Option(metavar="PORT", help="Serve editors (Debug Adapter Protocol) on this port.")
+    ] = None,
+    stdio: Annotated[
+        bool, typer.Option("--stdio", help="Serve one editor over standard input and output.")
+    ] = False,
     model: Model = None,
     home: Home = None,
     base_url: BaseUrl = None,
@@ -149,10 +182,10 @@ def debug(
 ) -> None:
     """Step through a turn, look back, change it, and go on from anywhere."""
     from fsm_agent.cli.debug import Wanted, debug
-    from fsm_agent.cli.given import Given
+    from fsm_agent.cli.given import CliOptions
 
     wanted = Wanted(turn, attach, task, web, port, open, dap, stdio)
-    raise typer.Exit(debug(wanted, Given(model, base_url, api_key, home, max_iterations, set or ())))
+    raise typer.Exit(debug(wanted, CliOptions(model, base_url, api_key, home, max_iterations, set or ())))
 
 
 @app.command()

@@ -9,11 +9,11 @@ from typing import Literal
 
 from rich.text import Text
 
-from fsm_agent.approvals.question import Part, Question
+from fsm_agent.approvals.question import Question, QuestionPart
 from fsm_agent.approvals.visible import ESCAPE
 from fsm_agent.cli import keyboard
 from fsm_agent.cli.gutter import BEGINS, VALUE, beside, broken
-from fsm_agent.cli.live import Live
+from fsm_agent.cli.live import ProgressView
 from fsm_agent.cli.screen import clean, console_of
 from fsm_agent.conversation.effects import AskApproval
 
@@ -36,7 +36,7 @@ FRAME = 6
 its head again."""
 
 
-def attend(live: Live, yes: bool) -> None:
+def attend(live: ProgressView, yes: bool) -> None:
     """Let the turn ask the person at the terminal, if there is one. With ``yes`` every tool is approved
     without asking."""
     seen = _seen(live) if sys.stdin is not None and sys.stdin.isatty() else None
@@ -47,25 +47,29 @@ def attend(live: Live, yes: bool) -> None:
         live.approval = lambda request: True
 
 
-def _seen(live: Live) -> Live | None:
+def _seen(live: ProgressView) -> ProgressView | None:
     """Where a person sees a question: ``live``, or standard error while the output goes to a file; ``None``:
     nowhere."""
     if live.console.file.isatty():
         return live
-    return Live(console_of(sys.stderr)) if sys.stderr is not None and sys.stderr.isatty() else None
+    return ProgressView(console_of(sys.stderr)) if sys.stderr is not None and sys.stderr.isatty() else None
 
 
 class Asking:
     """Questions run in threads of their own and give up when the turn has moved on without an answer.
     ``live`` is the view of the turn, ``seen`` the one that the questions stand in."""
 
-    def __init__(self, live: Live, seen: Live) -> None:
+    def __init__(self, live: ProgressView, seen: ProgressView) -> None:
         self._live, self._seen = live, seen
 
     def approval(self, request: AskApproval) -> Answer:
         waiting, console = self._live.waiting(), self._seen.console
         question = Question.of(request, console.encoding)
-        allowed = {key: answer for key, answer in ANSWERS.items() if question.remembered or answer in ("once", "deny")}
+        allowed = {
+            key: answer
+            for key, answer in ANSWERS.items()
+            if question.remembered or answer in ("once", "deny")
+        }
         self._seen.write(Text("\n").join(rows(question, console.width, console.height)))
         while True:
             keyboard.forget_all(waiting)
@@ -99,7 +103,11 @@ def rows(question: Question, width: int, height: int) -> list[Text]:
     """All that a person reads before the question itself, for a terminal of so many columns and lines."""
     label = min(LABEL, max((len(part.place) for part in question.parts), default=0))
     call = [row for part in question.parts for row in _part(part, label, width)]
-    size = f" {question.characters:,} characters in {question.lines:,} lines" if len(call) + FRAME > height else ""
+    size = (
+        f" {question.characters:,} characters in {question.lines:,} lines"
+        if len(call) + FRAME > height
+        else ""
+    )
     head = f"  {question.name} wants to run{size}"
     before = [Text(f"{head}:" if call else f"{head}, without arguments", "bold yellow")]
     after = [Text(f"{head}, shown above", "bold yellow")] if size else []
@@ -114,11 +122,13 @@ def rows(question: Question, width: int, height: int) -> list[Text]:
     if any(ESCAPE.search(text) for text in texts):
         after.append(Text(ESCAPES, "dim"))
     if question.remembered:
-        after += _labelled(ALONE if _HASH.search(question.remembered) else REMEMBERED, question.remembered, width)
+        after += _labelled(
+            ALONE if _HASH.search(question.remembered) else REMEMBERED, question.remembered, width
+        )
     return [*before, *call, *after]
 
 
-def _part(part: Part, label: int, width: int) -> list[Text]:
+def _part(part: QuestionPart, label: int, width: int) -> list[Text]:
     sign = BEGINS if part.words else VALUE
     if len(part.place) <= label:
         return beside(part.place.ljust(label), part.shown, width, sign)

@@ -28,7 +28,12 @@ def list_approvals(home: str | None, as_json: bool) -> int:
 
 
 def _row(grant: Grant) -> dict[str, object]:
-    row = {"pattern": grant.pattern.text, "tool": grant.pattern.tool, "verdict": grant.verdict, "at": grant.at}
+    row = {
+        "pattern": grant.pattern.text,
+        "tool": grant.pattern.tool,
+        "verdict": grant.verdict,
+        "at": grant.at,
+    }
     return row | ({"session": grant.session, "workdir": grant.workdir} if grant.session else {})
 
 

@@ -9,7 +9,9 @@ import typer
 from fsm_agent.cli.groups import Commands
 from fsm_agent.cli.options import Home, Json
 
-approvals = typer.Typer(cls=Commands, rich_markup_mode=None, help="What was approved or forbidden, for good or for a session.")
+approvals = typer.Typer(
+    cls=Commands, rich_markup_mode=None, help="What was approved or forbidden, for good or for a session."
+)
 
 
 @approvals.command("list")

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from fsm_agent.agent import Agent
 from fsm_agent.cli.approval import attend
-from fsm_agent.cli.given import Given, agent_of
-from fsm_agent.cli.live import Live
+from fsm_agent.cli.given import CliOptions, agent_of
+from fsm_agent.cli.live import ProgressView
 from fsm_agent.cli.prompt import Reader, piped, typed
 from fsm_agent.cli.run import played
 from fsm_agent.cli.screen import clean, console_of, preview, seconds
@@ -39,9 +39,9 @@ _COMMAND = re.compile(r"/([a-z]+)")
 _WITH_WORDS = re.compile(r"/(undo|title)[ \t]+(\S[^\n]*)")
 
 
-def chat(given: Given) -> int:
+def chat(given: CliOptions) -> int:
     """Talk until the input ends. Returns 0; a message that cannot be used is refused and the talk goes on."""
-    live = Live(console_of(sys.stdout))
+    live = ProgressView(console_of(sys.stdout))
     attend(live, given.yes)
     agent, choice = agent_of(replace(given, source="chat"), live)
     live.begin(f"{choice.profile.name}:{choice.model}", choice.why)
@@ -54,28 +54,40 @@ def chat(given: Given) -> int:
     return 0
 
 
-def _remind(agent: Agent, live: Live, store: Store) -> None:
+def _remind(agent: Agent, live: ProgressView, store: Store) -> None:
     """Of the newest turn, when its process ended in the middle of it not long ago."""
     newest = next(iter(agent.journal.recent(1)), None)
-    if newest is None or newest.ended is not None or store.now() - newest.moved > REMINDED or store.owners.alive(newest.owner):
+    if (
+        newest is None
+        or newest.ended is not None
+        or store.now() - newest.moved > REMINDED
+        or store.owners.alive(newest.owner)
+    ):
         return
     live.write(Text(f"  a turn was left unfinished: “{preview(newest.asked, 60)}”", "yellow"))
     live.write(Text(f"  fsm-agent sessions resume {clean(newest.id)}", "yellow"))
 
 
-def _greet(agent: Agent, live: Live) -> None:
+def _greet(agent: Agent, live: ProgressView) -> None:
     """Which session goes on, and whether its last turn was left in the middle."""
-    live.write(Text.assemble("  ", (preview(agent.title, 80), "bold"), (f"  {clean(agent.session_id)}", "dim")))
+    live.write(
+        Text.assemble("  ", (preview(agent.title, 80), "bold"), (f"  {clean(agent.session_id)}", "dim"))
+    )
     if (last := _unfinished(agent)) is not None:
-        words = f"  its last turn was left unfinished in {last.state}, after {last.seq} moves: “{preview(last.asked, 60)}”"
-        live.write(Text(words, "yellow"), Text("  /resume goes on with it; another message gives it up", "yellow"))
+        words = (
+            f"  its last turn was left unfinished in {last.state}, after {last.seq} moves:"
+            f" “{preview(last.asked, 60)}”"
+        )
+        live.write(
+            Text(words, "yellow"), Text("  /resume goes on with it; another message gives it up", "yellow")
+        )
 
 
 def _unfinished(agent: Agent) -> TurnInfo | None:
     return next((turn for turn in agent.journal.recent(1, agent.session_id) if turn.ended is None), None)
 
 
-async def _talk(agent: Agent, live: Live, read: Reader) -> None:
+async def _talk(agent: Agent, live: ProgressView, read: Reader) -> None:
     last: TurnResult | None = None
     try:
         while (text := await read()) is not None:
@@ -93,7 +105,7 @@ async def _talk(agent: Agent, live: Live, read: Reader) -> None:
         await agent.aclose()
 
 
-async def _answer(agent: Agent, begin: Callable[[], Turn], live: Live) -> TurnResult | None:
+async def _answer(agent: Agent, begin: Callable[[], Turn], live: ProgressView) -> TurnResult | None:
     try:
         turn = begin()
         return await played(agent, turn, live)
@@ -102,7 +114,9 @@ async def _answer(agent: Agent, begin: Callable[[], Turn], live: Live) -> TurnRe
         return None
 
 
-async def _obey(command: str, words: str, agent: Agent, live: Live, last: TurnResult | None) -> TurnResult | None:
+async def _obey(
+    command: str, words: str, agent: Agent, live: ProgressView, last: TurnResult | None
+) -> TurnResult | None:
     """Do what was asked; the last result, for ``/path``."""
     if command == "resume":
         return await _answer(agent, partial(agent.resume, agent.session_id), live) or last
@@ -121,19 +135,27 @@ async def _reply(command: str, words: str, agent: Agent, last: TurnResult | None
             return _path(last) if last else "There was no turn yet."
         case "title":
             title = agent.rename(words) if words else agent.title
-            return f"The session is called “{clean(title)}”." if title else "The session gets its title with its first turn."
+            return (
+                f"The session is called “{clean(title)}”."
+                if title
+                else "The session gets its title with its first turn."
+            )
         case "undo":
             if words and not words.isdecimal():
                 raise ConfigError("so many turns cannot be undone", words, "a number")
             done = await agent.aundo(int(words or 1))
-            return f"Taken back, from “{preview(done.asked, 60)}” on; the transcript has {done.rows} messages now."
+            return (
+                f"Taken back, from “{preview(done.asked, 60)}” on; the transcript has {done.rows} messages"
+                " now."
+            )
     return f"There is no command /{command}; /help shows what can be done."
 
 
 def _path(result: TurnResult) -> str:
     """One line for each state that the turn was in."""
     lines = [
-        f"{number:3}  {visit.state:<14} {visit.event or result.turn_exit_reason.value:<22} {seconds(visit.seconds):>9}"
+        f"{number:3}  {visit.state:<14} {visit.event or result.turn_exit_reason.value:<22}"
+        f" {seconds(visit.seconds):>9}"
         for number, visit in enumerate(result.states, 1)
     ]
     return "\n".join(lines)

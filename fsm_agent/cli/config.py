@@ -40,14 +40,19 @@ def show(home: str | None, as_json: bool) -> int:
     console = console_of(sys.stdout)
     for name, words in _summary(config).items():
         if words:
-            console.print(f"{name:<12} {clean(', '.join(words) if isinstance(words, list) else str(words))}", markup=False)
+            console.print(
+                f"{name:<12} {clean(', '.join(words) if isinstance(words, list) else str(words))}",
+                markup=False,
+            )
     if rows:
         console.print()
         console.print(_table(rows, ("setting", "value", "default", "from")))
     else:
         console.print(Text("every setting has its default; fsm-agent config list shows them", "dim"))
     for name in unknown_variables():
-        print(f"fsm-agent: {name} in the environment is no setting; see fsm-agent config list", file=sys.stderr)
+        print(
+            f"fsm-agent: {name} in the environment is no setting; see fsm-agent config list", file=sys.stderr
+        )
     return 0
 
 
@@ -76,10 +81,15 @@ def get(home: str | None, name: str) -> int:
 
 
 def put(home: str | None, name: str, text: str) -> int:
-    """Write one value. Raises ``ConfigError`` when the file could not be used afterwards; then it is left as it is."""
+    """Write one value. Raises ``ConfigError`` when the file could not be used afterwards; then it is left as
+    it is."""
     folder, keys, value = home_of(home, os.environ), _place(name), value_of(text)
     if value is None:
-        raise ConfigError(f"{name} cannot be nothing in a file", text, f"a value; fsm-agent config unset {name} takes it out")
+        raise ConfigError(
+            f"{name} cannot be nothing in a file",
+            text,
+            f"a value; fsm-agent config unset {name} takes it out",
+        )
     document = _document(folder)
     group: Any = document
     for key in keys[:-1]:
@@ -159,7 +169,13 @@ def _plain(settings: BaseModel, keys: list[str]) -> Any:
 
 
 def _json(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else int(value) if isinstance(value, float) and value.is_integer() else value
+    return (
+        list(value)
+        if isinstance(value, tuple)
+        else int(value)
+        if isinstance(value, float) and value.is_integer()
+        else value
+    )
 
 
 def _table(rows: list[dict[str, Any]], columns: tuple[str, ...]) -> Table:
@@ -177,7 +193,8 @@ def _shown(value: Any) -> str:
 
 
 def _place(name: str) -> list[str]:
-    """Where a name is in the file. Settings have a table of their own; ``mcp.servers`` are servers, other ``mcp`` settings."""
+    """Where a name is in the file. Settings have a table of their own; ``mcp.servers`` are servers, other
+    ``mcp`` settings."""
     keys = name.split(".")
     top = keys[0] in KEYS and (keys[0] != "mcp" or keys[1:2] == ["servers"])
     keys = keys if top else ["settings", *keys]
@@ -195,7 +212,11 @@ def _unknown(name: str) -> ConfigError:
     from difflib import get_close_matches
 
     near = get_close_matches(name, every_setting(), n=3, cutoff=0.5)
-    return ConfigError(f"unknown setting {name}", None, " or ".join(near) if near else "a name that fsm-agent config list shows")
+    return ConfigError(
+        f"unknown setting {name}",
+        None,
+        " or ".join(near) if near else "a name that fsm-agent config list shows",
+    )
 
 
 def _document(folder: Path) -> tomlkit.TOMLDocument:
@@ -205,7 +226,9 @@ def _document(folder: Path) -> tomlkit.TOMLDocument:
     except FileNotFoundError:
         return tomlkit.document()
     except ParseError as error:
-        raise ConfigError(f"the config file is no TOML: {error}", str(folder / CONFIG), "see https://toml.io") from None
+        raise ConfigError(
+            f"the config file is no TOML: {error}", str(folder / CONFIG), "see https://toml.io"
+        ) from None
 
 
 def _write(folder: Path, document: tomlkit.TOMLDocument) -> None:
@@ -216,7 +239,9 @@ def _write(folder: Path, document: tomlkit.TOMLDocument) -> None:
         replace_file(folder / CONFIG, text.encode(), mode=0o600)
     except (TOMLKitError, ValueError) as error:
         raise ConfigError(
-            f"this is nothing that TOML can hold ({error})", None, "a text, a number, true, false, a list or a table"
+            f"this is nothing that TOML can hold ({error})",
+            None,
+            "a text, a number, true, false, a list or a table",
         ) from None
     except OSError as error:
         raise ConfigError(

@@ -1,4 +1,5 @@
-"""The commands ``fsm-agent config …`` and their options. The work is in ``cli.config``, loaded when a command is called."""
+"""The commands ``fsm-agent config …`` and their options. The work is in ``cli.config``, loaded when a command
+is called."""
 
 from __future__ import annotations
 
@@ -14,7 +15,9 @@ config = typer.Typer(
     rich_markup_mode=None,
     help='What is set, and where. "config" alone is short for "config show".',
 )
-Name = Annotated[str, typer.Argument(metavar="NAME", help="For example max_iterations, compression.threshold, or model.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="For example max_iterations, compression.threshold, or model.")
+]
 
 
 @config.command()
@@ -44,10 +47,13 @@ def get(name: Name, home: Home = None) -> None:
 @config.command("set")
 def set_(
     name: Name,
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="JSON where it can be read as such, else a text.")],
+    value: Annotated[
+        str, typer.Argument(metavar="VALUE", help="JSON where it can be read as such, else a text.")
+    ],
     home: Home = None,
 ) -> None:
-    """Write one value to the config file. Its comments stay, and nothing is written that could not be used."""
+    """Write one value to the config file. Its comments stay, and nothing is written that could not be
+    used."""
     from fsm_agent.cli.config import put
 
     raise typer.Exit(put(home, name, value))

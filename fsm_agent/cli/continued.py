@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from fsm_agent.agent import Agent
-from fsm_agent.cli.given import Given
+from fsm_agent.cli.given import CliOptions
 from fsm_agent.cli.run import go
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.errors import ConfigError
@@ -19,14 +19,14 @@ from fsm_agent.sessions.store.names import any_turn, find_turn
 from fsm_agent.sessions.turn import Turn
 
 
-def resume(name: str | None, given: Given, as_json: bool) -> int:
+def resume(name: str | None, given: CliOptions, as_json: bool) -> int:
     """Go on with an unfinished turn; without a name with the newest that nobody runs."""
     store = store_of(given.home)
     turn_id = find_turn(store, name).id if name is not None else _newest_unfinished(store)
     return go(_with_its_model(store, turn_id, given), as_json, lambda agent: agent.resume(turn_id))
 
 
-def fork(name: str, at: int, edit: str | None, given: Given, as_json: bool) -> int:
+def fork(name: str, at: int, edit: str | None, given: CliOptions, as_json: bool) -> int:
     """Run a turn again from one of its moves, as another one."""
     store = store_of(given.home)
     turn_id, changes = any_turn(store, name), _edit(edit)
@@ -45,7 +45,7 @@ def _newest_unfinished(store: Store) -> str:
     raise ConfigError("nothing to resume: no turn was left unfinished", str(store.home))
 
 
-def _with_its_model(store: Store, turn_id: str, given: Given) -> Given:
+def _with_its_model(store: Store, turn_id: str, given: CliOptions) -> CliOptions:
     """The model that the turn was begun with, where no other is named. A stored address is believed only when
     it is on this machine, because a key must not go where a record says. A turn that came in a file gets the
     model that a new one would."""
@@ -66,5 +66,9 @@ def _edit(text: str | None) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         edit = None
     if not isinstance(edit, dict):
-        raise ConfigError("--edit cannot be read", text, 'a JSON object, for example \'{"user_message": "another question"}\'')
+        raise ConfigError(
+            "--edit cannot be read",
+            text,
+            'a JSON object, for example \'{"user_message": "another question"}\'',
+        )
     return edit

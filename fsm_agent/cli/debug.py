@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from fsm_agent.agent import Agent
-from fsm_agent.cli.given import Given, agent_of
+from fsm_agent.cli.given import CliOptions, agent_of
 from fsm_agent.cli.table import attribute_of
 from fsm_agent.cli.verify import limits
 from fsm_agent.debug import DebugSession
@@ -22,8 +22,8 @@ from fsm_agent.support.home import home_of
 from fsm_agent.workflow import Workflow
 
 EDITOR_FACE = "fsm_agent.cli.debug_dap"
-"""The module that serves editors: ``serve(session, first, port, given) -> int``; ``port`` is ``None`` for standard input and
-output."""
+"""The module that serves editors: ``serve(session, first, port, given) -> int``; ``port`` is ``None`` for
+standard input and output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Wanted:
     stdio: bool = False
 
 
-def debug(wanted: Wanted, given: Given) -> int:
+def debug(wanted: Wanted, given: CliOptions) -> int:
     """Serve until interrupted. Raises ``ConfigError`` for options that do not go together, or a turn that is
     not there."""
     own = wanted.turn is not None and ":" in wanted.turn
@@ -61,7 +61,7 @@ def debug(wanted: Wanted, given: Given) -> int:
         session.close()
 
 
-def debug_session_of(given: Given) -> DebugSession:
+def debug_session_of(given: CliOptions) -> DebugSession:
     """All turns of a home, with the agents that these options describe."""
     given, store = replace(given, source="debugger"), store_for(home_of(given.home, os.environ), "full")
 
@@ -81,7 +81,7 @@ def debug_session_of(given: Given) -> DebugSession:
     return DebugSession(store, make)
 
 
-def debug_session_of_table(name: str, given: Given) -> DebugSession:
+def debug_session_of_table(name: str, given: CliOptions) -> DebugSession:
     """Turns of a table of the user's own: ``name`` is ``module:name`` of a ``Workflow``, of a function
     without arguments that makes one, or of a ``Table``, which is played by hand."""
     found = attribute_of(name)
@@ -97,14 +97,18 @@ def debug_session_of_table(name: str, given: Given) -> DebugSession:
 def _called(name: str, make: Any) -> Workflow[Any]:
     if not callable(make):
         raise ConfigError(
-            "this cannot be debugged", name, "module:name of a Workflow, of a function that makes one, or of a Table"
+            "this cannot be debugged",
+            name,
+            "module:name of a Workflow, of a function that makes one, or of a Table",
         )
     try:
         made = make()
     except Exception as error:  # it is the user's, and may raise anything
         raise ConfigError(f"no workflow could be made ({type(error).__name__}: {error})", name) from error
     if not isinstance(made, Workflow):
-        raise ConfigError("what was named makes no workflow", type(made).__name__, "a function that returns a Workflow")
+        raise ConfigError(
+            "what was named makes no workflow", type(made).__name__, "a function that returns a Workflow"
+        )
     return made
 
 
@@ -121,14 +125,16 @@ def _first(session: DebugSession, wanted: Wanted) -> str | None:
     return session.newest() if named is None else session.find(named)
 
 
-def _page(session: DebugSession, first: str | None, wanted: Wanted, given: Given) -> int:
+def _page(session: DebugSession, first: str | None, wanted: Wanted, given: CliOptions) -> int:
     try:
-        from fsm_agent.debug.web.serve import Server
+        from fsm_agent.debug.web.serve import DebugServer
     except ImportError as error:
         raise ConfigError(
-            f"the debugger's page needs {error.name}, which is not installed", None, "pip install 'fsm-agent[debug]'"
+            f"the debugger's page needs {error.name}, which is not installed",
+            None,
+            "pip install 'fsm-agent[debug]'",
         ) from None
-    server = Server(session, wanted.port, first, [given.api_key] if given.api_key else [])
+    server = DebugServer(session, wanted.port, first, [given.api_key] if given.api_key else [])
 
     def ready() -> None:
         print(server.url, flush=True)
@@ -139,7 +145,7 @@ def _page(session: DebugSession, first: str | None, wanted: Wanted, given: Given
     return 130  # served until interrupted
 
 
-def _editor(session: DebugSession, first: str | None, port: int | None, given: Given) -> int:
+def _editor(session: DebugSession, first: str | None, port: int | None, given: CliOptions) -> int:
     try:
         serve = import_module(EDITOR_FACE).serve
     except ModuleNotFoundError as error:

@@ -10,30 +10,38 @@ from dataclasses import replace
 from typing import Any
 
 from fsm_agent.cli.debug import debug_session_of, debug_session_of_table
-from fsm_agent.cli.given import Given
+from fsm_agent.cli.given import CliOptions
 from fsm_agent.debug import DebugSession
 from fsm_agent.debug.dap import LaunchOptions, serve_port, serve_stdio
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.redaction import environment_keys
 
 
-def serve(session: DebugSession, first: str | None, port: int | None, given: Given) -> int:
-    """Serve one editor until it leaves; exit code 0. ``given`` is what the command line said; a launch configuration may say
-    otherwise, for its own session."""
+def serve(session: DebugSession, first: str | None, port: int | None, given: CliOptions) -> int:
+    """Serve one editor until it leaves; exit code 0. ``given`` is what the command line said; a launch
+    configuration may say otherwise, for its own session."""
     home = given.home or str(session.store.database.path.parent)
 
     def opener(options: LaunchOptions) -> DebugSession:
         _enter(options)
         if options.table is not None:
             return debug_session_of_table(
-                options.table, replace(given, home=options.home or given.home, sets=(*given.sets, *_sets(options.settings)))
+                options.table,
+                replace(given, home=options.home or given.home, sets=(*given.sets, *_sets(options.settings))),
             )
         return debug_session_of(_given(replace(given, home=home), options))
 
     secrets = [*environment_keys(os.environ), *([given.api_key] if given.api_key else [])]
     if port is None:
         return serve_stdio(session, first, opener, secrets)
-    return serve_port(session, first, opener, port, secrets, lambda at: print(f"127.0.0.1:{at}", file=sys.stderr, flush=True))
+    return serve_port(
+        session,
+        first,
+        opener,
+        port,
+        secrets,
+        lambda at: print(f"127.0.0.1:{at}", file=sys.stderr, flush=True),
+    )
 
 
 def _enter(options: LaunchOptions) -> None:
@@ -42,11 +50,13 @@ def _enter(options: LaunchOptions) -> None:
         try:
             os.chdir(options.cwd)
         except OSError as error:
-            raise ConfigError(f"cannot work in this folder ({error.strerror})", options.cwd, "a folder") from None
+            raise ConfigError(
+                f"cannot work in this folder ({error.strerror})", options.cwd, "a folder"
+            ) from None
     os.environ.update(options.env)
 
 
-def _given(given: Given, options: LaunchOptions) -> Given:
+def _given(given: CliOptions, options: LaunchOptions) -> CliOptions:
     named = {
         "model": options.model, "base_url": options.base_url, "home": options.home, "session": options.session,
         "max_iterations": options.max_iterations,

@@ -1,4 +1,5 @@
-"""The commands ``fsm-agent diagram …`` and their options. The work is in ``cli.diagrams``, loaded when a command is called."""
+"""The commands ``fsm-agent diagram …`` and their options. The work is in ``cli.diagrams``, loaded when a
+command is called."""
 
 from __future__ import annotations
 
@@ -15,22 +16,35 @@ FORMAT = "mermaid, dot, svg, md or json."
 diagram = typer.Typer(
     cls=ShowUnlessTold,
     rich_markup_mode=None,
-    help='Draw a transition table, a turn, a coverage; compare two versions. "diagram …" is short for "diagram show …".',
+    help=(
+        'Draw a transition table, a turn, a coverage; compare two versions. "diagram …" is short for "diagram'
+        ' show …".'
+    ),
 )
 
 
 @diagram.command()
 def show(
-    table: Annotated[str | None, typer.Argument(metavar="[MODULE:TABLE]", help="Default: the turn's.")] = None,
+    table: Annotated[
+        str | None, typer.Argument(metavar="[MODULE:TABLE]", help="Default: the turn's.")
+    ] = None,
     format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "mermaid",
-    state: Annotated[str | None, typer.Option(metavar="NAME", help="One state from near: each row with its guard.")] = None,
+    state: Annotated[
+        str | None, typer.Option(metavar="NAME", help="One state from near: each row with its guard.")
+    ] = None,
     overlay: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Draw a turn over it: an export (JSON lines), or a turn's id.")
+        str | None,
+        typer.Option(metavar="FILE", help="Draw a turn over it: an export (JSON lines), or a turn's id."),
     ] = None,
     coverage: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="Count rows: exports, counts of tests, or store; never taken is red.")
+        list[str] | None,
+        typer.Option(
+            metavar="FILE", help="Count rows: exports, counts of tests, or store; never taken is red."
+        ),
     ] = None,
-    engine: Annotated[str, typer.Option(help="What lays the SVG out: own, or graphviz (the extra of that name).")] = "own",
+    engine: Annotated[
+        str, typer.Option(help="What lays the SVG out: own, or graphviz (the extra of that name).")
+    ] = "own",
 ) -> None:
     """Print a table as a diagram or text. The word "show" may be left out."""
     from fsm_agent.cli.diagrams import show
@@ -40,16 +54,22 @@ def show(
 
 @diagram.command()
 def diff(
-    old: Annotated[str, typer.Argument(metavar="OLD", help="A git revision, . (the working tree), a file, or module:table.")],
+    old: Annotated[
+        str,
+        typer.Argument(metavar="OLD", help="A git revision, . (the working tree), a file, or module:table."),
+    ],
     new: Annotated[str, typer.Argument(metavar="NEW", help="The same.")] = ".",
     format: Annotated[str, typer.Option("--format", "-f", help="md, mermaid, svg or json.")] = "md",
     table: Annotated[
         str | None, typer.Option(metavar="MODULE:TABLE", help="The table of revisions; default: the turn's.")
     ] = None,
     set: Annotated[
-        list[str] | None, typer.Option("--set", metavar="LIMIT=N", help="A limit that figures are worked out for.")
+        list[str] | None,
+        typer.Option("--set", metavar="LIMIT=N", help="A limit that figures are worked out for."),
     ] = None,
-    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 when something changed, as git diff does.")] = False,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 1 when something changed, as git diff does.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Compare two versions of a table: rows, proofs, and the bound on model calls."""

@@ -34,7 +34,14 @@ _NAMES = ("mermaid", "dot", "svg", "md", "json")
 _OF_DIFFS = ("md", "mermaid", "svg", "json")
 
 
-def show(name: str | None, format: str, state: str | None, overlay: str | None, coverage: Sequence[str], engine: str) -> int:
+def show(
+    name: str | None,
+    format: str,
+    state: str | None,
+    overlay: str | None,
+    coverage: Sequence[str],
+    engine: str,
+) -> int:
     """Print a table, one state of it, or what turns did in it."""
     table, chosen = table_of(name), _chosen(format, _NAMES)
     if engine not in ("own", "graphviz"):
@@ -42,7 +49,9 @@ def show(name: str | None, format: str, state: str | None, overlay: str | None, 
     if engine == "graphviz" and chosen != "svg":
         raise ConfigError("graphviz draws SVG only", format, "--format svg")
     if sum((state is not None, overlay is not None, bool(coverage))) > 1:
-        raise ConfigError("one picture shows one thing", "several of --state, --overlay, --coverage", "one of them")
+        raise ConfigError(
+            "one picture shows one thing", "several of --state, --overlay, --coverage", "one of them"
+        )
     if state is not None:
         text = _near(table, state, chosen, engine)
     elif overlay is not None or coverage:
@@ -50,14 +59,16 @@ def show(name: str | None, format: str, state: str | None, overlay: str | None, 
     elif engine == "graphviz":
         text = written(diagram_of(table), "svg", engine=engine)
     else:
-        text = render(table, chosen, layout=_layout(table), proof_lines=proof_lines(table) if chosen == "svg" else ())
+        text = render(
+            table, chosen, layout=_layout(table), proof_lines=proof_lines(table) if chosen == "svg" else ()
+        )
     sys.stdout.write(text)
     return 0
 
 
 def steps_of(source: str) -> list[Step]:
-    """The moves of one turn: of an export in a file, or of a turn of the home directory by its id or its session; ``store`` means
-    all turns of it. Raises ``ConfigError``."""
+    """The moves of one turn: of an export in a file, or of a turn of the home directory by its id or its
+    session; ``store`` means all turns of it. Raises ``ConfigError``."""
     if Path(source).exists() or Path(source).suffix:
         return files.steps_of(source)
     from fsm_agent.sessions.store import store_for
@@ -112,7 +123,11 @@ def _is_ours(table: Table) -> bool:
 
 
 def _roomier(diagram: Diagram, layout: Layout | None) -> Layout:
-    return automatic(diagram) if layout is None else roomy(layout, diagram_of(TURN, layout.get("ways_out")), diagram)
+    return (
+        automatic(diagram)
+        if layout is None
+        else roomy(layout, diagram_of(TURN, layout.get("ways_out")), diagram)
+    )
 
 
 def _near(table: Table, state: str, format: str, engine: str) -> str:

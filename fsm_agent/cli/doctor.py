@@ -112,7 +112,9 @@ def _table() -> Finding:
     spent = (time.perf_counter() - began) * 1000
     if proof.faults:
         return Finding("table", str(proof.faults[0]), "see fsm-agent verify; do not run turns")
-    return Finding("table", f"{len(TURN.rows)} rows proved in {spent:.0f} ms: one row is open, every turn ends")
+    return Finding(
+        "table", f"{len(TURN.rows)} rows proved in {spent:.0f} ms: one row is open, every turn ends"
+    )
 
 
 def _config(given: str | None) -> tuple[Config, Finding]:
@@ -134,13 +136,19 @@ def _settings() -> Finding:
     except ConfigError as error:
         return Finding("settings", str(error), "correct the FSM_AGENT_… variable")
     if unknown := unknown_variables():
-        return Finding("settings", f"{unknown[0]} in the environment is no setting", "see fsm-agent config list")
+        return Finding(
+            "settings", f"{unknown[0]} in the environment is no setting", "see fsm-agent config list"
+        )
     return Finding("settings", f"from the environment: {', '.join(sorted(given)) or 'none'}")
 
 
 def _keys(config: Config) -> Finding:
     names = sorted(
-        {profile.key_env for profile in config.profiles.values() if profile.key_env and os.environ.get(profile.key_env)}
+        {
+            profile.key_env
+            for profile in config.profiles.values()
+            if profile.key_env and os.environ.get(profile.key_env)
+        }
     )
     if broken := [name for name in names if os.environ[name].strip() != os.environ[name]]:
         return Finding("keys", f"{broken[0]} has blanks around it", "set it again without them")
@@ -162,7 +170,9 @@ def _model(config: Config) -> Finding:
     try:
         choice = config.chooser()
     except ConfigError as error:
-        return Finding("model", mask(str(error)), "correct FSM_AGENT_MODEL, the config file, or the provider's variables")
+        return Finding(
+            "model", mask(str(error)), "correct FSM_AGENT_MODEL, the config file, or the provider's variables"
+        )
     return Finding("model", f"{choice.profile.name}:{choice.model}, because {choice.why}")
 
 
@@ -189,7 +199,10 @@ def _sessions(given: str | None) -> Finding:
     if found is None:
         return Finding("sessions", "none yet")
     left = f", {count(found.unfinished, 'turn')} unfinished" if found.unfinished else ""
-    return Finding("sessions", f"{count(found.sessions, 'session')}{left}, {found.size / 1e6:.1f} MB, every page is whole")
+    return Finding(
+        "sessions",
+        f"{count(found.sessions, 'session')}{left}, {found.size / 1e6:.1f} MB, every page is whole",
+    )
 
 
 def _mcp_servers(given: str | None, config: Config) -> Finding:
@@ -200,17 +213,27 @@ def _mcp_servers(given: str | None, config: Config) -> Finding:
         return Finding("mcp servers", "not looked at, because there is no home")
     try:
         servers = McpServers.of(
-            None, home=home, workdir=Path.cwd(), clock=SystemClock(), settings=Settings.of(None, config.settings)
+            None,
+            home=home,
+            workdir=Path.cwd(),
+            clock=SystemClock(),
+            settings=Settings.of(None, config.settings),
         )
     except ConfigError as error:
-        return Finding("mcp servers", mask(str(error)), "correct config.toml in the home, or the FSM_AGENT_… variable")
+        return Finding(
+            "mcp servers", mask(str(error)), "correct config.toml in the home, or the FSM_AGENT_… variable"
+        )
     if servers is None:
         return Finding("mcp servers", "none configured; none is needed")
     try:
         seen = LOOP.run(servers.look())
     finally:
         LOOP.run(servers.aclose())
-    todo = "" if all(there for there, _ in seen.values()) else f"see config.toml, and what they said in {home / LOGS}"
+    todo = (
+        ""
+        if all(there for there, _ in seen.values())
+        else f"see config.toml, and what they said in {home / LOGS}"
+    )
     return Finding("mcp servers", ", ".join(f"{name}: {words}" for name, (_, words) in seen.items()), todo)
 
 
@@ -218,7 +241,9 @@ def _terminal() -> Finding:
     console = console_of(sys.stdout)
     encoding = (getattr(sys.stdout, "encoding", None) or "unknown").lower()
     size = (
-        f"{console.width} columns, {console.color_system or 'no'} colours" if console.is_terminal else "no terminal: plain lines"
+        f"{console.width} columns, {console.color_system or 'no'} colours"
+        if console.is_terminal
+        else "no terminal: plain lines"
     )
     todo = "" if encoding.replace("-", "") in ("utf8", "unknown") else "set PYTHONIOENCODING=utf-8"
     return Finding("terminal", f"{size}, {encoding}", todo)

@@ -1,4 +1,5 @@
-"""Entering and leaving the program: every wrong use is one line on standard error and exit code 2, never a traceback."""
+"""Entering and leaving the program: every wrong use is one line on standard error and exit code 2, never a
+traceback."""
 
 from __future__ import annotations
 
@@ -16,11 +17,14 @@ from fsm_agent.cli.screen import clean
 from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy, StoreError
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
-_UsageError: type[Exception] = typer.BadParameter.__mro__[2]  # typer gives the root of its own errors no public name
+_UsageError: type[Exception] = typer.BadParameter.__mro__[
+    2
+]  # typer gives the root of its own errors no public name
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0 completed, 1 failed, 2 wrong use, 3 partial, 130 interrupted."""
+    """Run a command and return its exit code: 0 completed, 1 failed, 2 wrong use, 3 partial, 130
+    interrupted."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a replaced stream may not have it
@@ -35,7 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more at its end
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # or Python complains once more at its end
         return FAILED
     except _UsageError as error:
         return _complain(getattr(error, "format_message", error.__str__)())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from fsm_agent.cli.screen import seconds
-from fsm_agent.sessions.store.reports.usage_totals import Spent
+from fsm_agent.sessions.store.reports.usage_totals import UsageTotals
 
 
 def ago(at: float, now: float) -> str:
@@ -47,11 +47,11 @@ def short(number: int) -> str:
     return f"{number / 1_000:.1f}k" if number < 999_950 else f"{number / 1_000_000:.1f}M"
 
 
-def tokens(spent: Spent) -> str:
+def tokens(spent: UsageTotals) -> str:
     return short(spent.tokens) if spent.requests else "unknown"
 
 
-def cost(spent: Spent) -> str:
+def cost(spent: UsageTotals) -> str:
     """Never 0 for what is not known."""
     if spent.cost_status in ("none", "unknown"):
         return "unknown"

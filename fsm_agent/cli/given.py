@@ -18,9 +18,10 @@ from fsm_agent.support.home import home_of
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What ``run`` and ``chat`` have in common. ``sets`` are ``nested.name=value`` texts; ``yes`` approves every tool;
-    ``session`` is the one to go on in, as its user calls it; ``source`` names the command in lists of sessions."""
+class CliOptions:
+    """What ``run`` and ``chat`` have in common. ``sets`` are ``nested.name=value`` texts; ``yes`` approves
+    every tool; ``session`` is the one to go on in, as its user calls it; ``source`` names the command in
+    lists of sessions."""
 
     model: str | None = None
     base_url: str | None = None
@@ -33,14 +34,16 @@ class Given:
     source: str = "cli"
 
 
-def agent_of(given: Given, callbacks: object) -> tuple[Agent, Choice]:
+def agent_of(given: CliOptions, callbacks: object) -> tuple[Agent, Choice]:
     """The agent, and the model that was chosen with the reason why. Raises ``ConfigError``."""
     home = home_of(given.home, os.environ)
     config = config_of(home)
     settings = settings_of(given.sets, given.max_iterations, config.settings)
     choice = config.chooser(given.model, given.base_url, given.api_key)
     if given.yes:  # of children too
-        settings = settings.model_copy(update={"delegation": settings.delegation.model_copy(update={"approvals": "ask"})})
+        settings = settings.model_copy(
+            update={"delegation": settings.delegation.model_copy(update={"approvals": "ask"})}
+        )
     asks = ("clarify",) if getattr(callbacks, "clarify", None) is not None else ()
     store = store_for(home, settings.store.durability)
     agent = Agent(
@@ -58,7 +61,9 @@ def agent_of(given: Given, callbacks: object) -> tuple[Agent, Choice]:
     return agent, choice
 
 
-def settings_of(sets: Sequence[str], max_iterations: int | None = None, file: Mapping[str, Any] | None = None) -> Settings:
+def settings_of(
+    sets: Sequence[str], max_iterations: int | None = None, file: Mapping[str, Any] | None = None
+) -> Settings:
     """Settings from ``nested.name=value`` texts, over ``file``, the settings of the config file."""
     values = nested(sets)
     if max_iterations is not None:

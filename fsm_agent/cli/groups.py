@@ -22,7 +22,8 @@ class Commands(TyperGroup):
 
 
 class ShowUnlessTold(TyperGroup):
-    """``diagram …`` is ``diagram show …``: what does not begin with the name of a command belongs to ``show``."""
+    """``diagram …`` is ``diagram show …``: what does not begin with the name of a command belongs to
+    ``show``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):

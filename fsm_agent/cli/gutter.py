@@ -24,8 +24,8 @@ _SIGNS = re.compile(rf"{ESCAPE.pattern}|{TAB}|{NEWLINE}")
 
 
 def beside(label: str, shown: str, width: int, sign: str = BEGINS) -> list[Text]:
-    """The rows of a text that ``fsm_agent.approvals.visible`` made; the label stands beside the first. ``width`` in
-    columns."""
+    """The rows of a text that ``fsm_agent.approvals.visible`` made; the label stands beside the first.
+    ``width`` in columns."""
     before = f"    {label} "
     room = max(NARROWEST, width - len(before) - 2)
     rows: list[Text] = []

@@ -20,12 +20,30 @@ ORDINARY = frozenset({"iterations", "free_rounds"})
 RECOVERIES = frozenset(
     row.id
     for row in TURN.rows
-    if ({counter.name for counter in TURN.counters if not counter.flag and not counter.cap} - ORDINARY).intersection(row.spends)
+    if (
+        {counter.name for counter in TURN.counters if not counter.flag and not counter.cap} - ORDINARY
+    ).intersection(row.spends)
 )
 """Rows that spend something which is there for when things go wrong."""
 ROWS = 12
 """Lines of one table."""
-_WORDS = frozenset({"", "exit", "outcome", "state", "→ state", "row", "model", "for", "tool", "id", "title", "date", "source"})
+_WORDS = frozenset(
+    {
+        "",
+        "exit",
+        "outcome",
+        "state",
+        "→ state",
+        "row",
+        "model",
+        "for",
+        "tool",
+        "id",
+        "title",
+        "date",
+        "source",
+    }
+)
 """Columns that hold no figures."""
 _BAR = "▏▎▍▌▋▊▉█"
 
@@ -40,7 +58,9 @@ def report(home: str | None, days: float, as_json: bool) -> int:
         print(json.dumps({"days_asked": days, **found.to_dict()}))
         return 0
     if not found.overview.turns:
-        raise ConfigError(f"there were no turns in the last {days:g} days", str(store.home), "a longer time: --days 365")
+        raise ConfigError(
+            f"there were no turns in the last {days:g} days", str(store.home), "a longer time: --days 365"
+        )
     put(screen(), *_parts(found, days))
     return 0
 
@@ -73,8 +93,8 @@ def _overview(found: Insights, days: float) -> Iterator[RenderableType]:
     yield Text(f"  {count(one.turns, 'turn')} in {count(one.sessions, 'session')}: ").append_text(ends)
     attempts = found.attempts
     yield Text(
-        f"  {count(one.moves, 'move')} in {spell(one.seconds)} · requests a turn: {attempts.mean:.1f} on average, median"
-        f" {attempts.median}, p95 {attempts.p95}, most {attempts.most}"
+        f"  {count(one.moves, 'move')} in {spell(one.seconds)} · requests a turn: {attempts.mean:.1f} on"
+        f" average, median {attempts.median}, p95 {attempts.p95}, most {attempts.most}"
     )
     yield Text(
         f"  {tokens(total)} tokens · cost {cost(total)} · {share(total.cache_hit)} of prompts from the cache"
@@ -85,8 +105,9 @@ def _overview(found: Insights, days: float) -> Iterator[RenderableType]:
     shrunk = found.compactions
     if shrunk.count:
         yield Text(
-            f"  {count(shrunk.count, 'compaction')} ({shrunk.forced} forced, {shrunk.without_model} without a model):"
-            f" {short(shrunk.tokens_before)} tokens became {short(shrunk.tokens_after)} in {spell(shrunk.seconds)}"
+            f"  {count(shrunk.count, 'compaction')} ({shrunk.forced} forced, {shrunk.without_model} without a"
+            f" model): {short(shrunk.tokens_before)} tokens became {short(shrunk.tokens_after)} in"
+            f" {spell(shrunk.seconds)}"
         )
 
 
@@ -95,7 +116,10 @@ def _grid(title: str, names: Sequence[str], rows: Sequence[Sequence[Text | str]]
     grid = Grid(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
     for name in names:
         grid.add_column(
-            name, justify="left" if name in _WORDS else "right", no_wrap=name not in ("row", "title", "model"), overflow="fold"
+            name,
+            justify="left" if name in _WORDS else "right",
+            no_wrap=name not in ("row", "title", "model"),
+            overflow="fold",
         )
     for row in rows[:ROWS]:
         grid.add_row(*row)
@@ -106,7 +130,12 @@ def _grid(title: str, names: Sequence[str], rows: Sequence[Sequence[Text | str]]
 def _exits(found: Insights) -> list[Sequence[Text | str]]:
     most = max(one.turns for one in found.exits) if found.exits else 1
     return [
-        (clean(one.exit), Text(clean(one.outcome), OUTCOMES.get(one.outcome, "")), f"{one.turns:,}", bar(one.turns / most))
+        (
+            clean(one.exit),
+            Text(clean(one.outcome), OUTCOMES.get(one.outcome, "")),
+            f"{one.turns:,}",
+            bar(one.turns / most),
+        )
         for one in found.exits
     ]
 
@@ -165,14 +194,21 @@ def _bad(number: int, colour: str) -> Text:
 
 def _sources(found: Insights) -> list[Sequence[Text | str]]:
     return [
-        (clean(one.source) or "unknown", f"{one.sessions:,}", f"{one.turns:,}", tokens(one.spent), cost(one.spent))
+        (
+            clean(one.source) or "unknown",
+            f"{one.sessions:,}",
+            f"{one.turns:,}",
+            tokens(one.spent),
+            cost(one.spent),
+        )
         for one in found.sources
     ]
 
 
 def _sessions(found: Insights) -> list[Sequence[Text | str]]:
     return [
-        (clean(one.id), preview(one.title, 36), f"{one.turns:,}", tokens(one.spent), cost(one.spent)) for one in found.sessions
+        (clean(one.id), preview(one.title, 36), f"{one.turns:,}", tokens(one.spent), cost(one.spent))
+        for one in found.sessions
     ]
 
 
@@ -180,7 +216,8 @@ def _days(found: Insights) -> list[Sequence[Text | str]]:
     """The newest first."""
     most = max((turns for _, turns, _ in found.days), default=1)
     return [
-        (date, f"{turns:,}", short(spent) if spent else "–", bar(turns / most)) for date, turns, spent in reversed(found.days)
+        (date, f"{turns:,}", short(spent) if spent else "–", bar(turns / most))
+        for date, turns, spent in reversed(found.days)
     ]
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 @contextmanager
 def ctrl_c(interrupt: Callable[[], object]) -> Iterator[None]:
-    """Within the event loop of the turn. ``interrupt`` is called in the loop, because a signal may come at a moment at
-    which a lock is held; the second signal raises ``KeyboardInterrupt``."""
+    """Within the event loop of the turn. ``interrupt`` is called in the loop, because a signal may come at a
+    moment at which a lock is held; the second signal raises ``KeyboardInterrupt``."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

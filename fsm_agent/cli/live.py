@@ -1,7 +1,8 @@
-"""A turn while it runs, as a person sees it: a line for each state and tool, a spinner, and the text as it arrives.
+"""A turn while it runs, as a person sees it: a line for each state and tool, a spinner, and the text as it
+arrives.
 
-``Live`` is a callbacks object: its methods named like channels are called by the turn, on the thread of its event loop.
-"""
+``ProgressView`` is a callbacks object: its methods named like channels are called by the turn, on the thread
+of its event loop."""
 
 from __future__ import annotations
 
@@ -25,8 +26,9 @@ _MARKS = {"ok": ("✓", "green"), "error": ("✗", "red"), "denied": ("✗", "ye
 _COLOURS = {"completed": "green", "failed": "red", "partial": "yellow", "interrupted": "magenta"}
 
 
-class Live:
-    """``quiet`` shows nothing at all. On anything but a terminal there is no spinner and no control sequence."""
+class ProgressView:
+    """``quiet`` shows nothing at all. On anything but a terminal there is no spinner and no control
+    sequence."""
 
     approval: Callable[[AskApproval], Any] | None = None
     clarify: Callable[[str, list[str]], Any] | None = None
@@ -48,7 +50,11 @@ class Live:
         self._moves += 1
         self._spin(None)
         line = Text.assemble(
-            ("  ", ""), (f"{source:<{_WIDTH}}", "cyan"), (f" {event:<14}", "dim"), (" → ", "dim"), (f"{dest:<{_WIDTH}}", "cyan")
+            ("  ", ""),
+            (f"{source:<{_WIDTH}}", "cyan"),
+            (f" {event:<14}", "dim"),
+            (" → ", "dim"),
+            (f"{dest:<{_WIDTH}}", "cyan"),
         )
         self.write(line.append(f"{seconds(spent):>9}", "dim"))
 
@@ -79,15 +85,23 @@ class Live:
         self._running[call_id] = (name, time.monotonic())
         self._spin_tools()
 
-    def tool_complete(self, call_id: str, name: str, arguments: Mapping[str, Any], result: str, status: str) -> None:
+    def tool_complete(
+        self, call_id: str, name: str, arguments: Mapping[str, Any], result: str, status: str
+    ) -> None:
         _, began = self._running.pop(call_id, (name, time.monotonic()))
         mark, colour = _MARKS.get(status, ("!", "yellow"))
         room = self.console.width if self.console.is_terminal else _PLAIN_WIDTH
         lines, spent = result.count("\n") + 1, seconds(time.monotonic() - began)
-        said = ("" if status in ("ok", "error") else f"{status}: ") + (f"{lines:,} lines: " if lines > 1 else "")
-        line = Text.assemble((f"    {mark} ", colour), (preview(name, 40), "bold"), f"  {preview(arguments, room // 3)}")
+        said = ("" if status in ("ok", "error") else f"{status}: ") + (
+            f"{lines:,} lines: " if lines > 1 else ""
+        )
+        line = Text.assemble(
+            (f"    {mark} ", colour), (preview(name, 40), "bold"), f"  {preview(arguments, room // 3)}"
+        )
         line.append(f"  → {said}", "dim" if status == "ok" else colour)
-        line.append(preview(result, max(20, room - len(line) - len(spent) - 3)), "dim" if status == "ok" else colour)
+        line.append(
+            preview(result, max(20, room - len(line) - len(spent) - 3)), "dim" if status == "ok" else colour
+        )
         self.write(line.append(f"  {spent}", "dim"))
         self._spin_tools()
 
@@ -101,7 +115,9 @@ class Live:
             case "child:start":
                 self.write(Text(f"    ↳ {preview(data['goal'], 120)}", "cyan"))
             case "child:tool":
-                self.write(Text(f"      ↳ {preview(data['name'], 40)}  {preview(data['arguments'], 80)}", "dim"))
+                self.write(
+                    Text(f"      ↳ {preview(data['name'], 40)}  {preview(data['arguments'], 80)}", "dim")
+                )
             case "child:end":
                 why = f": {preview(data['error'], 120)}" if data["error"] else ""
                 self.write(Text(f"    ↳ {data['status']}{why}", _COLOURS.get(data["status"], "yellow")))
@@ -131,7 +147,10 @@ class Live:
             _count(result.api_calls, "iteration"), _count(result.attempts, "attempt"), tokens, *_children(result),
             seconds(time.monotonic() - self._began),
         )  # fmt: skip
-        self.write(Text(""), Text.assemble((outcome, f"bold {_COLOURS[outcome]}"), (" · " + " · ".join(parts), "dim")))
+        self.write(
+            Text(""),
+            Text.assemble((outcome, f"bold {_COLOURS[outcome]}"), (" · " + " · ".join(parts), "dim")),
+        )
 
     def stop(self) -> None:
         """Leave the terminal as it was."""
@@ -147,7 +166,8 @@ class Live:
             self.console.print(line)
 
     def waiting(self) -> Callable[[], bool]:
-        """Make room for a question, asked from another thread. The answer says whether the turn still waits for it."""
+        """Make room for a question, asked from another thread. The answer says whether the turn still waits
+        for it."""
         self._spin(None)
         self._moves += 1
         asked_at = self._moves
@@ -197,7 +217,11 @@ def _children(result: TurnResult) -> list[str]:
     """What child turns took, which is not in the turn's own figures."""
     children = result.children
     attempts, tokens = sum(child.attempts for child in children), sum(child.usage.total for child in children)
-    return [f"{_count(len(children), 'child turn')} ({_count(attempts, 'attempt')}, {tokens:,} tokens)"] if children else []
+    return (
+        [f"{_count(len(children), 'child turn')} ({_count(attempts, 'attempt')}, {tokens:,} tokens)"]
+        if children
+        else []
+    )
 
 
 def _count(number: int, noun: str) -> str:

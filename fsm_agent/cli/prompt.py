@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from fsm_agent.cli.live import Live
+from fsm_agent.cli.live import ProgressView
 from fsm_agent.cli.screen import clean
 from fsm_agent.support.threads import in_daemon_thread
 
@@ -25,7 +25,7 @@ HISTORY = "chat_history"
 """Name of the file in the home directory that keeps what was written."""
 
 
-def piped(live: Live) -> Reader:
+def piped(live: ProgressView) -> Reader:
     """Lines of standard input, each shown before it is answered; a trailing backslash joins the next line."""
 
     async def read() -> str | None:
@@ -44,7 +44,8 @@ def piped(live: Live) -> Reader:
 
 
 def typed(home: Path) -> Reader:
-    """Messages from the terminal. Ctrl-C clears the line, and leaves when the line is empty for the second time."""
+    """Messages from the terminal. Ctrl-C clears the line, and leaves when the line is empty for the second
+    time."""
     session = _session(home)
 
     async def read() -> str | None:

@@ -11,24 +11,24 @@ from rich.text import Text
 
 from fsm_agent.agent import Agent
 from fsm_agent.cli.approval import attend
-from fsm_agent.cli.given import Given, agent_of
+from fsm_agent.cli.given import CliOptions, agent_of
 from fsm_agent.cli.interrupts import ctrl_c
-from fsm_agent.cli.live import Live
+from fsm_agent.cli.live import ProgressView
 from fsm_agent.cli.screen import console_of
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.sessions.turn import Turn
 
 
-def run(text: str, given: Given, as_json: bool) -> int:
+def run(text: str, given: CliOptions, as_json: bool) -> int:
     """Run a new turn and return the exit code of its outcome."""
     return go(given, as_json, lambda agent: agent.start(sys.stdin.read() if text == "-" else text))
 
 
-def go(given: Given, as_json: bool, begin: Callable[[Agent], Turn]) -> int:
-    """Run the turn that ``begin`` makes and return the exit code of its outcome. With ``as_json`` standard output gets the result
-    and nothing else; progress goes to standard error then, if that is a terminal."""
+def go(given: CliOptions, as_json: bool, begin: Callable[[Agent], Turn]) -> int:
+    """Run the turn that ``begin`` makes and return the exit code of its outcome. With ``as_json`` standard
+    output gets the result and nothing else; progress goes to standard error then, if that is a terminal."""
     stream = sys.stderr if as_json else sys.stdout
-    live = Live(console_of(stream), quiet=as_json and not stream.isatty())
+    live = ProgressView(console_of(stream), quiet=as_json and not stream.isatty())
     attend(live, given.yes)
     agent, choice = agent_of(given, live)
     turn = begin(agent)
@@ -45,7 +45,7 @@ def code_of(result: TurnResult) -> int:
     return next(code for name, code in codes.items() if result[name])
 
 
-async def played(agent: Agent, turn: Turn, live: Live) -> TurnResult:
+async def played(agent: Agent, turn: Turn, live: ProgressView) -> TurnResult:
     """Run a turn with the live view and with Ctrl-C."""
 
     def interrupt() -> None:
@@ -62,7 +62,7 @@ async def played(agent: Agent, turn: Turn, live: Live) -> TurnResult:
     return result
 
 
-async def _one(agent: Agent, turn: Turn, live: Live) -> TurnResult:
+async def _one(agent: Agent, turn: Turn, live: ProgressView) -> TurnResult:
     try:
         return await played(agent, turn, live)
     finally:

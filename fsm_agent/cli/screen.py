@@ -29,7 +29,9 @@ def clean(text: str) -> str:
 def preview(value: Any, most: int) -> str:
     """A value on one line of at most ``most`` characters; a mapping as ``name=value`` pairs."""
     if isinstance(value, Mapping):
-        line = "  ".join(f"{_on_one_line(name, most)}={_on_one_line(item, most)}" for name, item in value.items())
+        line = "  ".join(
+            f"{_on_one_line(name, most)}={_on_one_line(item, most)}" for name, item in value.items()
+        )
     else:
         line = _on_one_line(value, most)
     return line if len(line) <= most else line[: most - 1] + "…"

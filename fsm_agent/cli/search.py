@@ -15,7 +15,7 @@ from fsm_agent.cli.screen import clean, console_of, preview
 from fsm_agent.cli.sessions import positive, put, screen, store_of
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.names import find_session
-from fsm_agent.sessions.store.search.messages import Among, Found, Hit, search
+from fsm_agent.sessions.store.search.messages import Among, Found, SearchHit, search
 
 
 def search_sessions(
@@ -73,14 +73,18 @@ def _show_found(store: Store, text: str, found: Found) -> None:
         put(console, _heading(hit, store.now(), same=hit.session == before))
         put(
             console,
-            Padding(highlighted(hit), (0, 0, 0, 4), expand=False) if console.is_terminal else Text("    ") + highlighted(hit),
+            (
+                Padding(highlighted(hit), (0, 0, 0, 4), expand=False)
+                if console.is_terminal
+                else Text("    ") + highlighted(hit)
+            ),
         )
         before = hit.session
     if found.more:
         console.print(Text(f"the best of the newest {count(found.looked_at, 'hit')}; there are more", "dim"))
 
 
-def _heading(hit: Hit, now: float, same: bool) -> Text:
+def _heading(hit: SearchHit, now: float, same: bool) -> Text:
     """Whose message it is; of which session only where that changes."""
     line = Text()
     if not same:
@@ -89,12 +93,14 @@ def _heading(hit: Hit, now: float, same: bool) -> Text:
     return line if hit.standing == "current" else line.append(f"  ({hit.standing})", "yellow")
 
 
-def highlighted(hit: Hit) -> Text:
+def highlighted(hit: SearchHit) -> Text:
     """The snippet with its words in bold; between stars where there is no bold."""
     if not console_of(sys.stdout).is_terminal:
         return Text(clean(hit.snippet.marked()))
     line, place = Text("…" if hit.snippet.cut[0] else ""), 0
     for start, end in hit.snippet.marks:
-        line.append(clean(hit.snippet.text[place:start])).append(clean(hit.snippet.text[start:end]), "bold yellow")
+        line.append(clean(hit.snippet.text[place:start])).append(
+            clean(hit.snippet.text[start:end]), "bold yellow"
+        )
         place = end
     return line.append(clean(hit.snippet.text[place:])).append("…" if hit.snippet.cut[1] else "")

@@ -68,14 +68,17 @@ def list_sessions(home: str | None, limit: int, everything: bool, source: str | 
     if as_json:
         print(json.dumps([one.to_dict() for one in found]))
     elif not found:
-        raise ConfigError("there are no sessions yet", str(store.home), 'a home with sessions; fsm-agent run "…" begins one')
+        raise ConfigError(
+            "there are no sessions yet", str(store.home), 'a home with sessions; fsm-agent run "…" begins one'
+        )
     else:
         put(console := screen(), _grid(found, console.width, store.now()))
     return 0
 
 
 def _grid(found: Sequence[SessionInfo], width: int, now: float) -> Grid:
-    """With models and whole ids where there is room for them; the beginning of an id is enough to name a session."""
+    """With models and whole ids where there is room for them; the beginning of an id is enough to name a
+    session."""
     wide = width >= WIDE
     grid = Grid(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     exits = 22 if wide else 13
@@ -91,7 +94,11 @@ def _grid(found: Sequence[SessionInfo], width: int, now: float) -> Grid:
     for name, size in columns:
         right = name in ("turns", "tokens", "cost", "used")
         grid.add_column(
-            name, justify="right" if right else "left", no_wrap=True, overflow="ellipsis", max_width=size or max(12, room)
+            name,
+            justify="right" if right else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            max_width=size or max(12, room),
         )
     for one in found:
         kind = "" if one.kind in ("root", "compression") else f"({one.kind}) "
@@ -130,8 +137,8 @@ def undo(home: str | None, name: str, turns: int) -> int:
     store = store_of(home)
     done = LOOP.run(undone(store, find_session(store, name), turns))
     _say(
-        f"{count(len(done.turns), 'turn')} of {done.session} taken back, from “{preview(done.asked, 60)}” on; the transcript has "
-        f"{count(done.rows, 'message')} now. What tools did stays done."
+        f"{count(len(done.turns), 'turn')} of {done.session} taken back, from “{preview(done.asked, 60)}” on;"
+        f" the transcript has {count(done.rows, 'message')} now. What tools did stays done."
     )
     return 0
 
@@ -153,16 +160,23 @@ def export(home: str | None, name: str, output: str | None, format: str, raw: bo
         from fsm_agent.debug.core.pytest_export import make_test
 
         if kind == "session":
-            raise ConfigError("a test is made of one turn", f"session {found}", "the id of a turn: fsm-agent sessions show")
+            raise ConfigError(
+                "a test is made of one turn", f"session {found}", "the id of a turn: fsm-agent sessions show"
+            )
         lines = iter(make_test(store, found).splitlines())
     else:
-        lines = (export_session if kind == "session" else export_turn)(store.database, found, raw=raw, secrets=secrets)
+        lines = (export_session if kind == "session" else export_turn)(
+            store.database, found, raw=raw, secrets=secrets
+        )
     if output is None or output == "-":
         for line in lines:
             print(line)
         return 0
     written = _write(Path(output), lines)
-    print(f"{kind} {found}: {count(written, 'line')} in {output}{'' if raw else ', secrets masked'}", file=sys.stderr)
+    print(
+        f"{kind} {found}: {count(written, 'line')} in {output}{'' if raw else ', secrets masked'}",
+        file=sys.stderr,
+    )
     return 0
 
 
@@ -180,19 +194,33 @@ def import_file(home: str | None, file: str, as_json: bool) -> int:
     store = store_of(home)
     try:
         with Path(file).open("rb") if file != "-" else sys.stdin.buffer as stream:
-            done = import_lines(store, (line.decode("utf-8") for line in stream), "standard input" if file == "-" else file)
+            done = import_lines(
+                store, (line.decode("utf-8") for line in stream), "standard input" if file == "-" else file
+            )
     except OSError as error:
         raise ConfigError(f"the file cannot be read ({error.strerror})", file) from None
     if as_json:
-        told = {"of": done.of, "id": done.id, "sessions": done.sessions, "turns": done.turns, "messages": done.messages}
+        told = {
+            "of": done.of,
+            "id": done.id,
+            "sessions": done.sessions,
+            "turns": done.turns,
+            "messages": done.messages,
+        }
         print(json.dumps({**told, "copied": done.copied, "unfinished": done.unfinished}))
         return 0
     new = ", under new ids, because it was here already" if done.copied else ""
-    _say(f"{done.of} {done.id}: {count(done.turns, 'turn')} and {count(done.messages, 'message')} imported{new}")
+    _say(
+        f"{done.of} {done.id}: {count(done.turns, 'turn')} and {count(done.messages, 'message')}"
+        f" imported{new}"
+    )
     for turn in done.unfinished:
         _say(f"it was left unfinished: fsm-agent sessions resume {turn}")
     if done.unfinished:
-        _say("It goes on under the rules of this home, and asks before every call that does more than read here.")
+        _say(
+            "It goes on under the rules of this home, and asks before every call that does more than read"
+            " here."
+        )
     return 0
 
 

@@ -1,4 +1,5 @@
-"""The commands ``fsm-agent sessions …`` and their options. The work is in modules that are loaded when a command is called."""
+"""The commands ``fsm-agent sessions …`` and their options. The work is in modules that are loaded when a
+command is called."""
 
 from __future__ import annotations
 
@@ -9,17 +10,27 @@ import typer
 from fsm_agent.cli.groups import Commands
 from fsm_agent.cli.options import ApiKey, BaseUrl, Home, Json, Model, Yes
 
-sessions = typer.Typer(cls=Commands, rich_markup_mode=None, help="What was said and done: show, find, go on, carry elsewhere.")
+sessions = typer.Typer(
+    cls=Commands, rich_markup_mode=None, help="What was said and done: show, find, go on, carry elsewhere."
+)
 
-Session = Annotated[str, typer.Argument(metavar="SESSION", help="Its id, the beginning of one, or its title.")]
-Either = Annotated[str, typer.Argument(metavar="ID", help="A session (id, beginning of one, title), or a turn.")]
+Session = Annotated[
+    str, typer.Argument(metavar="SESSION", help="Its id, the beginning of one, or its title.")
+]
+Either = Annotated[
+    str, typer.Argument(metavar="ID", help="A session (id, beginning of one, title), or a turn.")
+]
 
 
 @sessions.command("list")
 def list_(
     limit: Annotated[int, typer.Option(help="Sessions at most.")] = 20,
-    all: Annotated[bool, typer.Option("--all", help="Also those of sub-agents, and those that went on as another one.")] = False,
-    source: Annotated[str | None, typer.Option(help="Only those begun by cli, chat, debugger, python, fork or child.")] = None,
+    all: Annotated[
+        bool, typer.Option("--all", help="Also those of sub-agents, and those that went on as another one.")
+    ] = False,
+    source: Annotated[
+        str | None, typer.Option(help="Only those begun by cli, chat, debugger, python, fork or child.")
+    ] = None,
     json: Json = False,
     home: Home = None,
 ) -> None:
@@ -67,9 +78,16 @@ def search(
 @sessions.command()
 def export(
     id: Either,
-    output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="Default: standard output.")] = None,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="Default: standard output.")
+    ] = None,
     format: Annotated[
-        str, typer.Option("--format", "-f", help="jsonl (all), sharegpt (a trajectory), pytest (a test that plays a turn again).")
+        str,
+        typer.Option(
+            "--format",
+            "-f",
+            help="jsonl (all), sharegpt (a trajectory), pytest (a test that plays a turn again).",
+        ),
     ] = "jsonl",
     raw: Annotated[bool, typer.Option("--raw", help="Do not mask secrets.")] = False,
     home: Home = None,
@@ -95,7 +113,8 @@ def import_(
 @sessions.command()
 def resume(
     id: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="A turn, or a session; default: the newest unfinished turn.")
+        str | None,
+        typer.Argument(metavar="[ID]", help="A turn, or a session; default: the newest unfinished turn."),
     ] = None,
     model: Model = None,
     json: Json = False,
@@ -106,16 +125,23 @@ def resume(
 ) -> None:
     """Go on with a turn that was left unfinished. Exit codes as for run."""
     from fsm_agent.cli.continued import resume
-    from fsm_agent.cli.given import Given
+    from fsm_agent.cli.given import CliOptions
 
-    raise typer.Exit(resume(id, Given(model, base_url, api_key, home, yes=yes), json))
+    raise typer.Exit(resume(id, CliOptions(model, base_url, api_key, home, yes=yes), json))
 
 
 @sessions.command()
 def fork(
-    turn: Annotated[str, typer.Argument(metavar="TURN", help="A turn, or a session, whose newest turn it is then.")],
-    at: Annotated[int, typer.Option("--at", metavar="SEQ", help="After how many of its moves; sessions show lists them.")],
-    edit: Annotated[str | None, typer.Option(metavar="JSON", help='What is different, such as {"user_message": "…"}.')] = None,
+    turn: Annotated[
+        str, typer.Argument(metavar="TURN", help="A turn, or a session, whose newest turn it is then.")
+    ],
+    at: Annotated[
+        int,
+        typer.Option("--at", metavar="SEQ", help="After how many of its moves; sessions show lists them."),
+    ],
+    edit: Annotated[
+        str | None, typer.Option(metavar="JSON", help='What is different, such as {"user_message": "…"}.')
+    ] = None,
     model: Model = None,
     json: Json = False,
     home: Home = None,
@@ -125,9 +151,9 @@ def fork(
 ) -> None:
     """Run a turn again from one of its moves, in a session of its own. Exit codes as for run."""
     from fsm_agent.cli.continued import fork
-    from fsm_agent.cli.given import Given
+    from fsm_agent.cli.given import CliOptions
 
-    raise typer.Exit(fork(turn, at, edit, Given(model, base_url, api_key, home, yes=yes), json))
+    raise typer.Exit(fork(turn, at, edit, CliOptions(model, base_url, api_key, home, yes=yes), json))
 
 
 @sessions.command()

@@ -10,13 +10,16 @@ from fsm_agent.errors import ConfigError
 
 
 def nested(sets: Sequence[str]) -> dict[str, Any]:
-    """The mapping that ``nested.name=value`` texts describe. Raises ``ConfigError`` for a text that is not of this form."""
+    """The mapping that ``nested.name=value`` texts describe. Raises ``ConfigError`` for a text that is not of
+    this form."""
     values: dict[str, Any] = {}
     for text in sets:
         name, equals, value = text.partition("=")
         path = name.strip().split(".")
         if not equals or not all(path):
-            raise ConfigError("--set cannot be read", text, "nested.name=value, for example --set budget.grace_call=false")
+            raise ConfigError(
+                "--set cannot be read", text, "nested.name=value, for example --set budget.grace_call=false"
+            )
         group = values
         for part in path[:-1]:
             group = group.setdefault(part, {})

@@ -1,7 +1,7 @@
 """``fsm-agent simulate``: one real turn through the real SDK against a provider that fails on purpose.
 
-Only the provider and the clock are simulated: requests go over HTTP to a server on this machine, waits take no time.
-"""
+Only the provider and the clock are simulated: requests go over HTTP to a server on this machine, waits take
+no time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ FAULTS: Mapping[str, tuple[str, Callable[[], Reply]]] = {
     "empty": ("an empty reply", blank),
     "truncated_call": ("a truncated tool call", lambda: cut_tool_call("lookup", '{"city": "Ber')),
     "overflow": ("400, the context is too long", lambda: overflow(WINDOW // 2, WINDOW)),
-    "parallel_tools": ("three tool calls", lambda: tools(*(call("lookup", {"city": c}) for c in ("Bern", "Oslo", "Rome")))),
+    "parallel_tools": (
+        "three tool calls",
+        lambda: tools(*(call("lookup", {"city": c}) for c in ("Bern", "Oslo", "Rome"))),
+    ),
 }
 ANSWER = "It is sunny in Bern, Oslo and Rome."
 
@@ -56,8 +59,9 @@ def lookup(city: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """One move of the path. ``answers``: what the provider sent while the state ran; ``waited`` in simulated seconds."""
+class SimulatedMove:
+    """One move of the path. ``answers``: what the provider sent while the state ran; ``waited`` in simulated
+    seconds."""
 
     seq: int
     source: str
@@ -77,7 +81,9 @@ class Provider:
 
     def __call__(self, request: Received) -> Reply:
         if "tools" not in request.body:
-            return self._answer("a summary", text("The user asked for the weather in many cities; all were sunny."))
+            return self._answer(
+                "a summary", text("The user asked for the weather in many cities; all were sunny.")
+            )
         if not self._left:
             return self._answer("text", text(ANSWER))
         what, make = FAULTS[self._left.pop(0)]
@@ -89,8 +95,9 @@ class Provider:
 
 
 def simulate(faults: Sequence[str], seed: int, json: bool) -> int:
-    """Run the turn and print its path. ``faults``: names of ``FAULTS`` in the order in which they are met; all of them
-    when empty. ``seed``: of the random part of waits. Returns the exit code of the turn's outcome."""
+    """Run the turn and print its path. ``faults``: names of ``FAULTS`` in the order in which they are met;
+    all of them when empty. ``seed``: of the random part of waits. Returns the exit code of the turn's
+    outcome."""
     for name in faults:
         if name not in FAULTS:
             raise ConfigError("unknown fault", name, ", ".join(FAULTS))
@@ -98,14 +105,18 @@ def simulate(faults: Sequence[str], seed: int, json: bool) -> int:
     result, moves = asyncio.run(_play(chosen, seed))
     if json:
         path = [asdict(move) for move in moves]
-        print(jsonlib.dumps({"faults": chosen, "seed": seed, "path": path, "result": result.model_dump(mode="json")}))
+        print(
+            jsonlib.dumps(
+                {"faults": chosen, "seed": seed, "path": path, "result": result.model_dump(mode="json")}
+            )
+        )
     else:
         _show(chosen, result, moves)
     return code_of(result)
 
 
-async def _play(faults: Sequence[str], seed: int) -> tuple[TurnResult, list[Move]]:
-    provider, clock, moves = Provider(faults), FakeClock(), list[Move]()
+async def _play(faults: Sequence[str], seed: int) -> tuple[TurnResult, list[SimulatedMove]]:
+    provider, clock, moves = Provider(faults), FakeClock(), list[SimulatedMove]()
     with tempfile.TemporaryDirectory() as home, ScriptedServer(repeat(provider)) as server:
         agent = Agent(
             "openai:scripted",
@@ -124,7 +135,9 @@ async def _play(faults: Sequence[str], seed: int) -> tuple[TurnResult, list[Move
         async for step in turn:
             said, waits = provider.answers[answered:], clock.sleeps[slept:]
             answered, slept = len(provider.answers), len(clock.sleeps)
-            moves.append(Move(step.seq, step.source, said, sum(waits), step.event, step.guards, step.dest))
+            moves.append(
+                SimulatedMove(step.seq, step.source, said, sum(waits), step.event, step.guards, step.dest)
+            )
         await agent.aclose()
     assert turn.result is not None, "a turn that was iterated to its end has a result"
     return turn.result, moves
@@ -133,13 +146,16 @@ async def _play(faults: Sequence[str], seed: int) -> tuple[TurnResult, list[Move
 def _long_talk() -> list[dict[str, Any]]:
     """A conversation that is long enough to be compacted."""
     rows = [
-        ({"role": "user", "content": f"And in city {n}?"}, {"role": "assistant", "content": f"Sunny in {n}. " * 200})
+        (
+            {"role": "user", "content": f"And in city {n}?"},
+            {"role": "assistant", "content": f"Sunny in {n}. " * 200},
+        )
         for n in range(30)
     ]
     return [row for pair in rows for row in pair]
 
 
-def _show(faults: Sequence[str], result: TurnResult, moves: Sequence[Move]) -> None:
+def _show(faults: Sequence[str], result: TurnResult, moves: Sequence[SimulatedMove]) -> None:
     console = console_of(sys.stdout)
     if not console.is_terminal:
         console.width = 140
@@ -149,11 +165,15 @@ def _show(faults: Sequence[str], result: TurnResult, moves: Sequence[Move]) -> N
     for move in moves:
         guards = Text("\n").join(_guard(label, value) for label, value in move.guards)
         waited = seconds(move.waited) if move.waited else ""
-        grid.add_row(str(move.seq), move.source, "\n".join(move.answers), waited, move.event, guards, move.dest)
+        grid.add_row(
+            str(move.seq), move.source, "\n".join(move.answers), waited, move.event, guards, move.dest
+        )
     console.print(grid, soft_wrap=False)
     waits = ", ".join(seconds(move.waited) for move in moves if move.waited) or "none"
     outcome = next(name for name in ("completed", "failed", "partial", "interrupted") if result[name])
-    console.print(Text.assemble((outcome, "bold"), f" · {result.turn_exit_reason.value} · {result.attempts} requests"))
+    console.print(
+        Text.assemble((outcome, "bold"), f" · {result.turn_exit_reason.value} · {result.attempts} requests")
+    )
     console.print(Text(f"waits (simulated): {waits}"))
     console.print(Text(f"answer: {preview(result.final_response or '', 200)}"))
 

@@ -21,7 +21,8 @@ def table_of(name: str | None) -> Table:
 
 
 def attribute_of(name: str) -> object:
-    """What ``module:attribute`` is. Raises ``ConfigError`` for what cannot be loaded, ``TableError`` for a wrong table."""
+    """What ``module:attribute`` is. Raises ``ConfigError`` for what cannot be loaded, ``TableError`` for a
+    wrong table."""
     module, _, attribute = name.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")
@@ -30,4 +31,6 @@ def attribute_of(name: str) -> object:
     except TableError:
         raise
     except Exception as error:  # a module of the user's may raise anything
-        raise ConfigError(f"the table cannot be loaded ({error})", name, "module:attribute of a Table") from error
+        raise ConfigError(
+            f"the table cannot be loaded ({error})", name, "module:attribute of a Table"
+        ) from error

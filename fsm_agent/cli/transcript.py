@@ -15,7 +15,14 @@ from fsm_agent.cli.figures import cost, count, moment, spell, tokens
 from fsm_agent.cli.screen import clean, preview, seconds
 from fsm_agent.cli.sessions import OUTCOMES, last_exit, put, screen, store_of
 from fsm_agent.sessions.store.names import one_of
-from fsm_agent.sessions.store.reports.records import Doubt, Record, Row, Shown, session_record, turn_record
+from fsm_agent.sessions.store.reports.records import (
+    Doubt,
+    Shown,
+    ShownMessage,
+    TurnReport,
+    session_record,
+    turn_record,
+)
 
 LINES = 8
 """Lines of a tool's result that are shown."""
@@ -29,7 +36,8 @@ _IN_DOUBT = {
 
 
 def show(home: str | None, name: str, moves: bool, everything: bool, full: bool, as_json: bool) -> int:
-    """Print a session or a turn. ``everything`` shows rows that were put aside, ``full`` whole results of tools."""
+    """Print a session or a turn. ``everything`` shows rows that were put aside, ``full`` whole results of
+    tools."""
     store = store_of(home)
     kind, found = one_of(store, name)
     shown = (
@@ -60,7 +68,9 @@ def _parts(shown: Shown, console: Console, full: bool) -> Iterator[RenderableTyp
         if turn_id not in spoken:
             yield from _turn(record, console.width)
     if shown.aside and not any(not row.active for row in shown.rows):
-        yield Text(f"\n{count(shown.aside, 'message')} put aside by compaction or undo; --all shows them", "dim")
+        yield Text(
+            f"\n{count(shown.aside, 'message')} put aside by compaction or undo; --all shows them", "dim"
+        )
 
 
 def _head(shown: Shown) -> Iterator[Text]:
@@ -71,20 +81,30 @@ def _head(shown: Shown) -> Iterator[Text]:
     by = f" by {clean(one.source)}" if one.source else ""
     yield Text(f"  begun {moment(one.created)}{by} · used {moment(one.touched)}", "dim")
     if one.parent:
-        how = {"compression": "goes on", "fork": "was forked from", "child": "was delegated by"}.get(one.kind, "follows")
+        how = {"compression": "goes on", "fork": "was forked from", "child": "was delegated by"}.get(
+            one.kind, "follows"
+        )
         yield Text(f"  {how} {clean(one.parent)}", "dim")
     if one.successor:
         yield Text(f"  goes on as {clean(one.successor)}", "dim")
     if one.unfinished and one.last is not None:
-        yield Text.assemble("  ", last_exit(one), (f": fsm-agent sessions resume {clean(one.last.id)}", "yellow"))
+        yield Text.assemble(
+            "  ", last_exit(one), (f": fsm-agent sessions resume {clean(one.last.id)}", "yellow")
+        )
     if one.running is not None:
-        yield Text(f"  a turn is running in process {one.running.get('pid')} on {clean(str(one.running.get('host')))}", "cyan")
+        yield Text(
+            f"  a turn is running in process {one.running.get('pid')} on"
+            f" {clean(str(one.running.get('host')))}",
+            "cyan",
+        )
 
 
-def _turn(record: Record, width: int) -> Iterator[RenderableType]:
+def _turn(record: TurnReport, width: int) -> Iterator[RenderableType]:
     info = record.info
     outcome = info.outcome or "unfinished"
-    line = Text.assemble("\n── ", (clean(info.id), "bold"), "  ", (clean(outcome), OUTCOMES.get(outcome, "yellow")))
+    line = Text.assemble(
+        "\n── ", (clean(info.id), "bold"), "  ", (clean(outcome), OUTCOMES.get(outcome, "yellow"))
+    )
     facts = [clean(info.exit or f"in {info.state}"), count(info.seq, "move"), spell(record.seconds)]
     facts += [f"{tokens(record.spent)} tokens", f"cost {cost(record.spent)}"]
     if info.parent is not None:
@@ -102,10 +122,13 @@ def _turn(record: Record, width: int) -> Iterator[RenderableType]:
 def _doubt(doubt: Doubt) -> Text:
     name = clean(doubt.name or doubt.kind)
     line = Text.assemble(("   ! ", "bold yellow"), (name, "bold"), f"  {preview(doubt.arguments, 60)}\n")
-    return line.append(f"     {_IN_DOUBT[doubt.status]} ({clean(doubt.safety or 'request')}, after move {doubt.seq})", "yellow")
+    return line.append(
+        f"     {_IN_DOUBT[doubt.status]} ({clean(doubt.safety or 'request')}, after move {doubt.seq})",
+        "yellow",
+    )
 
 
-def _moves(record: Record) -> Grid:
+def _moves(record: TurnReport) -> Grid:
     grid = Grid(box=None, padding=(0, 1), pad_edge=False, header_style="dim")
     for name in ("#", "row", "→ state", "why", "seconds"):
         right = name in ("#", "seconds")
@@ -123,7 +146,7 @@ def _guard(label: str, value: bool) -> Text:
     return Text(f"{'✓' if value else '✗'} {clean(label)}", "green" if value else "red")
 
 
-def _message(row: Row, full: bool) -> Iterator[RenderableType]:
+def _message(row: ShownMessage, full: bool) -> Iterator[RenderableType]:
     body = row.body
     aside = "" if row.active else "  (put aside)"
     text = clean(_text(body.get("content"))).strip("\n")
@@ -136,7 +159,10 @@ def _message(row: Row, full: bool) -> Iterator[RenderableType]:
         case "assistant":
             notes = [
                 word
-                for word, there in (("interrupted", body.get("interrupted")), ("not sent", body.get("wire") is False))
+                for word, there in (
+                    ("interrupted", body.get("interrupted")),
+                    ("not sent", body.get("wire") is False),
+                )
                 if there
             ]
             yield Text("\nagent" + (f"  ({', '.join(notes)})" if notes else "") + aside, "bold green")
@@ -149,7 +175,9 @@ def _message(row: Row, full: bool) -> Iterator[RenderableType]:
     for call in body.get("tool_calls", ()):
         function = call["function"]
         yield Text.assemble(
-            ("  → ", "magenta"), (preview(function["name"], 60), "bold"), f"  {preview(_arguments(function['arguments']), 200)}"
+            ("  → ", "magenta"),
+            (preview(function["name"], 60), "bold"),
+            f"  {preview(_arguments(function['arguments']), 200)}",
         )
 
 
@@ -178,5 +206,7 @@ def _arguments(text: str) -> Any:
 
 def _text(content: Any) -> str:
     if isinstance(content, list):
-        return "\n".join(str(part.get("text", "")) if part.get("type") == "text" else _IMAGE for part in content)
+        return "\n".join(
+            str(part.get("text", "")) if part.get("type") == "text" else _IMAGE for part in content
+        )
     return content or ""

@@ -1,4 +1,5 @@
-"""``fsm-agent verify``: the proofs about the table of a turn, or about one of the user's own. Its output is in docs/verify.md."""
+"""``fsm-agent verify``: the proofs about the table of a turn, or about one of the user's own. Its output is
+in docs/verify.md."""
 
 from __future__ import annotations
 
@@ -25,9 +26,11 @@ MOST_PAIRS = 50_000
 """Pairs counted for the comparison with spin; a second."""
 
 
-def verify(name: str | None, sets: Sequence[str], json: bool, model: str | None = None, watch: tuple[str, ...] = ()) -> int:
-    """Print the report about a table; 1 when a check fails. ``model`` is the file that the Promela model is written to, ``watch``
-    are the states whose visits are bounded."""
+def verify(
+    name: str | None, sets: Sequence[str], json: bool, model: str | None = None, watch: tuple[str, ...] = ()
+) -> int:
+    """Print the report about a table; 1 when a check fails. ``model`` is the file that the Promela model is
+    written to, ``watch`` are the states whose visits are bounded."""
     table = table_of(name)
     if wrong := [state for state in watch if state not in table.states or state == table.final]:
         allowed = ", ".join(state for state in table.states if state != table.final)
@@ -47,8 +50,9 @@ def verify(name: str | None, sets: Sequence[str], json: bool, model: str | None 
 
 
 def limits(table: Table, sets: Sequence[str]) -> Mapping[str, int] | None:
-    """The maxima that bounds are worked out for: for the turn's table those of the settings (``name=value`` texts, under the
-    names of ``Settings``), and maxima given by their own names; ``None`` for a table of the user's own when none is given."""
+    """The maxima that bounds are worked out for: for the turn's table those of the settings (``name=value``
+    texts, under the names of ``Settings``), and maxima given by their own names; ``None`` for a table of the
+    user's own when none is given."""
     known = limit_names(table)
     given = nested(sets)
     settings = {key: value for key, value in given.items() if table is TURN and key in Settings.model_fields}
@@ -69,7 +73,9 @@ def _maximum(name: str, value: object, known: Sequence[str], table: Table) -> in
             f"table {table.name} has no such maximum", ""
         )  # fmt: skip
         raise ConfigError(
-            what, f"{name}={jsonlib.dumps(value)}", settings + ("the maxima " + ", ".join(known) if known else "none")
+            what,
+            f"{name}={jsonlib.dumps(value)}",
+            settings + ("the maxima " + ", ".join(known) if known else "none"),
         )
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= LARGEST:
         raise ConfigError(f"maximum {name} is out of range", value, f"a whole number from 0 to {LARGEST:,}")
@@ -77,10 +83,13 @@ def _maximum(name: str, value: object, known: Sequence[str], table: Table) -> in
 
 
 def write_model(table: Table, chosen: Mapping[str, int] | None, file: str) -> dict[str, object]:
-    """Write the model; its file, and how many states spin should store if that is small enough to be counted here."""
+    """Write the model; its file, and how many states spin should store if that is small enough to be counted
+    here."""
     needed = limit_names(table)
     if chosen is None and needed:
-        raise ConfigError("a Promela model is of one configuration", "no maxima", f"--set for each of {', '.join(needed)}")
+        raise ConfigError(
+            "a Promela model is of one configuration", "no maxima", f"--set for each of {', '.join(needed)}"
+        )
     maxima = dict(chosen or {})
     try:
         Path(file).write_text(promela(table, maxima), encoding="utf-8")
@@ -94,7 +103,11 @@ def write_model(table: Table, chosen: Mapping[str, int] | None, file: str) -> di
 
 def _how_to_check(written: dict[str, object]) -> list[str]:
     file, states = shlex.quote(str(written["file"])), written["states"]
-    expected = f"{states:,} states, stored" if isinstance(states, int) else f"more than {MOST_PAIRS:,} states, stored"
+    expected = (
+        f"{states:,} states, stored"
+        if isinstance(states, int)
+        else f"more than {MOST_PAIRS:,} states, stored"
+    )
     return [
         f"Promela model: {file}",
         f"  spin -a {file} && gcc -O2 -o pan pan.c && ./pan -m10000000 | grep -E 'errors|stored'",

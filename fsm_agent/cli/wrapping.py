@@ -14,9 +14,8 @@ INDENT = "    "
 class Wrapping:
     """Text comes in pieces of any size and goes out as soon as a word is whole.
 
-    Code is left as it is, so that it can be copied: fenced, or indented by four spaces. A word that is wider than the terminal is
-    left to the terminal.
-    """
+    Code is left as it is, so that it can be copied: fenced, or indented by four spaces. A word that is wider
+    than the terminal is left to the terminal."""
 
     def __init__(self) -> None:
         self._held = ""  # the beginning of a word

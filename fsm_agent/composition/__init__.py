@@ -1,1 +1,2 @@
-"""Where all is put together: the turn with the machine, an agent with its services, children, what performs requests."""
+"""Where all is put together: the turn with the machine, an agent with its services, children, what performs
+requests."""

@@ -10,10 +10,10 @@ from typing import Any
 
 from fsm_agent.approvals.repository import Grants
 from fsm_agent.approvals.service import Approvals
-from fsm_agent.composition.child_factory import Inherited, Nursery
-from fsm_agent.composition.services import RESULTS, World
+from fsm_agent.composition.child_factory import ChildAgentFactory, Inherited
+from fsm_agent.composition.services import RESULTS, Services
 from fsm_agent.errors import ConfigError
-from fsm_agent.memory.context_injection import Recall
+from fsm_agent.memory.context_injection import MemoryRecall
 from fsm_agent.memory.external import ExternalMemory, checked
 from fsm_agent.memory.files import Notes
 from fsm_agent.memory.provider import MemoryProvider
@@ -25,7 +25,7 @@ from fsm_agent.providers.failover import Backend, Backends, fallback_backends, m
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.ports import Clock, ModelPort
-from fsm_agent.runtime.turn_inbox import SignalBox
+from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.sessions.store import Store
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.backoff import Backoff
@@ -44,8 +44,9 @@ Specs = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """What an agent is made with: the arguments of ``Agent`` by their names, with what follows from the environment filled in."""
+class AgentOptions:
+    """What an agent is made with: the arguments of ``Agent`` by their names, with what follows from the
+    environment filled in."""
 
     model: str | ModelPort | None
     base_url: str | None
@@ -71,21 +72,24 @@ class Given:
     inherits: Inherited | None
 
 
-def composed(given: Given, make: Callable[..., ChildAgent]) -> World:
-    """The world of an agent; ``make`` makes the agents of its children. Raises ``ConfigError`` for what cannot be used."""
+def composed(given: AgentOptions, make: Callable[..., ChildAgent]) -> Services:
+    """The world of an agent; ``make`` makes the agents of its children. Raises ``ConfigError`` for what
+    cannot be used."""
     settings, clock, inherits = given.settings, given.clock, given.inherits
-    told, signals = Callbacks(given.callbacks), SignalBox()
+    told, signals = Callbacks(given.callbacks), TurnInbox()
     poll, grace = settings.poll.control, settings.tool.interrupt_grace
     backends, notices = _backends(given)
     external = _external(given)
     more = inherits.more if inherits else _servers(given)
-    nursery = Nursery(make, _for_children(given, backends), lambda: world, more, inherits.depth if inherits else 0)
+    nursery = ChildAgentFactory(
+        make, _for_children(given, backends), lambda: world, more, inherits.depth if inherits else 0
+    )
     background = _background(given, nursery, told)
     signals.listener = background.interrupt if background is not None else None
     offered = background if settings.delegation.background else None
     parts = Parts(given.store, told, clock, settings, nursery, offered)
     own, registered = _tools(given, external, parts, more)
-    world = World(
+    world = Services(
         settings=settings,
         clock=clock,
         backends=backends,
@@ -106,7 +110,7 @@ def composed(given: Given, make: Callable[..., ChildAgent]) -> World:
         home=given.home,
         workdir=given.workdir,
         store=given.store,
-        recall=Recall(external, told, signals),
+        recall=MemoryRecall(external, told, signals),
         auxiliary=_auxiliary(given),
         budget=given.budget,
         background=background,
@@ -115,11 +119,13 @@ def composed(given: Given, make: Callable[..., ChildAgent]) -> World:
     return world
 
 
-def _backends(given: Given) -> tuple[Backends, list[str]]:
+def _backends(given: AgentOptions) -> tuple[Backends, list[str]]:
     """(the primary with its fallbacks, entries that cannot be used, in words)."""
     model, port = given.model, _port(given)
     if not (model is None or isinstance(model, str) or hasattr(model, "call")):
-        raise ConfigError("model has the wrong type", type(model).__name__, '"<provider>:<model>" or a model port')
+        raise ConfigError(
+            "model has the wrong type", type(model).__name__, '"<provider>:<model>" or a model port'
+        )
     spec = {
         "model": model,
         "base_url": given.base_url,
@@ -134,7 +140,7 @@ def _backends(given: Given) -> tuple[Backends, list[str]]:
     return Backends(primary, chain, given.settings, given.clock), notices
 
 
-def _auxiliary(given: Given) -> tuple[Backend, ...]:
+def _auxiliary(given: AgentOptions) -> tuple[Backend, ...]:
     """The models for side tasks, in the order in which they are tried."""
     specs = given.config.auxiliary if given.auxiliary is None else given.auxiliary
     chain, _ = fallback_backends(
@@ -143,12 +149,13 @@ def _auxiliary(given: Given) -> tuple[Backend, ...]:
     return tuple(chain)
 
 
-def _port(given: Given) -> Callable[[Choice], ModelPort]:
+def _port(given: AgentOptions) -> Callable[[Choice], ModelPort]:
     return lambda choice: connect(choice, given.settings, given.clock)
 
 
-def _for_children(given: Given, backends: Backends) -> dict[str, Any]:
-    """What a child is made with, too. It does not look for a model again: what was found for its parent is named."""
+def _for_children(given: AgentOptions, backends: Backends) -> dict[str, Any]:
+    """What a child is made with, too. It does not look for a model again: what was found for its parent is
+    named."""
     chosen = backends.current.choice
     names = ("api_mode", "api_key", "context_window", "tools", "toolsets", "system_prompt", "fallbacks", "auxiliary",
              "settings", "home", "clock", "workdir")  # fmt: skip
@@ -159,8 +166,11 @@ def _for_children(given: Given, backends: Backends) -> dict[str, Any]:
     }
 
 
-def _tools(given: Given, external: ExternalMemory | None, parts: Parts, more: ToolSource | None) -> tuple[list[Tool], list[Tool]]:
-    """(those that are a part of the agent, all others). A user's tool takes the place of a built-in one of its name."""
+def _tools(
+    given: AgentOptions, external: ExternalMemory | None, parts: Parts, more: ToolSource | None
+) -> tuple[list[Tool], list[Tool]]:
+    """(those that are a part of the agent, all others). A user's tool takes the place of a built-in one of
+    its name."""
     if isinstance(given.toolsets, str):
         raise ConfigError("toolsets has the wrong type", given.toolsets, "a list of names")
     if unknown := [name for name in given.toolsets if name not in TOOLSETS and name not in AGENT_TOOLSETS]:
@@ -180,7 +190,7 @@ def _tools(given: Given, external: ExternalMemory | None, parts: Parts, more: To
     return agent_level, [*(one for one in built_in if one.spec.name not in AGENT_LEVEL), *own]
 
 
-def _background(given: Given, nursery: Nursery, told: Callbacks) -> Background | None:
+def _background(given: AgentOptions, nursery: ChildAgentFactory, told: Callbacks) -> Background | None:
     """Tasks in the background are an affair of the agent that a person talks to, not of its children."""
     if given.inherits is not None:
         return None
@@ -188,17 +198,19 @@ def _background(given: Given, nursery: Nursery, told: Callbacks) -> Background |
     return Background(nursery, given.store, told, given.clock, given.settings, able=able)
 
 
-def _servers(given: Given) -> ToolSource | None:
-    return McpServers.of(given.mcp, home=given.home, workdir=given.workdir, clock=given.clock, settings=given.settings)
+def _servers(given: AgentOptions) -> ToolSource | None:
+    return McpServers.of(
+        given.mcp, home=given.home, workdir=given.workdir, clock=given.clock, settings=given.settings
+    )
 
 
-def _approvals(given: Given, told: Callbacks) -> Approvals:
+def _approvals(given: AgentOptions, told: Callbacks) -> Approvals:
     grants = Grants(lambda: given.store.database, given.store.now)
     poll, rules = given.settings.poll.control, given.settings.approval
     return Approvals(told, given.clock, rules, poll, grants=grants, workdir=str(given.workdir))
 
 
-def _external(given: Given) -> ExternalMemory | None:
+def _external(given: AgentOptions) -> ExternalMemory | None:
     if given.memory is None:
         return None
     checked(given.memory)

@@ -8,29 +8,30 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.approvals.service import Approvals
-from fsm_agent.composition.services import RESULTS, World, save
+from fsm_agent.composition.services import RESULTS, Services, save
 from fsm_agent.conversation.effects import Saved
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.settings.model import Delegation
+from fsm_agent.settings.model import DelegationSettings
 from fsm_agent.support.texts import one_line
 from fsm_agent.tools import Tool, as_tool
 from fsm_agent.tools.source import ToolSource
-from fsm_agent.toolsets.agent import Order
+from fsm_agent.toolsets.agent import ChildTask
 from fsm_agent.toolsets.agent.child import ChildAgent
 
 WITHHELD_TOOLSETS = frozenset({"memory", "clarify", "code"})
 WITHHELD = frozenset({"memory", "clarify", "execute_code", "send_message", "cronjob", "schedule"})
-"""Tools that a child never has, whoever made them: it does not write notes, ask or message people, schedule work, or run programs
-that call tools (AGT-05)."""
+"""Tools that a child never has, whoever made them: it does not write notes, ask or message people, schedule
+work, or run programs that call tools (AGT-05)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """What a child has of its parent. ``more``: its tools that come and go, already running. ``session``: the child's own."""
+    """What a child has of its parent. ``more``: its tools that come and go, already running. ``session``: the
+    child's own."""
 
-    order: Order
+    order: ChildTask
     depth: int
     approvals: Approvals
     more: ToolSource | None
@@ -60,14 +61,14 @@ class Borrowed:
         """Not ours to close."""
 
 
-class Nursery:
+class ChildAgentFactory:
     """``make`` makes an agent, ``given`` is what the parent was made with, ``world`` what it lives in."""
 
     def __init__(
         self,
         make: Callable[..., ChildAgent],
         given: Mapping[str, Any],
-        world: Callable[[], World],
+        world: Callable[[], Services],
         more: ToolSource | None,
         depth: int,
     ) -> None:
@@ -77,16 +78,18 @@ class Nursery:
     @property
     def allowed(self) -> bool:
         """May an agent of this depth have children at all?"""
-        limits: Delegation = self._given["settings"].delegation
+        limits: DelegationSettings = self._given["settings"].delegation
         return self._depth < limits.max_depth
 
-    def child(self, order: Order) -> ChildAgent:
+    def child(self, order: ChildTask) -> ChildAgent:
         world = self._world()
         limits, callbacks = world.settings.delegation, Callbacks(order.callbacks)
         session = world.store.session(order.session_id)
         session.kind, session.source, session.parent = "child", "child", order.parent_session
         goal = one_line(order.goal, 200)
-        approvals = world.approvals.for_child(callbacks, goal, ask=limits.approvals == "ask" and not order.unattended)
+        approvals = world.approvals.for_child(
+            callbacks, goal, ask=limits.approvals == "ask" and not order.unattended
+        )
         if Turns(world.store.database).info(order.parent_turn).imported:
             approvals = approvals.for_imported()
         return self._make(

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fsm_agent.composition.model_caller import Attempts
-from fsm_agent.composition.services import DUMPS, RESULTS, World, save
+from fsm_agent.composition.model_caller import ModelCaller
+from fsm_agent.composition.services import DUMPS, RESULTS, Services, save
 from fsm_agent.conversation.effects import (
     Approval,
     AskApproval,
@@ -46,34 +46,35 @@ from fsm_agent.conversation.effects import (
     Wait,
 )
 from fsm_agent.conversation.result import ChildTurn
-from fsm_agent.fsm.pause_point import Gate, Perform
+from fsm_agent.fsm.pause_point import PausePoint, Perform
 from fsm_agent.runtime.authority import Admission
 from fsm_agent.runtime.budget import IterationBudget, tree_budget
 from fsm_agent.runtime.events import CURRENT
 from fsm_agent.sessions.session import Session
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
-from fsm_agent.toolsets.agent import Scene, bridged
+from fsm_agent.toolsets.agent import ToolContext, bridged
 
 UNASKED = "nobody said yes to it"
 FROM_A_FILE = (
-    "this turn came in a file: it goes on with the model, the tools and the rules of this agent, and every call that "
-    "does more than read here is asked about"
+    "this turn came in a file: it goes on with the model, the tools and the rules of this agent, and every"
+    " call that does more than read here is asked about"
 )
 DENIED = "denied: {why}. Do not try the same thing in other words; ask the user or go on without."
 
 
-class Performer:
-    """One turn's requests. Call it with a request, await its reply; ``fsm_agent.conversation.effects`` says what each one means.
-    ``session`` is the one that the turn is in, which compactions change. ``imported``: the turn came in a file."""
+class EffectHandler:
+    """One turn's requests. Call it with a request, await its reply; ``fsm_agent.conversation.effects`` says
+    what each one means. ``session`` is the one that the turn is in, which compactions change. ``imported``:
+    the turn came in a file."""
 
-    def __init__(self, world: World, session: Session, *, imported: bool = False) -> None:
+    def __init__(self, world: Services, session: Session, *, imported: bool = False) -> None:
         self._world, self.session = world, session
         self._prompt: str = ""
         self._notices: Sequence[str] = ()
         self._imported, self._admission = imported, Admission()
         self._approvals = world.approvals.for_imported() if imported else world.approvals
-        self._attempts = Attempts(world)
+        self._attempts = ModelCaller(world)
         self._budget = world.budget or _family_budget(world)
         self._performers: dict[type, Callable[[Any], Awaitable[Any]]] = {
             OpenTurn: self._open,
@@ -102,7 +103,7 @@ class Performer:
     def __call__(self, request: Any) -> Awaitable[Any]:
         return self._performers[type(request)](request)
 
-    def through(self, gate: Gate) -> Perform:
+    def through(self, gate: PausePoint) -> Perform:
         """This performer behind ``gate``, where a debugger may give the answer to a question."""
         by_way = gate.through(self)
 
@@ -240,7 +241,9 @@ class Performer:
         self._progress("started", request, lambda: str(dict(request.arguments)))
         outcome = await self._changed(request, await self._ran(request))
         arguments = dict(request.arguments)
-        world.callbacks.emit("tool_complete", request.call_id, request.name, arguments, outcome.text, outcome.status)
+        world.callbacks.emit(
+            "tool_complete", request.call_id, request.name, arguments, outcome.text, outcome.status
+        )
         self._progress("completed", request, lambda: outcome.text)
         return outcome
 
@@ -249,7 +252,8 @@ class Performer:
             self._world.callbacks.emit("tool_progress", what, request.name, one_line(preview(), 120))
 
     async def _ran(self, request: RunTool) -> ToolOutcome:
-        """By the agent itself for its own tools, and by the registry for all others: this is the only place that chooses."""
+        """By the agent itself for its own tools, and by the registry for all others: this is the only place
+        that chooses."""
         world, interrupted = self._world, self._world.signals.event()
         why = "" if self._admission.admits(request) else UNASKED
         if self._admission.free(request.name):
@@ -259,7 +263,7 @@ class Performer:
         if not world.agent_tools.handles(request.name):
             return await world.tools.run(request, interrupted)
         window = world.backends.runtime().window
-        scene = Scene(self.session, CURRENT.get(), request.call_id, interrupted, self._budget, window)
+        scene = ToolContext(self.session, CURRENT.get(), request.call_id, interrupted, self._budget, window)
         return await world.agent_tools.run(request, scene)
 
     async def _changed(self, request: RunTool, outcome: ToolOutcome) -> ToolOutcome:
@@ -267,7 +271,9 @@ class Performer:
         callbacks = self._world.callbacks
         if not callbacks.has("after_tool"):
             return outcome
-        answer = await callbacks.ask("after_tool", request.name, dict(request.arguments), outcome.text, outcome.status)
+        answer = await callbacks.ask(
+            "after_tool", request.name, dict(request.arguments), outcome.text, outcome.status
+        )
         return replace(outcome, text=answer) if isinstance(answer, str) else outcome
 
     async def _ask(self, request: AskApproval) -> Approval:
@@ -320,7 +326,7 @@ class Performer:
         return Done()
 
 
-def _family_budget(world: World) -> IterationBudget | None:
+def _family_budget(world: Services) -> IterationBudget | None:
     """What a turn shares with its children, for one that can have any (DIS-01)."""
     if not world.agent_tools.handles("delegate_task"):
         return None

@@ -6,30 +6,41 @@ import asyncio
 import math
 from dataclasses import replace
 
-from fsm_agent.composition.services import World
+from fsm_agent.composition.services import Services
 from fsm_agent.conversation.effects import CallModel, Cancelled, Failure, ModelRequest, Wait, Waited
 from fsm_agent.conversation.messages import ModelReply
-from fsm_agent.runtime.deadline import Stopwatch, race
+from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import ModelPort
-from fsm_agent.runtime.stream_accumulator import LiveReply
+from fsm_agent.runtime.stream_accumulator import StreamAccumulator
 from fsm_agent.support.texts import clean, one_line
 
 
-class Attempts:
+class ModelCaller:
     """Performs ``CallModel`` and ``Wait``. What a provider or a network does comes back as a value."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Services) -> None:
         self._world = world
 
     async def call(self, request: CallModel) -> ModelReply | Failure | Cancelled:
         world = self._world
         if world.stale_streak >= world.settings.stale.giveup:
             world.stale_streak = 0
-            return Failure("breaker", f"{world.settings.stale.giveup} requests in a row went silent; not sent", sent=False)
-        sink = LiveReply(world.clock, world.callbacks, quiet=request.request.purpose == "summary", paragraph=request.paragraph)
+            return Failure(
+                "breaker",
+                f"{world.settings.stale.giveup} requests in a row went silent; not sent",
+                sent=False,
+            )
+        sink = StreamAccumulator(
+            world.clock,
+            world.callbacks,
+            quiet=request.request.purpose == "summary",
+            paragraph=request.paragraph,
+        )
         world.callbacks.emit("thinking", True)
         interrupted = world.signals.event()  # asked for after the callback, which may interrupt
-        reply = Cancelled(sent=False) if interrupted.is_set() else await self._raced(request, sink, interrupted)
+        reply = (
+            Cancelled(sent=False) if interrupted.is_set() else await self._raced(request, sink, interrupted)
+        )
         sink.close()
         if isinstance(reply, ModelReply):
             world.stale_streak = 0
@@ -39,13 +50,15 @@ class Attempts:
             return replace(reply, refreshable=keys.refreshable(), other_keys=keys.others(world.clock.now()))
         return reply
 
-    async def _raced(self, request: CallModel, sink: LiveReply, interrupted: asyncio.Event) -> ModelReply | Failure | Cancelled:
+    async def _raced(
+        self, request: CallModel, sink: StreamAccumulator, interrupted: asyncio.Event
+    ) -> ModelReply | Failure | Cancelled:
         world, total = self._world, Stopwatch(self._world.clock)
         heartbeat = Heartbeat(world, "the model has not answered yet")
         backend = world.backends.current if request.auxiliary is None else world.auxiliary[request.auxiliary]
         work = asyncio.ensure_future(called(backend.port, request.request, sink))
         try:
-            finish = await race(
+            finish = await wait_with_deadline(
                 work,
                 left=lambda: min(request.stale_after - sink.silence(), request.total - total.elapsed()),
                 interrupted=interrupted,
@@ -66,8 +79,9 @@ class Attempts:
             return Failure("local", one_line(repr(work.exception())), exception=error, sent=sink.sent)
         return work.result()
 
-    def _stale(self, request: CallModel, sink: LiveReply) -> ModelReply | Failure:
-        """Killed by the watchdog. Text that was shown is kept and continued: asking again would show it twice."""
+    def _stale(self, request: CallModel, sink: StreamAccumulator) -> ModelReply | Failure:
+        """Killed by the watchdog. Text that was shown is kept and continued: asking again would show it
+        twice."""
         self._world.stale_streak += 1
         sink.close()
         if sink.shown and not sink.tool_begun:
@@ -76,7 +90,8 @@ class Attempts:
         return Failure("stale", silent, exception="StaleStream", detail=silent, sent=sink.sent)
 
     async def wait(self, request: Wait) -> Waited:
-        """In slices of a heartbeat, so that a long wait says what it waits for; an interrupt ends it at once."""
+        """In slices of a heartbeat, so that a long wait says what it waits for; an interrupt ends it at
+        once."""
         world = self._world
         seconds = world.backoff.seconds(request.kind, request.attempt, request.retry_after)
         interrupted = world.signals.event()
@@ -87,7 +102,9 @@ class Attempts:
             piece = min(left, world.settings.poll.heartbeat)
             sleeping = asyncio.ensure_future(world.clock.sleep(piece))
             try:
-                finish = await race(sleeping, left=lambda: math.inf, interrupted=interrupted, poll=60)
+                finish = await wait_with_deadline(
+                    sleeping, left=lambda: math.inf, interrupted=interrupted, poll=60
+                )
             finally:
                 sleeping.cancel()
             left -= piece
@@ -96,7 +113,7 @@ class Attempts:
         return Waited(seconds, interrupted.is_set())
 
 
-async def called(port: ModelPort, request: ModelRequest, sink: LiveReply) -> ModelReply | Failure:
+async def called(port: ModelPort, request: ModelRequest, sink: StreamAccumulator) -> ModelReply | Failure:
     """Let the port get ready, if it must, and call it; silence counts from then on. One that cannot get
     ready has sent nothing."""
     ready = getattr(port, "ready", None)
@@ -113,7 +130,7 @@ async def called(port: ModelPort, request: ModelRequest, sink: LiveReply) -> Mod
 class Heartbeat:
     """One line every so often while something is waited for: never a silent minute."""
 
-    def __init__(self, world: World, what: str) -> None:
+    def __init__(self, world: Services, what: str) -> None:
         self._world, self._what = world, what
         self._watch, self._told = Stopwatch(world.clock), 0.0
 

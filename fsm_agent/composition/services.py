@@ -8,12 +8,12 @@ from pathlib import Path
 
 from fsm_agent.approvals.service import Approvals
 from fsm_agent.conversation.effects import Saved
-from fsm_agent.memory.context_injection import Recall
+from fsm_agent.memory.context_injection import MemoryRecall
 from fsm_agent.providers.failover import Backend, Backends
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.ports import Clock
-from fsm_agent.runtime.turn_inbox import SignalBox
+from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.sessions.store import Store
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.backoff import Backoff
@@ -39,7 +39,7 @@ def save(folder: Path, name: str, text: str) -> Saved:
 
 
 @dataclass(slots=True)
-class World:
+class Services:
     """Everything that requests are performed with."""
 
     settings: Settings
@@ -50,11 +50,11 @@ class World:
     callbacks: Callbacks
     approvals: Approvals
     backoff: Backoff
-    signals: SignalBox
+    signals: TurnInbox
     home: Path
     workdir: Path
     store: Store
-    recall: Recall
+    recall: MemoryRecall
     auxiliary: tuple[Backend, ...] = ()
     budget: IterationBudget | None = None
     background: Background | None = None

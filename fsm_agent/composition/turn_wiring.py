@@ -17,7 +17,7 @@ from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.providers.prices import total_cost
 from fsm_agent.runtime.authority import SETTINGS
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.session_lease import Ending
+from fsm_agent.sessions.session_lease import TurnEnding
 from fsm_agent.sessions.store import Closing, Store
 from fsm_agent.sessions.store.rewind.positions import Position
 from fsm_agent.sessions.store.search.indexing import keep_up
@@ -70,7 +70,9 @@ def continued(position: Position, live: Settings | None = None) -> TurnState:
     not have, and for counters that no turn has.
     """
     snapshot, settings = position.snapshot, _settings(position, live)
-    if snapshot["state"] not in STATES or (position.row is not None and position.row not in {row.id for row in TURN.rows}):
+    if snapshot["state"] not in STATES or (
+        position.row is not None and position.row not in {row.id for row in TURN.rows}
+    ):
         raise ConfigError(
             f"turn {snapshot['turn_id']} was moved by another version of the table",
             f"{snapshot['state']} by {position.row}",
@@ -86,7 +88,9 @@ def continued(position: Position, live: Settings | None = None) -> TurnState:
     )
     for name, count in turn.counters().items():
         if not isinstance(count, int) or count < 0:  # below 0 a budget would be larger than its limit
-            raise ConfigError(f"counter {name} of {turn.turn_id} cannot be used", count, "a whole number from 0")
+            raise ConfigError(
+                f"counter {name} of {turn.turn_id} cannot be used", count, "a whole number from 0"
+            )
     return turn
 
 
@@ -186,7 +190,9 @@ def result_of(turn: TurnState, steps: Sequence[Step], session: Session) -> TurnR
     )
 
 
-def ending_of(store: Store, turn_id: str, result: Callable[[list[Step]], TurnResult], settings: Storage) -> Ending[TurnResult]:
+def ending_of(
+    store: Store, turn_id: str, result: Callable[[list[Step]], TurnResult], settings: Storage
+) -> TurnEnding[TurnResult]:
     """What is done with a turn of an agent that has ended."""
 
     def closing(ended: TurnResult) -> Closing:
@@ -207,4 +213,4 @@ def ending_of(store: Store, turn_id: str, result: Callable[[list[Step]], TurnRes
                 return f"the trajectory was not saved: {error}"
         return ""
 
-    return Ending(result, closing, noted, follow_up)
+    return TurnEnding(result, closing, noted, follow_up)

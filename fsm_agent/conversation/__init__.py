@@ -1,1 +1,2 @@
-"""The values of a conversation: messages, what states ask for and get back, results, rules of a history, wires, compaction."""
+"""The values of a conversation: messages, what states ask for and get back, results, rules of a history,
+wires, compaction."""

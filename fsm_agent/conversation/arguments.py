@@ -1,7 +1,7 @@
 """The arguments of a tool call: read from the model's text, fitted to the tool's schema, compared as paths.
 
-Damage never becomes ``{}``, because that is a valid call, and text that may be half of something is never run.
-"""
+Damage never becomes ``{}``, because that is a valid call, and text that may be half of something is never
+run."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _FENCE = re.compile(r"```[\w+-]*[ \t]*\r?\n?")
 class Parsed:
     """What a call's text came to. ``error`` is one short line for the model, empty when ``ok``.
 
-    ``ok``: ``value`` is the object; ``repaired`` when the text was not strict JSON. ``cut``: the text stops early and
-    must not be run; ``value`` is set when only closers are missing at its end, for a caller who knows by other means
-    that the reply was whole. ``bad``: damaged, not cut. ``not_object``: JSON, but an array, a string or the like.
-    """
+    ``ok``: ``value`` is the object; ``repaired`` when the text was not strict JSON. ``cut``: the text stops
+    early and must not be run; ``value`` is set when only closers are missing at its end, for a caller who
+    knows by other means that the reply was whole. ``bad``: damaged, not cut. ``not_object``: JSON, but an
+    array, a string or the like."""
 
     kind: Kind
     value: dict[str, Any] | None = None
@@ -50,11 +50,11 @@ def parse(text: str | None) -> Parsed:
 
 
 def paths_conflict(a: str, b: str, cwd: str | os.PathLike[str]) -> bool:
-    """Is one path the other one, or inside it? Relative paths start at ``cwd``; an empty path is ``cwd`` itself.
+    """Is one path the other one, or inside it? Relative paths start at ``cwd``; an empty path is ``cwd``
+    itself.
 
-    Lexical only, so that it stays pure: ``.`` and ``..`` are resolved and case is folded as the platform's ``normcase``
-    does, but links are not followed.
-    """
+    Lexical only, so that it stays pure: ``.`` and ``..`` are resolved and case is folded as the platform's
+    ``normcase`` does, but links are not followed."""
     left, right = _components(a, cwd), _components(b, cwd)
     shorter = min(len(left), len(right))
     return left[:shorter] == right[:shorter]
@@ -69,7 +69,9 @@ def _repaired(body: str) -> Parsed:
     with contextlib.suppress(ValueError, RecursionError):
         return _object(_STRICT.decode(body), repaired=True)
     if not body.endswith(("}", "]")):
-        return Parsed("cut", error=f"the JSON stops after {len(body):,} characters, before its closing bracket")
+        return Parsed(
+            "cut", error=f"the JSON stops after {len(body):,} characters, before its closing bracket"
+        )
     try:
         value, complete = lenient_json.read(body)
     except lenient_json.EndedError as error:

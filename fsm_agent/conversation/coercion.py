@@ -1,8 +1,7 @@
 """Fitting values to a JSON schema where a model wrote the right value in the wrong type.
 
-Only conversions that lose nothing are made. What cannot be converted stays as it is, so that the tool's own validation
-tells the model what is wrong.
-"""
+Only conversions that lose nothing are made. What cannot be converted stays as it is, so that the tool's own
+validation tells the model what is wrong."""
 
 from __future__ import annotations
 
@@ -16,7 +15,8 @@ Schema = Mapping[str, Any]
 
 MAX_DEPTH = 100
 MAX_STEPS = 50_000
-"""Schemas looked at for one call. A schema that refers to itself in two ways would otherwise take for ever."""
+"""Schemas looked at for one call. A schema that refers to itself in two ways would otherwise take for
+ever."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,400}(\.0+)?")
 _DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -32,12 +32,12 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
 
 
 def coerce(arguments: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """The arguments with each value in the type that ``schema`` (a JSON schema object) asks for, where that is exact.
+    """The arguments with each value in the type that ``schema`` (a JSON schema object) asks for, where that
+    is exact.
 
-    ``"42"`` → 42, ``"3.0"`` → 3, ``"true"`` → true, a JSON string → array or object, a scalar → an array of one,
-    ``"null"`` → null where null is allowed; inside properties, items, unions and references. The given mapping and its
-    values are not changed.
-    """
+    ``"42"`` → 42, ``"3.0"`` → 3, ``"true"`` → true, a JSON string → array or object, a scalar → an array of
+    one, ``"null"`` → null where null is allowed; inside properties, items, unions and references. The given
+    mapping and its values are not changed."""
     value = _Coercer(schema).fit(dict(arguments), schema, 0)
     return value if isinstance(value, dict) else dict(arguments)
 
@@ -103,11 +103,15 @@ class _Coercer:
         if isinstance(value, list):
             first = _list(schema.get("prefixItems"))
             rest = schema.get("items")
-            return [self.fit(item, first[index] if index < len(first) else rest, depth + 1) for index, item in enumerate(value)]
+            return [
+                self.fit(item, first[index] if index < len(first) else rest, depth + 1)
+                for index, item in enumerate(value)
+            ]
         return value
 
     def accepts(self, value: Any, schema: object, depth: int) -> bool:
-        """Does ``value`` have the types, names and constants of ``schema``? Ranges and patterns are not looked at."""
+        """Does ``value`` have the types, names and constants of ``schema``? Ranges and patterns are not
+        looked at."""
         if self.spent(depth) or not isinstance(schema, Mapping):
             return schema is not False
         if "$ref" in schema and not self.accepts(value, self.resolve(schema["$ref"]), depth + 1):
@@ -130,7 +134,8 @@ class _Coercer:
         if isinstance(value, list):
             first, rest = _list(schema.get("prefixItems")), schema.get("items", True)
             return all(
-                self.accepts(item, first[index] if index < len(first) else rest, depth) for index, item in enumerate(value)
+                self.accepts(item, first[index] if index < len(first) else rest, depth)
+                for index, item in enumerate(value)
             )
         if not isinstance(value, dict):
             return True
@@ -142,7 +147,8 @@ class _Coercer:
         )
 
     def resolve(self, reference: object) -> object:
-        """What a reference inside the same document (``#/$defs/Name``) points to; ``None`` when it points nowhere."""
+        """What a reference inside the same document (``#/$defs/Name``) points to; ``None`` when it points
+        nowhere."""
         if not isinstance(reference, str) or not reference.startswith("#"):
             return None
         target: object = self.root
@@ -170,7 +176,9 @@ def _is_any(value: Any, types: Sequence[str]) -> bool:
     """A boolean is no number here, and an unknown type name accepts everything."""
     for name in types:
         wanted = _PYTHON_TYPES.get(name)
-        if wanted is None or (isinstance(value, wanted) and (name == "boolean" or not isinstance(value, bool))):
+        if wanted is None or (
+            isinstance(value, wanted) and (name == "boolean" or not isinstance(value, bool))
+        ):
             return True
     return False
 

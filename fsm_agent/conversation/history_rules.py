@@ -1,10 +1,9 @@
 """What holds of every conversation that goes out, whatever was stored.
 
-``groups`` splits a history into runs that can be made valid one by one: a run of user rows, or an assistant row with the
-results of its calls. Only the last run can still grow, so a growing history is never walked twice. ``valid_rows`` turns one
-run into rows that satisfy the invariants INV-01..08 (alternation, pairing, unique ids, non-empty rows, valid text);
-``violations`` is the independent check used by the tests.
-"""
+``groups`` splits a history into runs that can be made valid one by one: a run of user rows, or an assistant
+row with the results of its calls. Only the last run can still grow, so a growing history is never walked
+twice. ``valid_rows`` turns one run into rows that satisfy the invariants INV-01..08 (alternation, pairing,
+unique ids, non-empty rows, valid text); ``violations`` is the independent check used by the tests."""
 
 from __future__ import annotations
 
@@ -25,7 +24,8 @@ WireRow = dict[str, Any]
 
 
 def sendable(message: Message) -> bool:
-    """Rows that are never sent: notes for people, system rows (the prompt is built apart), blank assistant rows."""
+    """Rows that are never sent: notes for people, system rows (the prompt is built apart), blank assistant
+    rows."""
     if not message.wire or message.role == "system":
         return False
     return message.role != "assistant" or bool(message.tool_calls) or bool(message.text.strip())
@@ -40,9 +40,11 @@ def opens_group(group: Sequence[Message], message: Message) -> bool:
     return message.role == "assistant" and group[-1].role in ("user", "tool")
 
 
-def valid_rows(group: Sequence[Message], seen_ids: set[str], shape: Callable[[Message], WireRow]) -> list[WireRow]:
-    """One run as valid wire rows. ``shape`` makes the provider's form of one message; ``seen_ids`` are the call ids of the
-    runs before, and is not changed (``call_ids`` of the result are what to add)."""
+def valid_rows(
+    group: Sequence[Message], seen_ids: set[str], shape: Callable[[Message], WireRow]
+) -> list[WireRow]:
+    """One run as valid wire rows. ``shape`` makes the provider's form of one message; ``seen_ids`` are the
+    call ids of the runs before, and is not changed (``call_ids`` of the result are what to add)."""
     if not group:
         return []
     if group[0].role == "user":
@@ -54,7 +56,9 @@ def call_ids(rows: Iterable[WireRow]) -> set[str]:
     return {call["id"] for row in rows for call in row.get("tool_calls", ())}
 
 
-def _assistant_rows(group: Sequence[Message], seen: set[str], shape: Callable[[Message], WireRow]) -> list[WireRow]:
+def _assistant_rows(
+    group: Sequence[Message], seen: set[str], shape: Callable[[Message], WireRow]
+) -> list[WireRow]:
     results: dict[str, Message] = {}
     for message in group:
         if message.role == "tool" and message.tool_call_id is not None:

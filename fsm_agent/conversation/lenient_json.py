@@ -1,10 +1,10 @@
 """A JSON reader that forgives how models slip, and nothing else.
 
-Forgiven: control characters in strings, trailing commas, single quotes, ``\\'``, ``True``/``False``/``None``, and
-closers that are missing or too many. A missing closer is supplied in the order of the stack, and only strings that were
-written to their end count, so a brace inside a string closes nothing. Not forgiven, because it would be guessing: bare
-words, missing commas or colons, unknown escapes, ``NaN``, comments, words around the value.
-"""
+Forgiven: control characters in strings, trailing commas, single quotes, ``\\'``, ``True``/``False``/``None``,
+and closers that are missing or too many. A missing closer is supplied in the order of the stack, and only
+strings that were written to their end count, so a brace inside a string closes nothing. Not forgiven, because
+it would be guessing: bare words, missing commas or colons, unknown escapes, ``NaN``, comments, words around
+the value."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class EndedError(DamagedError):
 def read(text: str) -> tuple[Any, bool]:
     """The value, and whether everything that was opened had also been closed before the text ended.
 
-    Raises ``EndedError`` when the end is missing in a way that no closer mends, ``DamagedError`` for all else.
-    """
-    return _Reader(text).document()
+    Raises ``EndedError`` when the end is missing in a way that no closer mends, ``DamagedError`` for all
+    else."""
+    return _JsonReader(text).document()
 
 
-class _Reader:
+class _JsonReader:
     __slots__ = ("at", "ended", "stack", "text")
 
     def __init__(self, text: str) -> None:
@@ -121,7 +121,8 @@ class _Reader:
         self.at += 1
 
     def closed(self, closer: str) -> bool:
-        """Is the innermost container at its end? A closer of an outer one, or the end of the text, ends it as well."""
+        """Is the innermost container at its end? A closer of an outer one, or the end of the text, ends it as
+        well."""
         char = self.peek()
         if char == closer:
             self.at += 1

@@ -1,8 +1,7 @@
 """The internal form of a conversation: OpenAI-style messages as immutable values.
 
-A ``Message`` is compared by identity and never edited, so its wire form can be computed once and reused. What is stored
-and what is sent are different values: recovery scaffolding exists only in the wire copy.
-"""
+A ``Message`` is compared by identity and never edited, so its wire form can be computed once and reused. What
+is stored and what is sent are different values: recovery scaffolding exists only in the wire copy."""
 
 from __future__ import annotations
 
@@ -27,18 +26,22 @@ class ToolCall:
     arguments: str
 
     def to_dict(self) -> dict[str, Any]:
-        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+        return {
+            "id": self.id,
+            "type": "function",
+            "function": {"name": self.name, "arguments": self.arguments},
+        }
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Message:
     """One row of a transcript.
 
-    ``reasoning``, ``name`` and ``finish_reason`` are bookkeeping and not sent. ``sent`` is what goes out instead of
-    ``content``: the preview of a long result, the user's text with injected context. ``interrupted`` marks text that was cut by
-    the user. ``wire`` is false for a row that tells people why a turn failed and is never sent to a model.
-    ``summary`` marks a row that stands for rows before it. ``blocks`` keeps a provider's own reasoning items verbatim.
-    """
+    ``reasoning``, ``name`` and ``finish_reason`` are bookkeeping and not sent. ``sent`` is what goes out
+    instead of ``content``: the preview of a long result, the user's text with injected context.
+    ``interrupted`` marks text that was cut by the user. ``wire`` is false for a row that tells people why a
+    turn failed and is never sent to a model. ``summary`` marks a row that stands for rows before it.
+    ``blocks`` keeps a provider's own reasoning items verbatim."""
 
     role: Role
     content: Content = None
@@ -85,7 +88,9 @@ class Message:
             raise ConfigError("not a message", row, f"a mapping with role in {', '.join(ROLES)}")
         content = row.get("content")
         if not isinstance(content, str | list | None):
-            raise ConfigError("a message's content has the wrong type", content, "a string, a list of parts, or None")
+            raise ConfigError(
+                "a message's content has the wrong type", content, "a string, a list of parts, or None"
+            )
         return cls(
             role=row["role"],
             content=content,
@@ -106,7 +111,9 @@ def _call_from(call: Any) -> ToolCall:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
         raise ConfigError("not a tool call", call, '{"id": …, "function": {"name": …, "arguments": …}}')
-    return ToolCall(str(call.get("id") or ""), str(function.get("name") or ""), str(function.get("arguments") or ""))
+    return ToolCall(
+        str(call.get("id") or ""), str(function.get("name") or ""), str(function.get("arguments") or "")
+    )
 
 
 def messages_from(rows: Iterable[Mapping[str, Any] | Message]) -> list[Message]:
@@ -116,8 +123,8 @@ def messages_from(rows: Iterable[Mapping[str, Any] | Message]) -> list[Message]:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one or more responses, in disjoint buckets: the prompt is input + cache_read + cache_write, and
-    reasoning is a part of output."""
+    """Tokens of one or more responses, in disjoint buckets: the prompt is input + cache_read + cache_write,
+    and reasoning is a part of output."""
 
     input: int = 0
     output: int = 0
@@ -152,10 +159,9 @@ Finish = Literal["stop", "length", "tool_calls", "content_filter", "incomplete"]
 class ModelReply:
     """What one request brought back, whatever the wire.
 
-    ``text`` is as received (inline reasoning tags not yet stripped). ``finish`` is ``None`` when the stream ended without
-    saying why; ``cut`` says that the connection broke after something was delivered. ``usage`` is ``None`` when the
-    provider did not report any: unknown is not zero.
-    """
+    ``text`` is as received (inline reasoning tags not yet stripped). ``finish`` is ``None`` when the stream
+    ended without saying why; ``cut`` says that the connection broke after something was delivered. ``usage``
+    is ``None`` when the provider did not report any: unknown is not zero."""
 
     text: str = ""
     reasoning: str = ""

@@ -18,9 +18,9 @@ _SEPARATORS = re.compile(r"[-\s_]+")
 def repair_name(name: str, known: Sequence[str], cutoff: float = 0.7) -> str | None:
     """The one name of ``known`` that ``name`` stands for, or ``None``.
 
-    An exact name wins; then spelling (quotes and what follows them, case, dashes, camel case, a "tool" suffix once or
-    twice); then likeness by ``difflib`` of at least ``cutoff`` (0 to 1). Two equally good answers are no answer.
-    """
+    An exact name wins; then spelling (quotes and what follows them, case, dashes, camel case, a "tool" suffix
+    once or twice); then likeness by ``difflib`` of at least ``cutoff`` (0 to 1). Two equally good answers are
+    no answer."""
     bare = _AFTER_QUOTE.sub("", name.strip().lstrip(_QUOTES)).strip()
     if not bare:
         return None
@@ -43,7 +43,9 @@ def _alike(spellings: Sequence[str], spelled: dict[str, set[str]], cutoff: float
         best = max(difflib.SequenceMatcher(None, known, spelling).ratio() for spelling in spellings)
         if best >= cutoff:
             scores[known] = best
-    winners = {name for known, score in scores.items() if score == max(scores.values()) for name in spelled[known]}
+    winners = {
+        name for known, score in scores.items() if score == max(scores.values()) for name in spelled[known]
+    }
     return _only(winners)
 
 

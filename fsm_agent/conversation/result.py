@@ -12,7 +12,8 @@ from fsm_agent.conversation.messages import Usage
 
 
 class TurnUsage(BaseModel):
-    """Tokens summed over responses. ``prompt`` = input + cache_read + cache_write, ``total`` = prompt + output."""
+    """Tokens summed over responses. ``prompt`` = input + cache_read + cache_write, ``total`` = prompt +
+    output."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -38,8 +39,8 @@ class TurnUsage(BaseModel):
 
 
 class ChildTurn(BaseModel):
-    """A turn that ``delegate_task`` started: how it ended, and what it took, which is not in its parent's figures. ``outcome`` is
-    ``None`` for one that has not ended."""
+    """A turn that ``delegate_task`` started: how it ended, and what it took, which is not in its parent's
+    figures. ``outcome`` is ``None`` for one that has not ended."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -66,20 +67,21 @@ class VisitedState(BaseModel):
 
 
 class TurnResult(BaseModel):
-    """The result of one turn; readable like a dict. Exactly one of completed, failed, partial, interrupted is true.
+    """The result of one turn; readable like a dict. Exactly one of completed, failed, partial, interrupted is
+    true.
 
-    ``api_calls`` counts iterations, ``attempts`` the requests really sent, summaries included. A request counts
-    from the moment its first byte is handed to the connection, so ``attempts`` is never less than what the
-    providers received; calls that were under way when a process died count too, because nobody can tell.
+    ``api_calls`` counts iterations, ``attempts`` the requests really sent, summaries included. A request
+    counts from the moment its first byte is handed to the connection, so ``attempts`` is never less than what
+    the providers received; calls that were under way when a process died count too, because nobody can tell.
 
-    Token fields are this turn's sums over every response (0 with ``usage_known`` false when the provider reported none).
-    ``estimated_cost_usd`` is what the reported tokens cost where ``cost_status`` is ``estimated``, by the prices of
-    ``cost_source``; ``None`` where nothing is paid by the token (``included``), or where a price is not known (``unknown``).
-    ``error`` and ``failure_class`` are ``None`` for a turn that went well.
+    Token fields are this turn's sums over every response (0 with ``usage_known`` false when the provider
+    reported none). ``estimated_cost_usd`` is what the reported tokens cost where ``cost_status`` is
+    ``estimated``, by the prices of ``cost_source``; ``None`` where nothing is paid by the token
+    (``included``), or where a price is not known (``unknown``). ``error`` and ``failure_class`` are ``None``
+    for a turn that went well.
 
-    ``stored``: question, answer and what was done are in the store; where they are not, the last of ``cleanup_errors`` says
-    why, and the session's next turn in this process tries again.
-    """
+    ``stored``: question, answer and what was done are in the store; where they are not, the last of
+    ``cleanup_errors`` says why, and the session's next turn in this process tries again."""
 
     model_config = ConfigDict(frozen=True)
 

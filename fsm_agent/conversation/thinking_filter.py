@@ -11,8 +11,8 @@ _UNDECIDED = (*(f"<{name}>" for name in _NAMES), *_FENCES)
 
 
 class ThinkScrubber:
-    """Splits streamed text into visible text and reasoning. A tag opens only at the start of a line, outside code fences;
-    what could still become a tag is held back until it is decided."""
+    """Splits streamed text into visible text and reasoning. A tag opens only at the start of a line, outside
+    code fences; what could still become a tag is held back until it is decided."""
 
     def __init__(self) -> None:
         self._held = ""

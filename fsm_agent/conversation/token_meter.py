@@ -1,4 +1,5 @@
-"""How full a model's window is: one meter, and the thresholds of the catalogue 6.2. Tokens, unless it says characters."""
+"""How full a model's window is: one meter, and the thresholds of the catalogue 6.2. Tokens, unless it says
+characters."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ PLAUSIBLE = (0.2, 5.0)
 
 @dataclass(slots=True)
 class ContextMeter:
-    """The one source for every question about size: the last real count plus an estimate of what was added since.
+    """The one source for every question about size: the last real count plus an estimate of what was added
+    since.
 
-    ``ratio`` is real tokens for each estimated one, learned from readings: code and Chinese cost more than four characters a
-    token say. ``muted`` after a compaction that gained nothing, until the next reading.
-    """
+    ``ratio`` is real tokens for each estimated one, learned from readings: code and Chinese cost more than
+    four characters a token say. ``muted`` after a compaction that gained nothing, until the next reading."""
 
     tokens: int = 0
     chars: int = 0
@@ -55,8 +56,8 @@ def plausible(tokens: int, chars: int) -> bool:
 
 
 def threshold(window: int, settings: Compression) -> int:
-    """Prompt tokens from which a conversation is compacted: half of a window of 512,000 and more, three quarters below,
-    85 % up to 64,000."""
+    """Prompt tokens from which a conversation is compacted: half of a window of 512,000 and more, three
+    quarters below, 85 % up to 64,000."""
     if window <= TINY_WINDOW:
         return int(window * max(settings.threshold, settings.tiny_window))
     if window < SMALL_WINDOW:
@@ -65,5 +66,6 @@ def threshold(window: int, settings: Compression) -> int:
 
 
 def fits_at_all(fixed_chars: int, window: int) -> bool:
-    """Could a compaction down to prompt, tools and the newest user row (``fixed_chars``) ever make the request fit?"""
+    """Could a compaction down to prompt, tools and the newest user row (``fixed_chars``) ever make the
+    request fit?"""
     return fixed_chars // CHARS_PER_TOKEN + LEAST_REPLY <= window

@@ -8,7 +8,7 @@ from fsm_agent.debug.core.compare import Comparison, compare
 from fsm_agent.debug.core.cursor import Cursor
 from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.debugger import Debugger
-from fsm_agent.debug.core.events import Event, Status
+from fsm_agent.debug.core.events import DebugEvent, Status
 from fsm_agent.debug.core.record import Record
 
 __all__ = [
@@ -16,9 +16,9 @@ __all__ = [
     "Breakpoints",
     "Comparison",
     "Cursor",
+    "DebugEvent",
     "DebugSession",
     "Debugger",
-    "Event",
     "Record",
     "Status",
     "compare",

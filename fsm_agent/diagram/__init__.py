@@ -1,4 +1,5 @@
-"""Pictures and texts of a transition table, made from the rows that run: Mermaid, Graphviz, SVG, Markdown, JSON."""
+"""Pictures and texts of a transition table, made from the rows that run: Mermaid, Graphviz, SVG, Markdown,
+JSON."""
 
 from __future__ import annotations
 
@@ -21,22 +22,32 @@ FORMATS: Mapping[str, str] = {"mermaid": "mmd", "dot": "dot", "svg": "svg", "mar
 """Every format, with the ending of its files."""
 
 
-def render(table: Table, format: str, *, layout: Layout | None = None, proof_lines: Sequence[str] = ()) -> str:
+def render(
+    table: Table, format: str, *, layout: Layout | None = None, proof_lines: Sequence[str] = ()
+) -> str:
     """``table`` in one of ``FORMATS``: the same text for the same table, with LF and a newline at the end.
 
-    ``layout`` fixes the places of the SVG and tells which exits are drawn as arrows; without it both are chosen
-    automatically. ``proof_lines`` fill a panel of the SVG. Raises ``ConfigError`` for an unknown format.
-    """
-    return written(diagram_of(table, layout.get("ways_out") if layout else None), format, layout, proof_lines=proof_lines)
+    ``layout`` fixes the places of the SVG and tells which exits are drawn as arrows; without it both are
+    chosen automatically. ``proof_lines`` fill a panel of the SVG. Raises ``ConfigError`` for an unknown
+    format."""
+    return written(
+        diagram_of(table, layout.get("ways_out") if layout else None), format, layout, proof_lines=proof_lines
+    )
 
 
 def written(
-    diagram: Diagram, format: str, layout: Layout | None = None, engine: str = "own", *, proof_lines: Sequence[str] = ()
+    diagram: Diagram,
+    format: str,
+    layout: Layout | None = None,
+    engine: str = "own",
+    *,
+    proof_lines: Sequence[str] = (),
 ) -> str:
-    """A diagram, also one that is marked or a part of a table, in one of ``FORMATS``. JSON and Markdown are of the whole table.
+    """A diagram, also one that is marked or a part of a table, in one of ``FORMATS``. JSON and Markdown are
+    of the whole table.
 
-    ``engine`` "graphviz" lays an SVG out with Graphviz and needs the extra of that name. Raises ``ConfigError``.
-    """
+    ``engine`` "graphviz" lays an SVG out with Graphviz and needs the extra of that name. Raises
+    ``ConfigError``."""
     match format:
         case "mermaid":
             return as_mermaid(diagram)

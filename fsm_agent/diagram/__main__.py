@@ -1,4 +1,5 @@
-"""``python -m fsm_agent.diagram [--check] DIRECTORY``: write the generated files, or fail when they are stale."""
+"""``python -m fsm_agent.diagram [--check] DIRECTORY``: write the generated files, or fail when they are
+stale."""
 
 from __future__ import annotations
 
@@ -21,13 +22,18 @@ TABLE, LAYOUT = "fsm_agent_states.table:TURN", "fsm_agent_states.logic.layout:LA
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: written, or fresh. 1: ``--check`` found stale files. 2: a name does not lead to a table or a layout."""
+    """0: written, or fresh. 1: ``--check`` found stale files. 2: a name does not lead to a table or a
+    layout."""
     parser = argparse.ArgumentParser(prog="python -m fsm_agent.diagram", description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is stale")
     parser.add_argument("--table", default=TABLE, metavar="MODULE:NAME", help=f"default: {TABLE}")
-    parser.add_argument("--layout", metavar="MODULE:NAME", help=f"default: {LAYOUT} for the default table, else automatic")
-    parser.add_argument("--limits", metavar="MODULE:NAME", help="a mapping that the figures of the proofs page are for")
+    parser.add_argument(
+        "--layout", metavar="MODULE:NAME", help=f"default: {LAYOUT} for the default table, else automatic"
+    )
+    parser.add_argument(
+        "--limits", metavar="MODULE:NAME", help="a mapping that the figures of the proofs page are for"
+    )
     options = parser.parse_args(arguments)
     try:
         table, layout = _load(options.table, options.layout)
@@ -48,7 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _command(options: argparse.Namespace) -> str:
     """What writes the files that were checked."""
-    named = {"--table": options.table if options.table != TABLE else None, "--layout": options.layout, "--limits": options.limits}
+    named = {
+        "--table": options.table if options.table != TABLE else None,
+        "--layout": options.layout,
+        "--limits": options.limits,
+    }
     given = [part for option, value in named.items() if value for part in (option, value)]
     return shlex.join(["python", "-m", "fsm_agent.diagram", str(options.directory), *given])
 
@@ -58,7 +68,9 @@ def _limits(table: Table, name: str | None) -> Mapping[str, int] | None:
         return None
     limits = _attribute(name)
     if not isinstance(limits, Mapping) or not all(type(value) is int for value in limits.values()):
-        raise ConfigError("these are no limits", name, "module:attribute of a mapping of names to whole numbers")
+        raise ConfigError(
+            "these are no limits", name, "module:attribute of a mapping of names to whole numbers"
+        )
     if missing := sorted(set(limit_names(table)) - set(limits)):
         raise ConfigError("limits are missing", ", ".join(missing), f"all of them in {name}")
     return limits

@@ -11,7 +11,17 @@ from dataclasses import replace
 
 from fsm_agent.diagram.geometry import Side
 from fsm_agent.diagram.layout import Layout, Route
-from fsm_agent.diagram.model import Arrow, Box, Diagram, Entry, Step, diagram_of, merged, resets_in_words, words
+from fsm_agent.diagram.model import (
+    Arrow,
+    Box,
+    Diagram,
+    ShownStep,
+    StateEntry,
+    diagram_of,
+    merged,
+    resets_in_words,
+    words,
+)
 from fsm_agent.diagram.scene import label_size, measure
 from fsm_agent.diagram.textwidth import joined
 from fsm_agent.errors import ConfigError
@@ -25,7 +35,8 @@ LONG = 640.0  # the same of the state's own box: with both sides a picture stays
 
 
 def neighbourhood(table: Table, state: str) -> Diagram:
-    """The part of ``table`` around ``state``, all exits drawn as arrows. Raises ``ConfigError`` for a state it does not have."""
+    """The part of ``table`` around ``state``, all exits drawn as arrows. Raises ``ConfigError`` for a state
+    it does not have."""
     if state not in table.states:
         raise ConfigError(f"the table {table.name!r} has no such state", state, ", ".join(table.states))
     whole = diagram_of(table)
@@ -57,7 +68,12 @@ def around(diagram: Diagram, state: str) -> Layout:
             routes |= _routes(diagram, state, name, y, heights[name], on_left=names is behind)
             y += heights[name] + GAP
     if own:
-        routes[state, state] = {"start": ("bottom", middle + 60), "end": ("bottom", middle + 130), "reach": 50, "wrap": NARROW}
+        routes[state, state] = {
+            "start": ("bottom", middle + 60),
+            "end": ("bottom", middle + 130),
+            "reach": 50,
+            "wrap": NARROW,
+        }
     below = MARGIN + tall + (110 if own else 48)
     return {
         "size": (right + MARGIN + max([NEIGHBOUR, *(sizes[name][0] for name in ahead)]), below),
@@ -79,11 +95,17 @@ def _room(diagram: Diagram, state: str, names: Sequence[str]) -> float:
 
 def _slots(diagram: Diagram, state: str, name: str) -> float:
     """Height that the labels between the state and a neighbour need, one below the other."""
-    return sum(_label(a)[1] + LABEL_GAP for a in diagram.arrows if {a.source, a.dest} == {state, name}) + LABEL_GAP
+    return (
+        sum(_label(a)[1] + LABEL_GAP for a in diagram.arrows if {a.source, a.dest} == {state, name})
+        + LABEL_GAP
+    )
 
 
-def _routes(diagram: Diagram, state: str, name: str, top: float, height: float, *, on_left: bool) -> dict[tuple[str, str], Route]:
-    """Horizontal arrows between the state and a neighbour that begins at ``top``, evenly spread over its height."""
+def _routes(
+    diagram: Diagram, state: str, name: str, top: float, height: float, *, on_left: bool
+) -> dict[tuple[str, str], Route]:
+    """Horizontal arrows between the state and a neighbour that begins at ``top``, evenly spread over its
+    height."""
     found: dict[tuple[str, str], Route] = {}
     spare = (height - _slots(diagram, state, name)) / 2
     y = top + spare + LABEL_GAP
@@ -112,13 +134,17 @@ def _from_near(table: Table, box: Box) -> Box:
         if box.final:
             entries.append(entry)
             continue
-        for number, (step, row) in enumerate(zip(entry.steps, (table.row(row) for row in entry.rows), strict=True)):
-            alone = Entry(entry.event, "" if number else entry.label, (step,), (step,), (row.id,), entry.why)
+        for number, (step, row) in enumerate(
+            zip(entry.steps, (table.row(row) for row in entry.rows), strict=True)
+        ):
+            alone = StateEntry(
+                entry.event, "" if number else entry.label, (step,), (step,), (row.id,), entry.why
+            )
             entries.append(_noted(table, alone, row))
     return replace(box, entries=(*entries, *_macros(table, box)))
 
 
-def _macros(table: Table, box: Box) -> Sequence[Entry]:
+def _macros(table: Table, box: Box) -> Sequence[StateEntry]:
     """The lines that the state shares with every other one."""
     if box.final:
         return ()
@@ -126,18 +152,18 @@ def _macros(table: Table, box: Box) -> Sequence[Entry]:
     for event, exits in table.macros:
         if box.state in exits:
             row = f"{box.state}.{event}"
-            steps = (Step("exit", words(exits[box.state]), (row,)),)
-            found.append(Entry(event, words(event), steps, steps, (row,), f"every state: {event}"))
+            steps = (ShownStep("exit", words(exits[box.state]), (row,)),)
+            found.append(StateEntry(event, words(event), steps, steps, (row,), f"every state: {event}"))
     return found
 
 
-def _noted(table: Table, entry: Entry, row: Row) -> Entry:
+def _noted(table: Table, entry: StateEntry, row: Row) -> StateEntry:
     """A row with its guard, what it spends and resets, as clauses between which a line may be broken."""
     guard = f"if {row.guard.label}" if row.guard.label != "always" else ""
     effects = [f"spends {', '.join(map(words, row.spends))}"] if row.spends else []
     effects += [f"resets {words(resets_in_words(table, row.resets))}"] if row.resets else []
     clauses = re.split(r" (?=and |spends |resets )", ", ".join(filter(None, [guard, *effects])))
-    steps = (*entry.steps, *(Step("note", clause) for clause in clauses if clause))
+    steps = (*entry.steps, *(ShownStep("note", clause) for clause in clauses if clause))
     return replace(entry, steps=steps, short=steps)
 
 
@@ -150,5 +176,9 @@ def _from_far(table: Table, box: Box, state: str) -> Box:
     for entry in (*box.entries, *_macros(table, box)):
         steps = tuple(step for step in entry.steps if leading.intersection(step.rows))
         if steps:
-            entries.append(replace(entry, steps=steps, short=steps, rows=tuple(row for step in steps for row in step.rows)))
+            entries.append(
+                replace(
+                    entry, steps=steps, short=steps, rows=tuple(row for step in steps for row in step.rows)
+                )
+            )
     return replace(box, entries=tuple(entries))

@@ -1,14 +1,14 @@
 """Diagrams of what turns did: one run drawn over the table, and the rows that a whole store or test run took.
 
-Both are ordinary diagrams whose parts carry a mark, a count behind each rung, and a badge beside each state's name.
-"""
+Both are ordinary diagrams whose parts carry a mark, a count behind each rung, and a badge beside each state's
+name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fsm_agent.diagram.model import Arrow, Box, Diagram, Entry, Mark, Step, words
+from fsm_agent.diagram.model import Arrow, Box, Diagram, Mark, ShownStep, StateEntry, words
 from fsm_agent.diagram.runs import Tally
 from fsm_agent.fsm.journal import Step as Move
 from fsm_agent.fsm.table import Table
@@ -37,7 +37,10 @@ def covered(diagram: Diagram, tally: Tally) -> Diagram:
     exits = {row.exit: False for row in diagram.table.rows if row.exit}
     exits |= {row.exit: True for row in diagram.table.rows if row.exit and tally.rows[row.id]}
     badges[diagram.table.final] = f"{sum(exits.values())} of {len(exits)} exits"
-    legend = (("×0", "in red: never taken; an arrow: dashed"), ("×5 (2/3)", "taken five times, by 2 of its 3 rows"))
+    legend = (
+        ("×0", "in red: never taken; an arrow: dashed"),
+        ("×5 (2/3)", "taken five times, by 2 of its 3 rows"),
+    )
     drawn = _drawn(diagram, tally, badges, "never")
     return replace(drawn, caption=_coverage_caption(diagram.table, tally), legend=legend, judged=True)
 
@@ -74,31 +77,38 @@ def _drawn(diagram: Diagram, tally: Tally, badges: Mapping[str, str], none: Mark
 
 def _box(box: Box, tally: Tally, badge: str, none: Mark) -> Box:
     entries = tuple(_entry(entry, tally, none) for entry in box.entries)
-    seen = tally.visits.get(box.state, 0) > 0 or any(tally.rows[row] for entry in box.entries for row in entry.rows)
+    seen = tally.visits.get(box.state, 0) > 0 or any(
+        tally.rows[row] for entry in box.entries for row in entry.rows
+    )
     return replace(box, entries=entries, badge=badge, mark="" if seen else none)
 
 
-def _entry(entry: Entry, tally: Tally, none: Mark) -> Entry:
+def _entry(entry: StateEntry, tally: Tally, none: Mark) -> StateEntry:
     steps = tuple(step if step.kind == "note" else _step(step, tally, none) for step in entry.steps)
     taken = any(tally.rows[row] for row in entry.rows)
     return replace(entry, steps=steps, short=steps, mark="" if taken else none)
 
 
-def _step(step: Step, tally: Tally, none: Mark) -> Step:
+def _step(step: ShownStep, tally: Tally, none: Mark) -> ShownStep:
     mark, tail = _how_often(step.rows, tally, none)
     return replace(step, mark=mark, tail=tail)
 
 
 def _arrow(arrow: Arrow, tally: Tally, none: Mark) -> Arrow:
     count = sum(tally.rows[row] for row in arrow.rows)
-    found = [(label, *_how_often(rows, tally, none)) for label, rows in zip(arrow.labels, arrow.by_label, strict=True)]
+    found = [
+        (label, *_how_often(rows, tally, none))
+        for label, rows in zip(arrow.labels, arrow.by_label, strict=True)
+    ]
     if none == "unused" and count:  # of a run that came this way only the rungs that it took
         found = [(label, mark, tail) for label, mark, tail in found if mark != none]
     if none == "never" and not count:  # the whole arrow is dashed and red
         return replace(arrow, mark=none)
     labels = tuple(f"{label} {tail}".rstrip() for label, _, tail in found)
     marks = tuple(mark for _, mark, _ in found)
-    return replace(arrow, labels=labels, marks=marks if count else (), mark="" if count else none, count=count)
+    return replace(
+        arrow, labels=labels, marks=marks if count else (), mark="" if count else none, count=count
+    )
 
 
 def _how_often(rows: tuple[str, ...], tally: Tally, none: Mark) -> tuple[Mark, str]:
@@ -139,7 +149,9 @@ def _run_caption(table: Table, tally: Tally) -> tuple[str, tuple[tuple[str, str]
 def _coverage_caption(table: Table, tally: Tally) -> tuple[str, tuple[tuple[str, str], ...]]:
     taken, rows = coverage(table, tally)
     turns = f" in {len(tally.runs):,} turn{'s' * (len(tally.runs) != 1)}" if tally.runs else ""
-    lines = (("", f"{taken} of {rows} rows ({100 * taken // rows} %) taken by {tally.moves:,} moves{turns}."),)
+    lines = (
+        ("", f"{taken} of {rows} rows ({100 * taken // rows} %) taken by {tally.moves:,} moves{turns}."),
+    )
     return "Row coverage", (*lines, *_foreign(tally))
 
 

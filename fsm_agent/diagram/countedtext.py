@@ -33,13 +33,16 @@ def coverage_markdown(table: Table, tally: Tally) -> str:
     lines += [*_states(table, tally), *_foreign(tally)]
     if never:
         lines += ["", "## Never taken", "", *row_grid(table, never)]
-    counts = [(f"`{row.id}`", rung_of(row), f"{tally.rows[row.id]:,}") for row in table.rows if tally.rows[row.id]]
+    counts = [
+        (f"`{row.id}`", rung_of(row), f"{tally.rows[row.id]:,}") for row in table.rows if tally.rows[row.id]
+    ]
     lines += ["", "## Taken", "", *grid(("Row", "Rung", "Times"), counts)]
     return "\n".join(lines) + "\n"
 
 
 def counted_json(table: Table, tally: Tally) -> str:
-    """``table, digest, taken, of, moves, turns, states, rows, never, foreign`` and the ``path`` of a single turn, as row ids."""
+    """``table, digest, taken, of, moves, turns, states, rows, never, foreign`` and the ``path`` of a single
+    turn, as row ids."""
     taken, of = coverage(table, tally)
     value = {
         "table": table.name,
@@ -71,7 +74,9 @@ def _states(table: Table, tally: Tally) -> Iterator[str]:
         taken, rows = coverage(table, tally, state)
         seconds = tally.seconds.get(state)
         share = f"{taken} of {rows}" if state != table.final else ""
-        cells.append((state, f"{tally.visits.get(state, 0):,}", "" if seconds is None else duration(seconds), share))
+        cells.append(
+            (state, f"{tally.visits.get(state, 0):,}", "" if seconds is None else duration(seconds), share)
+        )
     yield from grid(("State", "Visits", "Time", "Rows taken"), cells)
 
 
@@ -87,4 +92,6 @@ def _moves(tally: Tally) -> Iterator[str]:
 def _foreign(tally: Tally) -> Iterator[str]:
     if tally.foreign:
         yield from ("", "## Rows that this table does not have", "")
-        yield from grid(("Row", "Times"), ((f"`{row}`", f"{count:,}") for row, count in sorted(tally.foreign.items())))
+        yield from grid(
+            ("Row", "Times"), ((f"`{row}`", f"{count:,}") for row, count in sorted(tally.foreign.items()))
+        )

@@ -1,7 +1,8 @@
 """A table as plain JSON values, complete: ``table_from`` makes the same table of them.
 
-This file knows tables by the names of their attributes alone and needs nothing but the standard library, because it also runs as
-a program of its own, in a process where the code of another version is loaded (see ``versions.load``)::
+This file knows tables by the names of their attributes alone and needs nothing but the standard library,
+because it also runs as a program of its own, in a process where the code of another version is loaded (see
+``versions.load``)::
 
     python -I -B describe.py ROOT[:ROOT] module:attribute    # or path.py:attribute; the attribute may be left out
 
@@ -23,7 +24,8 @@ HOMES = (
     ("fsm_agent_states.turn", "fsm_agent.settings.model", "fsm_agent.conversation.effects"),
     ("states.turn", "fsm_agent.settings", "fsm_agent.requests"),
 )
-"""Where the limits of the turn, the settings and the runtime stand in this version, and stood in older ones."""
+"""Where the limits of the turn, the settings and the runtime stand in this version, and stood in older
+ones."""
 
 
 def describe(table: Any) -> dict[str, Any]:
@@ -43,7 +45,13 @@ def describe(table: Any) -> dict[str, Any]:
 def line_form(line: Any) -> dict[str, Any]:
     """A line with its ladder of rungs."""
     ladder = [rung_form(rung) for rung in line.ladder]
-    return {"state": line.source, "event": line.event, "ladder": ladder, "resets": list(line.resets), "why": line.why}
+    return {
+        "state": line.source,
+        "event": line.event,
+        "ladder": ladder,
+        "resets": list(line.resets),
+        "why": line.why,
+    }
 
 
 def rung_form(rung: Any) -> dict[str, Any]:
@@ -76,7 +84,8 @@ def row_form(row: Any) -> dict[str, Any]:
 
 
 def guard_form(guard: Any) -> dict[str, Any] | None:
-    """A guard as a tree; ``None`` for one that always holds. Raises ``TypeError`` for anything that is not of the language."""
+    """A guard as a tree; ``None`` for one that always holds. Raises ``TypeError`` for anything that is not of
+    the language."""
     kind = type(guard).__name__
     if kind == "Below":
         return {"left": guard.counter, "limit": guard.limit, "yes": guard.yes, "no": guard.no}
@@ -89,8 +98,8 @@ def guard_form(guard: Any) -> dict[str, Any] | None:
 
 
 def load(roots: list[str], target: str) -> Any:
-    """The table that ``target`` names, from the code below ``roots`` and from nowhere else. What that code imports may also be
-    what is installed here."""
+    """The table that ``target`` names, from the code below ``roots`` and from nowhere else. What that code
+    imports may also be what is installed here."""
     sys.path[:0] = roots
     sys.path.append(str(Path(__file__).resolve().parents[2]))
     name, _, attribute = (target, "", "") if target.endswith(".py") else target.rpartition(":")
@@ -103,19 +112,27 @@ def load(roots: list[str], target: str) -> Any:
         if not hasattr(table, "lines"):
             raise TypeError(f"{target} is no transition table")
         return table
-    tables = {n: value for n, value in vars(module).items() if type(value).__name__ == "Table" and hasattr(value, "lines")}
+    tables = {
+        n: value
+        for n, value in vars(module).items()
+        if type(value).__name__ == "Table" and hasattr(value, "lines")
+    }
     if len({id(table) for table in tables.values()}) != 1:
         raise ImportError(f"{len(tables)} tables in {name}; name one: {name}:{'|'.join(tables) or 'NAME'}")
     return next(iter(tables.values()))
 
 
 def default_limits() -> dict[str, int] | None:
-    """What the version's own turn takes for limits with default settings, two fallbacks and two keys that can be renewed.
-    ``None`` where that cannot be known."""
+    """What the version's own turn takes for limits with default settings, two fallbacks and two keys that can
+    be renewed. ``None`` where that cannot be known."""
     for turn, settings, effects in HOMES:
         try:
-            runtime = importlib.import_module(effects).Runtime("any", "any", usable_fallbacks=2, possible_rekeys=2)
-            defaults = importlib.import_module(settings).Settings.model_construct()  # whatever the environment says
+            runtime = importlib.import_module(effects).Runtime(
+                "any", "any", usable_fallbacks=2, possible_rekeys=2
+            )
+            defaults = importlib.import_module(
+                settings
+            ).Settings.model_construct()  # whatever the environment says
             limits: Mapping[str, int] = importlib.import_module(turn).limits_of(defaults, runtime)
         except Exception:  # noqa: S112 - another version has them elsewhere; without any, bounds are formulas without figures
             continue

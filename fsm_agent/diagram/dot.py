@@ -30,7 +30,10 @@ def as_dot(diagram: Diagram) -> str:
     lines = [
         f"digraph {_quoted(diagram.table.name)} {{",
         '    graph [fontname="DejaVu Sans", nodesep=0.6, ranksep=0.7];',
-        '    node [shape=box, style="rounded,filled", fontname="DejaVu Sans", fontsize=11, margin="0.15,0.1"];',
+        (
+            '    node [shape=box, style="rounded,filled", fontname="DejaVu Sans", fontsize=11,'
+            ' margin="0.15,0.1"];'
+        ),
         '    edge [fontname="DejaVu Sans", fontsize=11, arrowsize=0.8];',
         *(f"    {_node(box, tones[box.state])}" for box in diagram.boxes),
         *(f"    {_edge(arrow, tones[arrow.source])}" for arrow in diagram.arrows),
@@ -40,7 +43,9 @@ def as_dot(diagram: Diagram) -> str:
 
 
 def _node(box: Box, tone: Tone) -> str:
-    entries = [f"{entry.label}:  {entry.text}" if entry.label else f"      {entry.text}" for entry in box.entries]
+    entries = [
+        f"{entry.label}:  {entry.text}" if entry.label else f"      {entry.text}" for entry in box.entries
+    ]
     inside = "".join(f"{_escaped(line)}\\l" for line in ([box.intro] if box.intro else []) + entries)
     name = f"{box.state}   {box.badge}" if box.badge else box.state
     label = f"{_escaped(name)}\\n\\n{inside}" if inside else _escaped(name)

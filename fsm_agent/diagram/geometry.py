@@ -53,7 +53,8 @@ class Rect:
         return self.x - gap < x < self.right + gap and self.y - gap < y < self.bottom + gap
 
     def anchor(self, side: Side, at: float) -> Point:
-        """The point of ``side`` at the absolute coordinate ``at`` (x on top and bottom, y on left and right)."""
+        """The point of ``side`` at the absolute coordinate ``at`` (x on top and bottom, y on left and
+        right)."""
         return {
             "left": (self.x, at),
             "right": (self.right, at),
@@ -127,7 +128,9 @@ def bent(start: Point, via: Sequence[Point], end: Point, into: Side) -> Path:
         radius = min(CORNER, dist(before, corner) / 2, dist(corner, after) / 2)
         entry, leave = _towards(corner, before, radius), _towards(corner, after, radius)
         cubics.append(_straight(here, entry))
-        cubics.append((entry, _towards(corner, before, radius * 0.45), _towards(corner, after, radius * 0.45), leave))
+        cubics.append(
+            (entry, _towards(corner, before, radius * 0.45), _towards(corner, after, radius * 0.45), leave)
+        )
         here = leave
     cubics.append(_straight(here, corners[-1]))
     return Path(tuple(cubics), end)

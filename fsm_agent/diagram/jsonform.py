@@ -1,4 +1,5 @@
-"""The table as JSON for other programs; one line, rung or row to a line of text, so that a diff of two files reads."""
+"""The table as JSON for other programs; one line, rung or row to a line of text, so that a diff of two files
+reads."""
 
 from __future__ import annotations
 
@@ -12,12 +13,14 @@ from fsm_agent.fsm.table import Table
 
 
 def as_json(diagram: Diagram) -> str:
-    """``name, digest, initial, final, states, counters, resets, lines, macros, arrows, rows``, in table order; complete, so that
-    ``table_from`` makes the same table of it. A counter's ``limits`` are the names that its guards compare it with."""
+    """``name, digest, initial, final, states, counters, resets, lines, macros, arrows, rows``, in table
+    order; complete, so that ``table_from`` makes the same table of it. A counter's ``limits`` are the names
+    that its guards compare it with."""
     table = diagram.table
     form = describe(table)
     limits = {
-        c.name: sorted({a.limit for r in table.rows for a in r.guard.atoms() if a.counter == c.name}) for c in table.counters
+        c.name: sorted({a.limit for r in table.rows for a in r.guard.atoms() if a.counter == c.name})
+        for c in table.counters
     }
     parts = {
         "name": _dump(table.name),
@@ -29,7 +32,9 @@ def as_json(diagram: Diagram) -> str:
         "resets": _dump(form["resets"]),
         "lines": _many(_with_rows(table, line) for line in form["lines"]),
         "macros": _many(form["macros"]),
-        "arrows": _many({"source": a.source, "dest": a.dest, "labels": a.labels, "rows": a.rows} for a in diagram.arrows),
+        "arrows": _many(
+            {"source": a.source, "dest": a.dest, "labels": a.labels, "rows": a.rows} for a in diagram.arrows
+        ),
         "rows": _many(form["rows"]),
     }
     return "{\n" + ",\n".join(f'  "{name}": {text}' for name, text in parts.items()) + "\n}\n"
@@ -37,7 +42,10 @@ def as_json(diagram: Diagram) -> str:
 
 def _with_rows(table: Table, line: dict[str, Any]) -> dict[str, Any]:
     rows = table.by_event[line["state"], line["event"]]
-    return {**line, "ladder": [{**rung, "row": row.id} for rung, row in zip(line["ladder"], rows, strict=True)]}
+    return {
+        **line,
+        "ladder": [{**rung, "row": row.id} for rung, row in zip(line["ladder"], rows, strict=True)],
+    }
 
 
 def _dump(value: object) -> str:

@@ -1,9 +1,10 @@
-"""Places for a table that has no layout of its own: layers by distance from the first state, the final state last.
+"""Places for a table that has no layout of its own: layers by distance from the first state, the final state
+last.
 
-An arrow to the next layer is a step. Every other arrow runs through a lane of its own on the right of all boxes; it
-leaves and enters its boxes by tracks in the gaps between layers, so that no arrow runs through a box. A gap is three
-bands: tracks that leave the layer above, the steps with their labels, tracks that enter the layer below.
-"""
+An arrow to the next layer is a step. Every other arrow runs through a lane of its own on the right of all
+boxes; it leaves and enters its boxes by tracks in the gaps between layers, so that no arrow runs through a
+box. A gap is three bands: tracks that leave the layer above, the steps with their labels, tracks that enter
+the layer below."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ class _Grid:
     steps: list[Arrow]
     lanes: list[Arrow]
     loops: list[Arrow]
-    bands: list[tuple[float, float]]  # of each gap above a layer, and below the last: top and height of its labels
+    bands: list[
+        tuple[float, float]
+    ]  # of each gap above a layer, and below the last: top and height of its labels
 
     @property
     def right(self) -> float:
@@ -79,13 +82,16 @@ def _grid(diagram: Diagram) -> _Grid:
 
 
 def _layers(diagram: Diagram) -> list[list[str]]:
-    """States by their distance from the first one; what no arrow reaches, and then the final state, stand last."""
+    """States by their distance from the first one; what no arrow reaches, and then the final state, stand
+    last."""
     final, first = diagram.table.final, diagram.table.initial
     states = [state for state in diagram.states if state != final]
     start = first if first in states else states[0]
     layers, seen = [[start]], {start, final}
     while not seen.issuperset(states):
-        found = [a.dest for state in layers[-1] for a in diagram.arrows if a.source == state and a.dest not in seen]
+        found = [
+            a.dest for state in layers[-1] for a in diagram.arrows if a.source == state and a.dest not in seen
+        ]
         layers.append(list(dict.fromkeys(found)) or [state for state in states if state not in seen])
         seen.update(layers[-1])
     return [*layers, [final]] if final in diagram.states else layers
@@ -120,8 +126,8 @@ def _add_gap(grid: _Grid, number: int, y: float) -> float:
 
 
 def _ports(grid: _Grid) -> tuple[dict[Pair, float], dict[Pair, float]]:
-    """Where each arrow leaves the bottom of its source and enters the top of its destination: evenly spread, in the
-    order of the boxes at the other end, lanes rightmost."""
+    """Where each arrow leaves the bottom of its source and enters the top of its destination: evenly spread,
+    in the order of the boxes at the other end, lanes rightmost."""
     exits: dict[Pair, float] = {}
     entries: dict[Pair, float] = {}
     for state, rect in grid.rects.items():
@@ -155,11 +161,14 @@ def _step_routes(grid: _Grid, exits: dict[Pair, float], entries: dict[Pair, floa
 
 
 def _straightened(grid: _Grid, pair: Pair, exits: dict[Pair, float], entries: dict[Pair, float]) -> float:
-    """Where a step leaves its box: just above where it arrives when that is near and free, so that it is one straight line."""
+    """Where a step leaves its box: just above where it arrives when that is near and free, so that it is one
+    straight line."""
     start, end, box = exits[pair], entries[pair], grid.rects[pair[0]]
     others = [at for other, at in exits.items() if other[0] == pair[0] and other != pair]
     inside = box.x + CORNER < end < box.right - CORNER
-    return end if inside and abs(end - start) < NEAR and all(abs(at - end) > TRACK for at in others) else start
+    return (
+        end if inside and abs(end - start) < NEAR and all(abs(at - end) > TRACK for at in others) else start
+    )
 
 
 def _lane_routes(grid: _Grid, exits: dict[Pair, float], entries: dict[Pair, float]) -> dict[Pair, Route]:
@@ -187,7 +196,11 @@ def _lane_routes(grid: _Grid, exits: dict[Pair, float], entries: dict[Pair, floa
 
 def _row(grid: _Grid, arrow: Arrow) -> int:
     """The layer beside which the label of a lane stands; there no track crosses it."""
-    return grid.depth[arrow.dest] - 1 if grid.depth[arrow.dest] > grid.depth[arrow.source] else grid.depth[arrow.source]
+    return (
+        grid.depth[arrow.dest] - 1
+        if grid.depth[arrow.dest] > grid.depth[arrow.source]
+        else grid.depth[arrow.source]
+    )
 
 
 def _middle(grid: _Grid, layer: Sequence[str]) -> float:

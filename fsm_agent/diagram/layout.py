@@ -1,8 +1,8 @@
-"""Where things stand in a picture: plain dictionaries, so that a table's layout needs no import to be written.
+"""Where things stand in a picture: plain dictionaries, so that a table's layout needs no import to be
+written.
 
-Coordinates are pixels from the upper left corner. Sides of a box are given by their absolute coordinate (x on top and
-bottom, y on left and right), so a box that grows takes its arrows along.
-"""
+Coordinates are pixels from the upper left corner. Sides of a box are given by their absolute coordinate (x on
+top and bottom, y on left and right), so a box that grows takes its arrows along."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Route(TypedDict):
 
 
 class Layout(TypedDict):
-    """Places of boxes (x, y, least width), arrows and panels. What it does not name is placed automatically; what the
-    table does not have is ignored: so two versions of a table can be drawn with one layout."""
+    """Places of boxes (x, y, least width), arrows and panels. What it does not name is placed automatically;
+    what the table does not have is ignored: so two versions of a table can be drawn with one layout."""
 
     size: tuple[float, float]
     boxes: Mapping[str, tuple[float, float, float]]

@@ -11,7 +11,8 @@ MARKUP: dict[Kind, str] = {"rung": "**{}**", "move": "→ {}", "exit": "⇥ *{}*
 
 
 def as_markdown(diagram: Diagram) -> str:
-    """Everything a reviewer compares, as GitHub tables; a changed line of the table is a changed line here."""
+    """Everything a reviewer compares, as GitHub tables; a changed line of the table is a changed line
+    here."""
     table = diagram.table
     own = len(table.lines)
     lines = [
@@ -68,7 +69,9 @@ def _macros(table: Table) -> Iterator[str]:
 def _rungs(table: Table) -> Iterator[str]:
     named = (rung for line in table.lines for rung in line.ladder if rung.exit is None and not is_move(rung))
     yield from ("", "## Rungs", "")
-    yield from grid(("Rung", "To", "Needs", "Spends", "Resets"), (_rung(table, rung) for rung in dict.fromkeys(named)))
+    yield from grid(
+        ("Rung", "To", "Needs", "Spends", "Resets"), (_rung(table, rung) for rung in dict.fromkeys(named))
+    )
 
 
 def _rung(table: Table, rung: Rung) -> tuple[str, ...]:
@@ -93,7 +96,9 @@ def _counters(table: Table) -> Iterator[str]:
     )
     if table.reset_groups:
         yield from ("", "## Resets", "")
-        yield from grid(("Name", "Counters"), ((name, ", ".join(group)) for name, group in table.reset_groups.items()))
+        yield from grid(
+            ("Name", "Counters"), ((name, ", ".join(group)) for name, group in table.reset_groups.items())
+        )
 
 
 def _rung_names(rows: Iterable[Row]) -> Iterable[str]:

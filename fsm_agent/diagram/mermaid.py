@@ -1,8 +1,8 @@
 """Mermaid text for README files and pull requests: arrows carry rungs, exits are lines inside their state.
 
-Mermaid drops a label from ``<`` on and cuts it at ``;`` without a word, takes ``%%`` for a comment and ``direction LR`` for a
-statement also inside a label, and ``:::`` is a syntax error, so none of them is ever written.
-"""
+Mermaid drops a label from ``<`` on and cuts it at ``;`` without a word, takes ``%%`` for a comment and
+``direction LR`` for a statement also inside a label, and ``:::`` is a syntax error, so none of them is ever
+written."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from fsm_agent.diagram.model import Box, Diagram, Entry, Mark, words
+from fsm_agent.diagram.model import Box, Diagram, Mark, StateEntry, words
 from fsm_agent.diagram.textwidth import joined
 from fsm_agent.diagram.theme import LIGHT, tone_names
 
-WIDTH = 340  # pixels of the longest line inside a state; broken here, as versions of Mermaid break differently
+WIDTH = (
+    340  # pixels of the longest line inside a state; broken here, as versions of Mermaid break differently
+)
 RESERVED = frozenset({"state", "note", "end", "class", "classDef", "direction", "click", "default", "as"})
 HARMLESS = str.maketrans({"<": "‹", ">": "›", ";": ",", ":": " –", '"': "'", "\n": " "})
 BREAKS = re.compile(r"%(?=%)|&(?=[\w#])|\$(?=\$)|(?<=direction)\s+(?=(?:TB|BT|LR|RL)\b)")
-"""Where a space of no width keeps words from meaning something, wherever they stand: comments, entities, formulas, directions."""
+"""Where a space of no width keeps words from meaning something, wherever they stand: comments, entities,
+formulas, directions."""
 QUIET: frozenset[Mark] = frozenset({"unused", "kept"})
 MARKED: Mapping[str, str] = {
     "never": f"fill:#ffffff,stroke:{LIGHT.bad},color:{LIGHT.bad},stroke-dasharray:6",
@@ -30,10 +33,15 @@ MARKED: Mapping[str, str] = {
 
 
 def as_mermaid(diagram: Diagram) -> str:
-    """A ``stateDiagram-v2``; renders on GitHub as it is. Of a marked diagram only what a run used, or what changed."""
+    """A ``stateDiagram-v2``; renders on GitHub as it is. Of a marked diagram only what a run used, or what
+    changed."""
     arrows = [arrow for arrow in diagram.arrows if arrow.mark not in QUIET]
     ends = {end for arrow in arrows for end in (arrow.source, arrow.dest)}
-    boxes = [box for box in diagram.boxes if box.state in ends or not (box.mark in QUIET or (box.final and diagram.caption))]
+    boxes = [
+        box
+        for box in diagram.boxes
+        if box.state in ends or not (box.mark in QUIET or (box.final and diagram.caption))
+    ]
     shown = {box.state for box in boxes}
     table = diagram.table
     lines = [
@@ -67,10 +75,18 @@ def _state(box: Box) -> Iterator[str]:
 
 
 def _inside(box: Box) -> Iterator[str]:
-    """Each exit with the events that can end there, then the events that no exit and no arrow names. Of a box that is marked or
-    drawn from near every line, but for those that a run did not use or that are as they were."""
-    if any(step.mark or step.kind == "note" for entry in box.entries for step in entry.steps) and not box.final:
-        yield from (f"{entry.label or words(entry.event)} – {entry.text}" for entry in box.entries if entry.mark not in QUIET)
+    """Each exit with the events that can end there, then the events that no exit and no arrow names. Of a box
+    that is marked or drawn from near every line, but for those that a run did not use or that are as they
+    were."""
+    if (
+        any(step.mark or step.kind == "note" for entry in box.entries for step in entry.steps)
+        and not box.final
+    ):
+        yield from (
+            f"{entry.label or words(entry.event)} – {entry.text}"
+            for entry in box.entries
+            if entry.mark not in QUIET
+        )
         return
     if box.final:
         yield box.intro.removesuffix(":")
@@ -87,7 +103,7 @@ def _inside(box: Box) -> Iterator[str]:
     yield from (f"{entry.label} {entry.text}" for entry in box.entries if _is_nameless(entry))
 
 
-def _is_nameless(entry: Entry) -> bool:
+def _is_nameless(entry: StateEntry) -> bool:
     return all(step.kind == "rung" for step in entry.steps)
 
 

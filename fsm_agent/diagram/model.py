@@ -1,8 +1,8 @@
 """What a diagram shows: the one model between a transition table and its writers.
 
-Exits stay inside their state, rows that lead the same way are merged into one arrow, and an arrow carries the names of
-the rungs that take it (or of the event, when the move is unconditional). Everything is in table order.
-"""
+Exits stay inside their state, rows that lead the same way are merged into one arrow, and an arrow carries the
+names of the rungs that take it (or of the event, when the move is unconditional). Everything is in table
+order."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ LONG_LADDER = 5  # a ladder of so many rungs is shortened when another line has 
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One rung as it is written in a decision list. ``note`` only explains the step before it. ``tail`` stands behind it: a
-    count."""
+class ShownStep:
+    """One rung as it is written in a decision list. ``note`` only explains the step before it. ``tail``
+    stands behind it: a count."""
 
     kind: Kind
     words: str
@@ -37,29 +37,32 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One line of a state: its event and decision list, whole (``steps``) and as drawn (``short``). ``label`` is empty
-    where the event is the one above."""
+class StateEntry:
+    """One line of a state: its event and decision list, whole (``steps``) and as drawn (``short``). ``label``
+    is empty where the event is the one above."""
 
     event: str
     label: str
-    steps: tuple[Step, ...]
-    short: tuple[Step, ...]
+    steps: tuple[ShownStep, ...]
+    short: tuple[ShownStep, ...]
     rows: tuple[str, ...]
     why: str
     mark: Mark = ""
 
     @property
     def text(self) -> str:
-        return "".join(f"{separator}{step.text} {step.tail}".rstrip() for separator, step in spaced(self.short))
+        return "".join(
+            f"{separator}{step.text} {step.tail}".rstrip() for separator, step in spaced(self.short)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A state and its part of the table. ``intro`` is a sentence above the lines, ``badge`` stands beside the name."""
+    """A state and its part of the table. ``intro`` is a sentence above the lines, ``badge`` stands beside the
+    name."""
 
     state: str
-    entries: tuple[Entry, ...]
+    entries: tuple[StateEntry, ...]
     intro: str = ""
     final: bool = False
     badge: str = ""
@@ -68,8 +71,9 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """All rows from one state to another. ``way_out``: it leads to the final state. ``by_label`` are the rows behind each
-    label, ``marks`` the mark of each; ``count`` says how often the arrow was taken and makes it thicker."""
+    """All rows from one state to another. ``way_out``: it leads to the final state. ``by_label`` are the rows
+    behind each label, ``marks`` the mark of each; ``count`` says how often the arrow was taken and makes it
+    thicker."""
 
     source: str
     dest: str
@@ -84,11 +88,11 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Diagram:
-    """Boxes and arrows of a table. ``boxes`` has one for each state, the final one last; a part of a diagram has fewer.
+    """Boxes and arrows of a table. ``boxes`` has one for each state, the final one last; a part of a diagram
+    has fewer.
 
-    ``caption`` is a heading and lines of (term, words) about what the marks say; ``legend`` explains the marks. ``judged``:
-    colours say what is good and bad, so that arrows do not have those of their states.
-    """
+    ``caption`` is a heading and lines of (term, words) about what the marks say; ``legend`` explains the
+    marks. ``judged``: colours say what is good and bad, so that arrows do not have those of their states."""
 
     table: Table
     boxes: tuple[Box, ...]
@@ -106,8 +110,8 @@ class Diagram:
 
 
 def diagram_of(table: Table, ways_out: Mapping[str, Sequence[str]] | None = None) -> Diagram:
-    """The model of ``table``. ``ways_out`` names the exits drawn as arrows, ``{state: events}``; all other exits stay
-    in their boxes. Without it, the exits that no rung stands before are drawn."""
+    """The model of ``table``. ``ways_out`` names the exits drawn as arrows, ``{state: events}``; all other
+    exits stay in their boxes. Without it, the exits that no rung stands before are drawn."""
     boxes = tuple(
         Box(state, tuple(_entry(table, line) for line in table.lines if line.source == state))
         for state in table.states
@@ -121,7 +125,7 @@ def words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def spaced(steps: Sequence[Step]) -> Iterator[tuple[str, Step]]:
+def spaced(steps: Sequence[ShownStep]) -> Iterator[tuple[str, ShownStep]]:
     """Each step with what stands before it."""
     for number, step in enumerate(steps):
         yield ("" if number == 0 else " " if step.kind == "note" else ELSE), step
@@ -147,38 +151,38 @@ def resets_in_words(table: Table, resets: Sequence[str]) -> str:
     return ", ".join([*names, *(counter for counter in resets if counter in rest)])
 
 
-def _step(rung: Rung, row: Row) -> Step:
+def _step(rung: Rung, row: Row) -> ShownStep:
     if rung.exit is not None:
-        return Step("exit", words(rung.exit), (row.id,))
-    return Step("move", rung.to, (row.id,)) if is_move(rung) else Step("rung", rung.name, (row.id,))
+        return ShownStep("exit", words(rung.exit), (row.id,))
+    return ShownStep("move", rung.to, (row.id,)) if is_move(rung) else ShownStep("rung", rung.name, (row.id,))
 
 
-def _entry(table: Table, line: Line) -> Entry:
+def _entry(table: Table, line: Line) -> StateEntry:
     steps = tuple(_step(rung, row) for rung, row in line_rows(table, line))
     rows = tuple(row.id for row in table.by_event[line.source, line.event])
-    return Entry(line.event, words(line.event), steps, _shortened(table, line, steps), rows, line.why)
+    return StateEntry(line.event, words(line.event), steps, _shortened(table, line, steps), rows, line.why)
 
 
-def _shortened(table: Table, line: Line, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+def _shortened(table: Table, line: Line, steps: tuple[ShownStep, ...]) -> tuple[ShownStep, ...]:
     """``compact › as built``: a long list that is another one of the same state with one rung put in.
 
     Exact: what stands before the rung was refused already, so going through it again changes nothing."""
     if len(steps) < LONG_LADDER:
         return steps
-    shorter: list[tuple[Step, ...]] = []
+    shorter: list[tuple[ShownStep, ...]] = []
     for other in table.lines:
         if other.source != line.source or len(other.ladder) != len(line.ladder) - 1:
             continue
         before = next((i for i, rung in enumerate(other.ladder) if rung != line.ladder[i]), len(other.ladder))
         tail = steps[before + 1 :]
         if line.ladder[before + 1 :] == other.ladder[before:] and len(tail) > 2:
-            same = Step("same", words(other.event), tuple(row for step in tail for row in step.rows))
+            same = ShownStep("same", words(other.event), tuple(row for step in tail for row in step.rows))
             shorter.append((*steps[: before + 1], same))
     return min(shorter, key=len, default=steps)
 
 
 def _final_box(table: Table) -> Box:
-    entries: list[Entry] = []
+    entries: list[StateEntry] = []
     everywhere = True
     for event, exits in table.macros:
         by_exit: dict[str, list[str]] = {}
@@ -188,11 +192,13 @@ def _final_box(table: Table) -> Box:
         everywhere = everywhere and len(exits) == len(table.states) - 1
         for number, (reason, states) in enumerate(by_exit.items()):
             rows = tuple(f"{state}.{event}" for state in states)
-            steps = [Step("exit", words(reason), rows)]
+            steps = [ShownStep("exit", words(reason), rows)]
             if number or not everywhere:
-                steps.append(Step("note", f"({', '.join(states)})"))
+                steps.append(ShownStep("note", f"({', '.join(states)})"))
             why = f"every state: {event}"
-            entries.append(Entry(event, "" if number else words(event), tuple(steps), tuple(steps), rows, why))
+            entries.append(
+                StateEntry(event, "" if number else words(event), tuple(steps), tuple(steps), rows, why)
+            )
     also = "; from every state also:" if everywhere else "; also:"
     return Box(table.final, tuple(entries), f"every ⇥ ends here{also if entries else ''}", final=True)
 

@@ -29,6 +29,8 @@ def near_json(diagram: Diagram, state: str) -> str:
         "state": state,
         "out": [row_form(row) for row in rows if row.source == state],
         "in": [row_form(row) for row in rows if row.dest == state and row.source != state],
-        "arrows": [{"source": a.source, "dest": a.dest, "labels": a.labels, "rows": a.rows} for a in diagram.arrows],
+        "arrows": [
+            {"source": a.source, "dest": a.dest, "labels": a.labels, "rows": a.rows} for a in diagram.arrows
+        ],
     }
     return json.dumps(value, ensure_ascii=False, indent=2) + "\n"

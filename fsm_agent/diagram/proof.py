@@ -12,14 +12,24 @@ from fsm_agent.fsm.verify import Report, verify_table
 ROOM = 200  # letters of the longest formula that is shown; `fsm-agent verify` prints them all
 
 WHY_UPPER = (
-    "An upper figure is true, but perhaps no run gets there. What is between it and the longest run that is known is not",
-    "decided: the flow that it comes from may take a row two thirds of a time, may spend in one stretch what another one has",
-    "left, and knows no order. Exact search would decide it, but at these limits there are far too many (state, counters) pairs.",
+    (
+        "An upper figure is true, but perhaps no run gets there. What is between it and the longest run that"
+        " is known is not"
+    ),
+    (
+        "decided: the flow that it comes from may take a row two thirds of a time, may spend in one stretch"
+        " what another one has"
+    ),
+    (
+        "left, and knows no order. Exact search would decide it, but at these limits there are far too many"
+        " (state, counters) pairs."
+    ),
 )
 
 
 def proof_lines(table: Table) -> tuple[str, ...]:
-    """What holds for every setting: the checks, and bounds that hold without the caps. Nothing when a check fails."""
+    """What holds for every setting: the checks, and bounds that hold without the caps. Nothing when a check
+    fails."""
     report = verify_table(table, small=False)
     if not report.ok:
         return ()
@@ -38,8 +48,11 @@ def proof_page(table: Table, limits: Mapping[str, int] | None = None) -> str:
     lines = [
         f"# What is proved of the {table.name} table",
         "",
-        f"{report.states} states, {report.lines} (state, event) pairs, {report.rows} rows, {report.counters} counters; "
-        f"digest `{report.digest}`. **{'Every turn ends.' if report.ok else 'Not proved.'}**",
+        (
+            f"{report.states} states, {report.lines} (state, event) pairs, {report.rows} rows,"
+            f" {report.counters} counters; digest `{report.digest}`."
+            f" **{'Every turn ends.' if report.ok else 'Not proved.'}**"
+        ),
         "",
         "## Checks",
         "",
@@ -51,7 +64,10 @@ def proof_page(table: Table, limits: Mapping[str, int] | None = None) -> str:
 
 
 def _checks(report: Report) -> Iterator[str]:
-    cells = [(check.name, check.scope, check.extent, "holds" if check.ok else "**fails**") for check in report.checks]
+    cells = [
+        (check.name, check.scope, check.extent, "holds" if check.ok else "**fails**")
+        for check in report.checks
+    ]
     yield from grid(("Check", "For", "Looked at", ""), cells)
     findings = [finding for check in report.checks for finding in check.findings]
     if findings:
@@ -62,8 +78,14 @@ def _rankings(report: Report) -> Iterator[str]:
     if not report.ranking_without_caps:
         return
     yield from ("", "## Ranking", "")
-    yield "The proof that every turn ends: nothing in a part gives back the counters that rank it, so the rows that spend them"
-    yield "are taken a limited number of times; without them the part falls apart. A primed state has its flag set."
+    yield (
+        "The proof that every turn ends: nothing in a part gives back the counters that rank it, so the rows"
+        " that spend them"
+    )
+    yield (
+        "are taken a limited number of times; without them the part falls apart. A primed state has its flag"
+        " set."
+    )
     yield from ("", *report.ranking_without_caps)
     if report.ranking_with_caps != report.ranking_without_caps:
         yield from ("", "That is with the caps taken away. With them:", "", *report.ranking_with_caps)
@@ -74,12 +96,17 @@ def _bounds(report: Report) -> Iterator[str]:
         return
     yield from ("", "## Bounds", "")
     if report.limits:
-        yield from (f"Figures are for {', '.join(f'{name} {value}' for name, value in report.limits.items())}.", "")
+        yield from (
+            f"Figures are for {', '.join(f'{name} {value}' for name, value in report.limits.items())}.",
+            "",
+        )
     cells = []
     for figure in report.figures:
         value = "" if figure.value is None else f"{figure.value:,}"
         kind = f"{figure.kind}: {figure.basis}"
-        cells.append((figure.quantity, "with" if figure.caps else "without", value, kind, f"`{figure.formula}`"))
+        cells.append(
+            (figure.quantity, "with" if figure.caps else "without", value, kind, f"`{figure.formula}`")
+        )
     yield from grid(("At most so many", "Caps", "Figure", "It is", "Formula"), cells)
     legend = dict.fromkeys(line for figure in report.figures for line in figure.legend)
     if legend:

@@ -1,9 +1,8 @@
 """A layout made roomier for a diagram whose boxes and labels have grown: counts, marks, more lines.
 
-A decision list that has become too long for its box is broken. Space is inserted, never taken away: each axis gets a growing
-function, the steepest where something grew. So what was apart stays apart, straight stays straight, boxes keep their order, and
-two pictures compare box by box.
-"""
+A decision list that has become too long for its box is broken. Space is inserted, never taken away: each axis
+gets a growing function, the steepest where something grew. So what was apart stays apart, straight stays
+straight, boxes keep their order, and two pictures compare box by box."""
 
 from __future__ import annotations
 
@@ -21,7 +20,8 @@ Span = tuple[float, float, float]
 
 
 def roomy(layout: Layout, plain: Diagram, grown: Diagram, proof_lines: Sequence[str] = ()) -> Layout:
-    """``layout``, which was made for ``plain``, as it has to be for ``grown``: the same places with room put between them."""
+    """``layout``, which was made for ``plain``, as it has to be for ``grown``: the same places with room put
+    between them."""
     before = scene_of(plain, layout, proof_lines)
     layout = {**layout, "widths": {placed.box.state: placed.rect.width for placed in before.boxes}}
     after = scene_of(grown, layout)
@@ -36,10 +36,14 @@ def roomy(layout: Layout, plain: Diagram, grown: Diagram, proof_lines: Sequence[
     return {
         **layout,
         "size": (across(before.size[0]), down(before.size[1])),
-        "boxes": {state: (across(r.x), down(r.y), across(r.right) - across(r.x)) for state, r in boxes.items()},
+        "boxes": {
+            state: (across(r.x), down(r.y), across(r.right) - across(r.x)) for state, r in boxes.items()
+        },
         "heights": {state: down(r.bottom) - down(r.y) for state, r in boxes.items()},
         "arrows": {
-            pair: _moved(route, labels.get(pair) if pair[0] != pair[1] or "label" in route else None, across, down)
+            pair: _moved(
+                route, labels.get(pair) if pair[0] != pair[1] or "label" in route else None, across, down
+            )
             for pair, route in layout["arrows"].items()
         },
         "how_to_read": (across(x), down(y), width),
@@ -62,7 +66,13 @@ class _Axis:
     def __post_init__(self) -> None:
         pushed: list[Span] = []  # (begin, end, push at the end), by end
         for begin, end, growth in sorted(self.spans, key=lambda span: span[1]):
-            pushed.append((begin, end, growth + max((push for _, last, push in pushed if last <= begin + ALIKE), default=0)))
+            pushed.append(
+                (
+                    begin,
+                    end,
+                    growth + max((push for _, last, push in pushed if last <= begin + ALIKE), default=0),
+                )
+            )
         object.__setattr__(self, "spans", pushed)
 
     def __call__(self, at: float) -> float:

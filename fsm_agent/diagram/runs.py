@@ -1,8 +1,8 @@
 """What turns did, read from files: moves of an export (JSON Lines), and row counts of a test run (JSON).
 
-Of an export only the lines with ``"kind": "move"`` are looked at; they carry the fields of ``journal.Step`` under their names. A
-file of row counts is ``{"table": name, "rows": {row id: count}}``, as the pytest plugin writes it.
-"""
+Of an export only the lines with ``"kind": "move"`` are looked at; they carry the fields of ``journal.Step``
+under their names. A file of row counts is ``{"table": name, "rows": {row id: count}}``, as the pytest plugin
+writes it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ALLOWED = "a file of JSON lines with moves (a turn's or a session's export), or 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How often rows were taken and states left, and the seconds spent there. ``runs`` are the moves turn by turn, none where
-    only counts are known; ``foreign`` are counts of rows that the table does not have."""
+    """How often rows were taken and states left, and the seconds spent there. ``runs`` are the moves turn by
+    turn, none where only counts are known; ``foreign`` are counts of rows that the table does not have."""
 
     rows: Mapping[str, int]
     visits: Mapping[str, int] = field(default_factory=dict)
@@ -38,7 +38,8 @@ class Tally:
 
 
 def steps_of(source: str) -> list[Step]:
-    """The moves of the turn in a file. An export of one turn may hold the turns that it was forked from; they are left out.
+    """The moves of the turn in a file. An export of one turn may hold the turns that it was forked from; they
+    are left out.
 
     Raises ``ConfigError`` when there is no such file, a line cannot be read, or nothing moved.
     """
@@ -49,7 +50,8 @@ def steps_of(source: str) -> list[Step]:
 
 
 def tally(table: Table, steps: Iterable[Step]) -> Tally:
-    """Count the moves of one or several turns. Raises ``ConfigError`` when none of their rows is one of the table."""
+    """Count the moves of one or several turns. Raises ``ConfigError`` when none of their rows is one of the
+    table."""
     steps = list(steps)
     return tally_from(table, Counter(step.row for step in steps), _divided(steps))
 
@@ -70,17 +72,24 @@ def tally_of(table: Table, sources: Sequence[str], steps: Sequence[Step] = ()) -
         else:
             name, rows = found
             if name != table.name:
-                raise ConfigError(f"this file counts rows of the table {name!r}", source, f"counts of {table.name!r}")
+                raise ConfigError(
+                    f"this file counts rows of the table {name!r}", source, f"counts of {table.name!r}"
+                )
             counts.update(rows)
     return tally_from(table, counts, runs)
 
 
 def tally_from(table: Table, counts: Mapping[str, int], runs: Sequence[tuple[Step, ...]] = ()) -> Tally:
-    """The tally of counts of rows by their ids. Raises ``ConfigError`` when there are counts, but none of a row of the table."""
+    """The tally of counts of rows by their ids. Raises ``ConfigError`` when there are counts, but none of a
+    row of the table."""
     known = {row.id: counts.get(row.id, 0) for row in table.rows}
     foreign = {row: count for row, count in counts.items() if row not in known and count}
     if foreign and not any(known.values()):
-        raise ConfigError(f"no row of the table {table.name!r} was taken", next(iter(foreign)), f"rows like {table.rows[0].id}")
+        raise ConfigError(
+            f"no row of the table {table.name!r} was taken",
+            next(iter(foreign)),
+            f"rows like {table.rows[0].id}",
+        )
     visits: Counter[str] = Counter()
     for row in table.rows:
         visits[row.source] += known[row.id]
@@ -107,7 +116,9 @@ def _row_counts(text: str) -> tuple[str, dict[str, int]] | None:
     except (ValueError, RecursionError):
         return None
     match value:
-        case {"table": str(name), "rows": dict(rows)} if all(type(count) is int and count >= 0 for count in rows.values()):
+        case {"table": str(name), "rows": dict(rows)} if all(
+            type(count) is int and count >= 0 for count in rows.values()
+        ):
             return name, rows
     return None
 
@@ -150,8 +161,12 @@ def _step(source: str, number: int, value: Mapping[str, Any]) -> Step:
         }:  # fmt: skip
             pass
         case _:
-            raise ConfigError(f"line {number} is no whole move", source, "seq, source, event, dest, row, seconds, exit")
+            raise ConfigError(
+                f"line {number} is no whole move", source, "seq, source, event, dest, row, seconds, exit"
+            )
     guards = [(str(label), bool(holds)) for label, holds in value.get("guards") or ()]
     changes = [(str(name), int(before), int(after)) for name, before, after in value.get("changes") or ()]
     end = value.get("exit")
-    return Step(seq, left, event, dest, row, guards, changes, float(seconds), None if end is None else str(end))
+    return Step(
+        seq, left, event, dest, row, guards, changes, float(seconds), None if end is None else str(end)
+    )

@@ -1,4 +1,5 @@
-"""A diagram with every box, arrow and label in its place: what the SVG writer draws and what tests measure."""
+"""A diagram with every box, arrow and label in its place: what the SVG writer draws and what tests
+measure."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from math import dist, log2
 
 from fsm_agent.diagram.geometry import Path, Point, Rect, Side, around, bent, curve
 from fsm_agent.diagram.layout import Layout, Route
-from fsm_agent.diagram.model import Arrow, Box, Diagram, Entry, Mark, Step, spaced
+from fsm_agent.diagram.model import Arrow, Box, Diagram, Mark, ShownStep, StateEntry, spaced
 from fsm_agent.diagram.textwidth import grouped, joined, text_width, wrapped
 
 TEXT = 13.0
@@ -20,15 +21,15 @@ PAD = 11.0
 COLUMN_GAP = 12.0
 LABEL_WRAP = 190.0
 INDENT = "\u2003"  # an em space, before the rest of a note
-Part = tuple[str, Step]
+Part = tuple[str, ShownStep]
 """What separates a step from the one before it, and the step."""
 BOLD: frozenset[Mark] = frozenset({"added", "changed"})  # steps that the style sheet draws so
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedBox:
-    """A box in its place: the column where decision lists begin, each list as the lines that it is broken into, and the baselines
-    of the intro, if there is one, and of the first line of each list."""
+    """A box in its place: the column where decision lists begin, each list as the lines that it is broken
+    into, and the baselines of the intro, if there is one, and of the first line of each list."""
 
     box: Box
     rect: Rect
@@ -67,7 +68,8 @@ class Scene:
 
 
 def scene_of(diagram: Diagram, layout: Layout, proof_lines: Sequence[str] = ()) -> Scene:
-    """Everything in its place. The picture grows when something placed does not fit into the size of the layout."""
+    """Everything in its place. The picture grows when something placed does not fit into the size of the
+    layout."""
     boxes = _boxes(diagram, layout)
     rects = {placed.box.state: placed.rect for placed in boxes}
     arrows: list[PlacedArrow] = []
@@ -77,7 +79,9 @@ def scene_of(diagram: Diagram, layout: Layout, proof_lines: Sequence[str] = ()) 
     if diagram.caption:
         panels.append(_panel(*diagram.caption, layout["proved"]))
     elif proof_lines:
-        panels.append(_panel("Proved for every setting", [("", line) for line in proof_lines], layout["proved"]))
+        panels.append(
+            _panel("Proved for every setting", [("", line) for line in proof_lines], layout["proved"])
+        )
     room = [*rects.values(), *(arrow.label for arrow in arrows), *(panel.rect for panel in panels)]
     width = max(layout["size"][0], *(rect.right + PAD for rect in room))
     height = max(layout["size"][1], *(rect.bottom + PAD for rect in room))
@@ -85,7 +89,8 @@ def scene_of(diagram: Diagram, layout: Layout, proof_lines: Sequence[str] = ()) 
 
 
 def measure(box: Box, most: float = 0) -> tuple[float, float]:
-    """Width and height that the text of ``box`` needs. Lists are broken where it would be wider than ``most``; 0: nowhere."""
+    """Width and height that the text of ``box`` needs. Lists are broken where it would be wider than
+    ``most``; 0: nowhere."""
     broken = _lists(box, most)
     lists = max((part_width(line) for lines in broken for line in lines), default=0)
     badge = COLUMN_GAP + text_width(box.badge, TEXT) if box.badge else 0
@@ -98,8 +103,9 @@ def measure(box: Box, most: float = 0) -> tuple[float, float]:
     return max(text) + 2 * PAD, HEAD + STEP * count + (PAD if count else 0)
 
 
-def list_lines(entry: Entry, width: float = 0) -> tuple[tuple[Part, ...], ...]:
-    """A decision list, broken before a rung or note where a line would be wider than ``width`` (0: in one line)."""
+def list_lines(entry: StateEntry, width: float = 0) -> tuple[tuple[Part, ...], ...]:
+    """A decision list, broken before a rung or note where a line would be wider than ``width`` (0: in one
+    line)."""
     lines: list[list[Part]] = [[]]
     for separator, step in spaced(entry.short):
         if lines[-1] and width and part_width([*lines[-1], (separator, step)]) > width:
@@ -128,7 +134,9 @@ def how_to_read(diagram: Diagram, layout: Layout) -> tuple[tuple[str, str], ...]
     if "move" in kinds:
         lines.append(("→", "goes there, at no cost"))
     if "exit" in kinds:
-        early = any(step.kind == "exit" and after.kind != "note" for e in entries for step, after in pairwise(e.steps))
+        early = any(
+            step.kind == "exit" and after.kind != "note" for e in entries for step, after in pairwise(e.steps)
+        )
         lines.append(("⇥", "ends the turn" + ("; before other rungs: at a cap" if early else "")))
     if "same" in kinds:
         lines.append(("as", "goes on with the list of that event"))
@@ -144,7 +152,8 @@ def label_size(lines: Sequence[str]) -> tuple[float, float]:
 
 
 def thickness(count: int) -> float:
-    """Of an arrow that was taken so often: 2.5 pixels for once, twice that for sixteen times, never a beam."""
+    """Of an arrow that was taken so often: 2.5 pixels for once, twice that for sixteen times, never a
+    beam."""
     return min(1.6 + 0.9 * log2(count + 1), 6.5)
 
 
@@ -209,10 +218,13 @@ def _arrow(arrow: Arrow, rects: dict[str, Rect], layout: Layout, taken: Sequence
 
 
 def _free(path: Path, width: float, height: float, taken: Sequence[Rect]) -> Point:
-    """The place nearest to the middle of a line where a label of this size covers nothing; the middle if there is none."""
+    """The place nearest to the middle of a line where a label of this size covers nothing; the middle if
+    there is none."""
     middle = path.middle
     places = sorted(path.points(), key=lambda point: dist(point, middle))
-    free = (place for place in places if not any(around(place, width, height).overlaps(rect) for rect in taken))
+    free = (
+        place for place in places if not any(around(place, width, height).overlaps(rect) for rect in taken)
+    )
     return next(free, middle)
 
 

@@ -1,4 +1,5 @@
-"""Keep a directory of generated files fresh: write them, or name those that differ from what the table says now."""
+"""Keep a directory of generated files fresh: write them, or name those that differ from what the table says
+now."""
 
 from __future__ import annotations
 
@@ -10,11 +11,16 @@ from fsm_agent.diagram.proof import proof_lines, proof_page
 from fsm_agent.fsm.table import Table
 
 
-def files(table: Table, layout: Layout | None = None, limits: Mapping[str, int] | None = None) -> Mapping[str, str]:
-    """Name and content of every generated file: ``turn.svg``, ``turn.md`` ... and ``turn.proofs.md`` with figures for
-    ``limits``."""
+def files(
+    table: Table, layout: Layout | None = None, limits: Mapping[str, int] | None = None
+) -> Mapping[str, str]:
+    """Name and content of every generated file: ``turn.svg``, ``turn.md`` ... and ``turn.proofs.md`` with
+    figures for ``limits``."""
     proofs = proof_lines(table)
-    drawn = {f"{table.name}.{end}": render(table, name, layout=layout, proof_lines=proofs) for name, end in FORMATS.items()}
+    drawn = {
+        f"{table.name}.{end}": render(table, name, layout=layout, proof_lines=proofs)
+        for name, end in FORMATS.items()
+    }
     return {**drawn, f"{table.name}.proofs.md": proof_page(table, limits)}
 
 

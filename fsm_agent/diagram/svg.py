@@ -1,9 +1,8 @@
 """The picture for reviewers and for the debugger: each box is the state's part of the table.
 
-Elements are addressed without drawing again: ``id="state-CallLLM"``, ``id="arrow-CallLLM-BuildMessages"`` with
-``data-rows``, each event line ``data-event`` and ``data-rows``, each rung ``data-rows`` (row ids, separated by spaces).
-A mark of the model is a class of the same name.
-"""
+Elements are addressed without drawing again: ``id="state-CallLLM"``, ``id="arrow-CallLLM-BuildMessages"``
+with ``data-rows``, each event line ``data-event`` and ``data-rows``, each rung ``data-rows`` (row ids,
+separated by spaces). A mark of the model is a class of the same name."""
 
 from __future__ import annotations
 
@@ -13,8 +12,20 @@ from xml.sax.saxutils import escape, quoteattr
 from fsm_agent.diagram.geometry import Rect, number
 from fsm_agent.diagram.layers import automatic
 from fsm_agent.diagram.layout import Layout
-from fsm_agent.diagram.model import Diagram, Entry
-from fsm_agent.diagram.scene import HEAD, PAD, STEP, TEXT, TITLE, Panel, Part, PlacedArrow, PlacedBox, scene_of, thickness
+from fsm_agent.diagram.model import Diagram, StateEntry
+from fsm_agent.diagram.scene import (
+    HEAD,
+    PAD,
+    STEP,
+    TEXT,
+    TITLE,
+    Panel,
+    Part,
+    PlacedArrow,
+    PlacedBox,
+    scene_of,
+    thickness,
+)
 from fsm_agent.diagram.theme import style_sheet, tone_names
 
 ROUND = 7.0
@@ -48,7 +59,10 @@ def _opening(diagram: Diagram, size: tuple[float, float]) -> Iterator[str]:
 def _box(placed: PlacedBox, tones: Mapping[str, str], drawn: set[str], diagram: Diagram) -> Iterator[str]:
     box, rect = placed.box, placed.rect
     name = quoteattr(box.state)
-    yield f'<g id={quoteattr(f"state-{box.state}")} class="{_classes("state", tones[box.state], box.mark)}" data-state={name}>'
+    yield (
+        f'<g id={quoteattr(f"state-{box.state}")} class="{_classes("state", tones[box.state], box.mark)}"'
+        f" data-state={name}>"
+    )
     yield f'<rect class="box" {_place(rect)} rx="{number(ROUND)}"/>'
     yield f'<path class="strip" d="{_strip(rect, bool(placed.baselines))}"/>'
     yield _text("name", rect.x + PAD, rect.y + HEAD - 9, escape(box.state))
@@ -75,8 +89,12 @@ def _steps(line: Iterable[Part], alone: bool, drawn: set[str]) -> str:
         kind = f"{step.kind} out" if alone and drawn.intersection(step.rows) else step.kind
         rows = f" data-rows={_ids(step.rows)}" if step.rows else ""
         between = f'<tspan class="else">{separator}</tspan>' if separator else ""
-        tail = f'<tspan class="{_classes("tail", step.mark)}"> {escape(step.tail)}</tspan>' if step.tail else ""
-        parts.append(f'{between}<tspan class="{_classes(kind, step.mark)}"{rows}>{escape(step.text)}</tspan>{tail}')
+        tail = (
+            f'<tspan class="{_classes("tail", step.mark)}"> {escape(step.tail)}</tspan>' if step.tail else ""
+        )
+        parts.append(
+            f'{between}<tspan class="{_classes(kind, step.mark)}"{rows}>{escape(step.text)}</tspan>{tail}'
+        )
     return "".join(parts)
 
 
@@ -84,8 +102,9 @@ def _arrow(placed: PlacedArrow, tones: Mapping[str, str], diagram: Diagram) -> I
     arrow = placed.arrow
     style = _classes("arrow", tones[arrow.source], "out" if arrow.way_out else "", arrow.mark)
     yield (
-        f'<g id={quoteattr(f"arrow-{arrow.source}-{arrow.dest}")} class="{style}" '
-        f"data-source={quoteattr(arrow.source)} data-dest={quoteattr(arrow.dest)} data-rows={_ids(arrow.rows)}>"
+        f'<g id={quoteattr(f"arrow-{arrow.source}-{arrow.dest}")} class="{style}"'
+        f" data-source={quoteattr(arrow.source)} data-dest={quoteattr(arrow.dest)}"
+        f" data-rows={_ids(arrow.rows)}>"
     )
     thick = f' style="stroke-width:{number(thickness(arrow.count))}"' if arrow.count else ""
     yield f'<path class="line" d="{placed.path.d}"{thick}/>'
@@ -117,7 +136,7 @@ def _panel(panel: Panel) -> Iterator[str]:
     yield "</g>"
 
 
-def _reasons(entry: Entry, diagram: Diagram) -> str:
+def _reasons(entry: StateEntry, diagram: Diagram) -> str:
     """What a pointer over an event shows: why it is there, and each row with its guard."""
     rows = (row for row in diagram.table.rows if row.id in entry.rows)
     return "\n".join([entry.why, *(f"{row.id}: {row.rung} if {row.guard.label}" for row in rows)])
@@ -129,8 +148,9 @@ def _strip(rect: Rect, has_lines: bool) -> str:
     r = ROUND - 0.6
     foot = f"V{number(low)} H{number(x)}"
     if not has_lines:
-        foot = f"V{number(low - r)} q0,{number(r)} {number(-r)},{number(r)} H{number(x + r)} q{number(-r)},0 " + (
-            f"{number(-r)},{number(-r)}"
+        foot = (
+            f"V{number(low - r)} q0,{number(r)} {number(-r)},{number(r)} H{number(x + r)} q{number(-r)},0 "
+            + f"{number(-r)},{number(-r)}"
         )
     return (
         f"M{number(x)},{number(y + r)} q0,{number(-r)} {number(r)},{number(-r)} "
@@ -139,7 +159,10 @@ def _strip(rect: Rect, has_lines: bool) -> str:
 
 
 def _place(rect: Rect) -> str:
-    return f'x="{number(rect.x)}" y="{number(rect.y)}" width="{number(rect.width)}" height="{number(rect.height)}"'
+    return (
+        f'x="{number(rect.x)}" y="{number(rect.y)}" width="{number(rect.width)}"'
+        f' height="{number(rect.height)}"'
+    )
 
 
 def _text(style: str, x: float, y: float, content: str) -> str:

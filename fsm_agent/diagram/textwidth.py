@@ -1,8 +1,7 @@
 """How wide a text is, without a font: an estimate that errs on the wide side.
 
-Advance widths in 1/1000 em of DejaVu Sans, which is about as wide as Verdana and wider than Helvetica and Arial, so a
-text that fits here fits with every font of the family list of the SVG.
-"""
+Advance widths in 1/1000 em of DejaVu Sans, which is about as wide as Verdana and wider than Helvetica and
+Arial, so a text that fits here fits with every font of the family list of the SVG."""
 
 from __future__ import annotations
 
@@ -38,7 +37,8 @@ def text_width(text: str, size: float = 13, *, bold: bool = False) -> float:
 
 
 def wrapped(text: str, width: float, size: float = 13) -> list[str]:
-    """``text`` broken at spaces into lines of at most ``width`` pixels; a longer word keeps a line of its own."""
+    """``text`` broken at spaces into lines of at most ``width`` pixels; a longer word keeps a line of its
+    own."""
     lines: list[str] = []
     for word in text.split():
         longer = f"{lines[-1]} {word}" if lines else word

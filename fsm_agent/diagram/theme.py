@@ -1,8 +1,7 @@
 """Colours and style sheet of the SVG: a light theme, and a dark one where the viewer asks for it.
 
-All rules are under ``.fsm``, so the picture can be put into a page. A reader of a journal highlights a state, arrow,
-event or rung by a class on its element (see ``svg``), never by drawing again.
-"""
+All rules are under ``.fsm``, so the picture can be put into a page. A reader of a journal highlights a state,
+arrow, event or rung by a class on its element (see ``svg``), never by drawing again."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ class Tone:
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """Every colour of one theme. ``tones`` go round the states; ``final`` and ``out`` are the end and the way to it;
-    ``good``, ``bad`` and ``warn`` are those of marks."""
+    """Every colour of one theme. ``tones`` go round the states; ``final`` and ``out`` are the end and the way
+    to it; ``good``, ``bad`` and ``warn`` are those of marks."""
 
     page: str
     box: str
@@ -109,9 +108,11 @@ def tone_names(states: Sequence[str], final: str) -> Mapping[str, str]:
 
 
 def style_sheet(*, marked: bool = False, judged: bool = False) -> str:
-    """The CSS of a picture. ``marked``: with the rules for marks; ``judged``: red, green and amber are theirs alone."""
+    """The CSS of a picture. ``marked``: with the rules for marks; ``judged``: red, green and amber are theirs
+    alone."""
     light, dark = (
-        _colours(theme) + (_plain(theme) if judged else "") + (_marks(theme) if marked else "") for theme in (LIGHT, DARK)
+        _colours(theme) + (_plain(theme) if judged else "") + (_marks(theme) if marked else "")
+        for theme in (LIGHT, DARK)
     )
     nested = "".join(f"  {rule}\n" for rule in dark.splitlines())
     return f"{SHAPES}{MARKED if marked else ''}{light}@media (prefers-color-scheme: dark) {{\n{nested}}}\n"
@@ -120,19 +121,25 @@ def style_sheet(*, marked: bool = False, judged: bool = False) -> str:
 def _plain(theme: Theme) -> str:
     """Arrows and borders without the colours of their states."""
     return (
-        f".fsm .arrow .line, .fsm .state .box {{ stroke: {theme.quiet}; }} "
-        f".fsm .arrow .head, .fsm .arrow .label {{ fill: {theme.ink}; }} .fsm .out.exit {{ fill: {theme.quiet}; }}\n"
+        f".fsm .arrow .line, .fsm .state .box {{ stroke: {theme.quiet}; }} .fsm .arrow .head, .fsm .arrow"
+        f" .label {{ fill: {theme.ink}; }} .fsm .out.exit {{ fill: {theme.quiet}; }}\n"
     )
 
 
 def _marks(theme: Theme) -> str:
-    colours = {"never": theme.bad, "partly": theme.warn, "added": theme.good, "removed": theme.bad, "changed": theme.warn}
+    colours = {
+        "never": theme.bad,
+        "partly": theme.warn,
+        "added": theme.good,
+        "removed": theme.bad,
+        "changed": theme.warn,
+    }
     rules = [f".fsm .badge, .fsm .tail {{ fill: {theme.ink}; }}"]
     for name, colour in colours.items():
         rules.append(
-            f".fsm .{name}.arrow .line, .fsm .state.{name} .box {{ stroke: {colour}; }} "
-            f".fsm .{name}.arrow .head, .fsm .{name}.arrow .label, .fsm .{name} > .event, .fsm .state.{name} .badge, "
-            f".fsm tspan.{name}, .fsm tspan.out.{name} {{ fill: {colour}; }}"
+            f".fsm .{name}.arrow .line, .fsm .state.{name} .box {{ stroke: {colour}; }} .fsm .{name}.arrow"
+            f" .head, .fsm .{name}.arrow .label, .fsm .{name} > .event, .fsm .state.{name} .badge, .fsm"
+            f" tspan.{name}, .fsm tspan.out.{name} {{ fill: {colour}; }}"
         )
     return "".join(f"{rule}\n" for rule in rules)
 
@@ -150,6 +157,9 @@ def _colours(theme: Theme) -> str:
             f".fsm .{name} .head, .fsm .{name} .label {{ fill: {tone.line}; }}"
             for name, tone in tones.items()
         ),
-        f".fsm .out .line {{ stroke: {theme.out}; }} .fsm .out .head, .fsm .out .label, .fsm .out.exit {{ fill: {theme.out}; }}",
+        (
+            f".fsm .out .line {{ stroke: {theme.out}; }} .fsm .out .head, .fsm .out .label, .fsm .out.exit {{"
+            f" fill: {theme.out}; }}"
+        ),
     ]
     return "".join(f"{rule}\n" for rule in rules)

@@ -1,1 +1,2 @@
-"""The machine: the language of tables, choosing a row, running a state, the journal as a port, proofs and bounds."""
+"""The machine: the language of tables, choosing a row, running a state, the journal as a port, proofs and
+bounds."""

@@ -55,7 +55,9 @@ class BaseTurn:
         self.limits = {**flags, **self.usual_limits, **self.limits}
         needed = {atom.limit for row in table.rows for atom in row.guard.atoms()}
         if missing := sorted(needed - self.limits.keys()):
-            raise ConfigError(f"{type(self).__name__} has no limit for this", missing[0], "limits={name: maximum}")
+            raise ConfigError(
+                f"{type(self).__name__} has no limit for this", missing[0], "limits={name: maximum}"
+            )
 
     def count(self, counter: str) -> int:
         return self.counts[counter]
@@ -84,7 +86,13 @@ class BaseTurn:
 
     def dump(self) -> dict[str, Any]:
         """Where the turn is and what it counted, as plain values."""
-        return {"state": self.state, "seq": self.seq, "counters": self.counters(), "limits": dict(self.limits), "exit": self.exit}
+        return {
+            "state": self.state,
+            "seq": self.seq,
+            "counters": self.counters(),
+            "limits": dict(self.limits),
+            "exit": self.exit,
+        }
 
     @property
     def spent(self) -> frozenset[str]:

@@ -104,7 +104,9 @@ def _of_items(kind: Any, arguments: tuple[Any, ...]) -> Codec:
         parts = [codec_of(one) for one in arguments]
         plain = all(part.encode is _same for part in parts)
         return Codec(
-            _same if plain else lambda values: [part.encode(one) for part, one in zip(parts, values, strict=True)],
+            _same
+            if plain
+            else lambda values: [part.encode(one) for part, one in zip(parts, values, strict=True)],
             lambda values: tuple(part.decode(one) for part, one in zip(parts, values, strict=True)),
             all(part.frozen for part in parts),
             _same
@@ -135,7 +137,9 @@ def _of_mapping(key: Any, value: Any) -> Codec:
         dict if plain else lambda mapping: {write(k): values.encode(v) for k, v in mapping.items()},
         lambda mapping: {read(k): values.decode(v) for k, v in mapping.items()},
         frozen=False,
-        held=dict if values.held is _same else lambda mapping: {k: values.held(v) for k, v in mapping.items()},
+        held=dict
+        if values.held is _same
+        else lambda mapping: {k: values.held(v) for k, v in mapping.items()},
     )
 
 
@@ -190,7 +194,9 @@ def fields_of(kind: type) -> tuple[FieldCodec, ...]:
         found = tuple(_stored_fields(kind, ""))
         names = [field.name for field in found]
         if twice := {name for name in names if names.count(name) > 1}:
-            raise TypeError(f"{kind.__name__} has parts with fields of the same name: {', '.join(sorted(twice))}")
+            raise TypeError(
+                f"{kind.__name__} has parts with fields of the same name: {', '.join(sorted(twice))}"
+            )
         _FIELDS[kind] = found
     return _FIELDS[kind]
 
@@ -208,7 +214,9 @@ def _stored_fields(kind: type, prefix: str) -> Iterator[FieldCodec]:
             default = field.default
             if field.default_factory is not dataclasses.MISSING:
                 default = field.default_factory()
-            yield FieldCodec(field.metadata.get(STORED_AS, field.name), path, codec_of(hints[field.name]), default)
+            yield FieldCodec(
+                field.metadata.get(STORED_AS, field.name), path, codec_of(hints[field.name]), default
+            )
 
 
 @functools.cache
@@ -267,7 +275,9 @@ def _of_dataclass(kind: type) -> Codec:
     def held(value: Any) -> Any:
         own = {field.path: field.codec for field in fields_of(kind) if "." not in field.path}
         codecs = own | {name: codec_of(part) for name, part in parts_of(kind).items()}
-        copies = {name: one.held(getattr(value, name)) for name, one in codecs.items() if one.held is not _same}
+        copies = {
+            name: one.held(getattr(value, name)) for name, one in codecs.items() if one.held is not _same
+        }
         return dataclasses.replace(value, **copies)
 
     frozen = _is_frozen(kind)
@@ -278,4 +288,6 @@ def restored(kind: type, stored: Mapping[str, Any], **given: Any) -> Any:
     """A dataclass from what is stored of it; what it does not know is passed over. ``given`` are the fields
     that are not stored, or others than stored."""
     codecs = {field.name: field.codec for field in fields_of(kind)}
-    return assembled(kind, {name: codecs[name].decode(one) for name, one in stored.items() if name in codecs} | given)
+    return assembled(
+        kind, {name: codecs[name].decode(one) for name, one in stored.items() if name in codecs} | given
+    )

@@ -20,7 +20,8 @@ ALLOWED = "counters, whole numbers, comparisons, and, or, not; for example 'retr
 
 
 def condition(text: str, names: Mapping[str, int]) -> Callable[[Mapping[str, int]], bool]:
-    """Compile a condition over the counters in ``names``. Raises ``ConfigError`` for anything else; nothing is executed."""
+    """Compile a condition over the counters in ``names``. Raises ``ConfigError`` for anything else; nothing
+    is executed."""
     try:
         tree = ast.parse(text, mode="eval").body
     except SyntaxError:

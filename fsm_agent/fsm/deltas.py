@@ -27,11 +27,20 @@ def difference(before: Any, after: Any) -> Any:
     if isinstance(before, dict) and isinstance(after, dict) and before:
         put = {key: value for key, value in after.items() if key not in before or before[key] != value}
         gone = [key for key in before if key not in after]
-        inner = {key: change for key in put if key in before and "to" not in (change := difference(before[key], put[key]))}
-        found: dict[str, Any] = {SET: {key: value for key, value in put.items() if key not in inner}, GONE: gone}
+        inner = {
+            key: change
+            for key in put
+            if key in before and "to" not in (change := difference(before[key], put[key]))
+        }
+        found: dict[str, Any] = {
+            SET: {key: value for key, value in put.items() if key not in inner},
+            GONE: gone,
+        }
         if inner:
             found[IN] = inner
-        if (inner or len(put) + len(gone) < len(after)) and list(applied(before, found)) == list(after):  # order counts
+        if (inner or len(put) + len(gone) < len(after)) and list(applied(before, found)) == list(
+            after
+        ):  # order counts
             return found
     return {"to": after}
 
@@ -75,7 +84,9 @@ class Tracker:
         self._turn, self._fields, self._values = turn, fields_of(kind), values_of(kind)
         values = self._values(turn)
         self._held = [field.codec.held(value) for field, value in zip(self._fields, values, strict=True)]
-        self.start = {field.name: field.codec.encode(value) for field, value in zip(self._fields, values, strict=True)}
+        self.start = {
+            field.name: field.codec.encode(value) for field, value in zip(self._fields, values, strict=True)
+        }
         self._written = dict(self.start)
 
     def delta(self) -> dict[str, Any]:

@@ -12,9 +12,9 @@ A request says about itself, in class variables, what the engine cannot know. Al
         def in_doubt(self) -> Charged:                 # of an unsafe one: the reply when nobody knows whether it was done
             return Charged("unknown")
 
-With ``reply`` a person may answer it by hand, and after a crash a reply that is in the journal is used again instead of asking
-twice. A request that was in flight when its process ended is made again when it is pure or idempotent; an unsafe one is not.
-"""
+With ``reply`` a person may answer it by hand, and after a crash a reply that is in the journal is used again
+instead of asking twice. A request that was in flight when its process ended is made again when it is pure or
+idempotent; an unsafe one is not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ DEEP = 12
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """A dataclass becomes an object that says under ``"is"`` what it is; what JSON has no word for, its ``repr``."""
+    """A dataclass becomes an object that says under ``"is"`` what it is; what JSON has no word for, its
+    ``repr``."""
     if value is None or isinstance(value, bool | int | float | str):
         return value.value if isinstance(value, enum.Enum) else value
     if depth >= DEEP:
@@ -63,8 +64,8 @@ def name_of(request: Any) -> str:
 
 
 def effect_of(request: Any) -> Effect:
-    """May the request be made twice? Raises ``ConfigError`` for an unsafe one that does not say how it is answered when nobody
-    knows whether it was done."""
+    """May the request be made twice? Raises ``ConfigError`` for an unsafe one that does not say how it is
+    answered when nobody knows whether it was done."""
     effect: Effect = getattr(request, "effect", "idempotent")
     if effect == "unsafe" and not (callable(getattr(request, "in_doubt", None)) and answerable(request)):
         raise ConfigError(
@@ -81,13 +82,16 @@ def answerable(request: Any) -> bool:
 
 
 def kept_reply(request: Any, reply: Any) -> dict[str, Any]:
-    """A reply as it is kept, every field of it; ``read_reply`` reads it. Raises ``TypeError`` for one of another type than the
-    request names."""
+    """A reply as it is kept, every field of it; ``read_reply`` reads it. Raises ``TypeError`` for one of
+    another type than the request names."""
     if not answerable(request):
         return shown(reply)
     kind: type = type(request).reply
     if not isinstance(reply, kind):
-        raise TypeError(f"{type(request).__name__} was answered with a {type(reply).__name__}, and not with a {kind.__name__}")
+        raise TypeError(
+            f"{type(request).__name__} was answered with a {type(reply).__name__}, and not with a"
+            f" {kind.__name__}"
+        )
     if not dataclasses.is_dataclass(kind):
         return {"is": kind.__name__, "value": reply}
     fields = zip(fields_of(kind), values_of(kind)(reply), strict=True)
@@ -126,7 +130,9 @@ def _dataclass(name: str, kind: type, said: Any) -> Any:
     values = {fields[0]: said} if not isinstance(said, Mapping) and fields else said
     if not isinstance(values, Mapping) or (unknown := sorted(set(values) - {*fields, "is"})):
         raise ConfigError(
-            f"{name} cannot be answered so", said if not isinstance(values, Mapping) else unknown[0], ", ".join(fields)
+            f"{name} cannot be answered so",
+            said if not isinstance(values, Mapping) else unknown[0],
+            ", ".join(fields),
         )
     try:
         return codec_of(kind).decode({key: one for key, one in values.items() if key != "is"})

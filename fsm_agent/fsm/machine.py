@@ -1,9 +1,8 @@
 """Runs a table: ``transitions`` chooses the row, ``Machine.advance`` applies it to the turn.
 
-The choice is pure. ``transitions`` moves a throw-away ``_Choice`` that only reads the turn, so whatever goes wrong
-while guards are evaluated leaves the turn as it was. No model is ever bound to the machine, no callback is registered
-and no event is queued: one machine serves any number of turns and threads.
-"""
+The choice is pure. ``transitions`` moves a throw-away ``_Choice`` that only reads the turn, so whatever goes
+wrong while guards are evaluated leaves the turn as it was. No model is ever bound to the machine, no callback
+is registered and no event is queued: one machine serves any number of turns and threads."""
 
 from __future__ import annotations
 
@@ -19,17 +18,17 @@ from fsm_agent.fsm.turn_protocol import TurnLike
 from fsm_agent.fsm.verify import prove
 
 TAKEN: list[Callable[[Table, Row], object]] = []
-"""Who is told of every row that any machine of this process takes: the coverage of a test run. Usually nobody."""
+"""Who is told of every row that any machine of this process takes: the coverage of a test run. Usually
+nobody."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
     """One transition that was made.
 
-    ``guards`` are the budgets that were looked at, (label, value) in the order of evaluation, each once; why the row
-    was taken reads in ``row.guard.label``. ``changes`` are (counter, before, after) of every counter whose value
-    changed, resets before spends.
-    """
+    ``guards`` are the budgets that were looked at, (label, value) in the order of evaluation, each once; why
+    the row was taken reads in ``row.guard.label``. ``changes`` are (counter, before, after) of every counter
+    whose value changed, resets before spends."""
 
     row: Row
     guards: tuple[tuple[str, bool], ...]
@@ -39,8 +38,8 @@ class Move:
 class Machine:
     """The table, ready to move turns.
 
-    ``verified=True`` proves the table first (raises ``TableError``; the verdict is remembered for the table's digest).
-    ``verified=False`` takes it as it is; then every ``advance`` checks that no second row is open.
+    ``verified=True`` proves the table first (raises ``TableError``; the verdict is remembered for the table's
+    digest). ``verified=False`` takes it as it is; then every ``advance`` checks that no second row is open.
     """
 
     def __init__(self, table: Table, *, verified: bool = True) -> None:
@@ -51,11 +50,12 @@ class Machine:
         self.chooser = _chooser(table)
 
     def advance(self, turn: TurnLike, event: str) -> Move:
-        """Take the row that is open for ``event``: reset and spend its counters, enter its state, count the move.
+        """Take the row that is open for ``event``: reset and spend its counters, enter its state, count the
+        move.
 
-        Raises ``UndeclaredEvent`` when the turn's state has no line for ``event``, ``StuckTurn`` when no row of the
-        line is open and, on an unverified table, ``TableError`` when two are. The turn is unchanged then.
-        """
+        Raises ``UndeclaredEvent`` when the turn's state has no line for ``event``, ``StuckTurn`` when no row
+        of the line is open and, on an unverified table, ``TableError`` when two are. The turn is unchanged
+        then."""
         row, guards = self.choose(turn, event)
         before = {counter: turn.count(counter) for counter in (*row.resets, *row.spends)}
         for counter in row.resets:
@@ -89,7 +89,8 @@ class Machine:
         second = [row.id for row in rows if row is not taken and row.guard.holds(turn)]
         if second:
             raise TableError(
-                f"{self.table.name}: rows {taken.id} and {second[0]} are both open; let {second[0]} need what {taken.id} refuses"
+                f"{self.table.name}: rows {taken.id} and {second[0]} are both open; let {second[0]} need what"
+                f" {taken.id} refuses"
             )
 
 
@@ -106,8 +107,8 @@ class _Choice:
 
 
 class _RecordedCondition(transitions.core.Condition):
-    """One conjunct of a row's guard. Its budgets are recorded in their positive wording, so that the same budget tested
-    again (or negated) by the next row is not told twice."""
+    """One conjunct of a row's guard. Its budgets are recorded in their positive wording, so that the same
+    budget tested again (or negated) by the next row is not told twice."""
 
     def __init__(self, func: Guard, target: bool = True) -> None:
         super().__init__(func.label, target)
@@ -147,7 +148,8 @@ class _RowMachine(transitions.Machine):
 
 
 def _chooser(table: Table) -> transitions.Machine:
-    """The ``transitions`` machine of a table: no model, no automatic triggers, errors raised and not ignored."""
+    """The ``transitions`` machine of a table: no model, no automatic triggers, errors raised and not
+    ignored."""
     machine = _RowMachine(
         model=None,
         states=list(table.states),
@@ -165,6 +167,9 @@ def _chooser(table: Table) -> transitions.Machine:
 
 def _undeclared(table: Table, state: str, event: str) -> str:
     if state not in table.states:
-        return f"{table.name}: the turn is in {state!r}, which is no state of the table; states: {', '.join(table.states)}"
+        return (
+            f"{table.name}: the turn is in {state!r}, which is no state of the table; states:"
+            f" {', '.join(table.states)}"
+        )
     declared = ", ".join(table.events(state)) or "none, the turn has ended"
     return f"{table.name}: {state} reported {event!r}, for which it has no line; declared events: {declared}"

@@ -1,7 +1,7 @@
 """The gate of a turn: every request and every move passes here, and a debugger may stand at it.
 
-Nobody there costs one comparison. A debugger in this process takes its place with ``Gate.watcher``; one in
-another process is let in by ``fsm_agent.sessions.remote_commands``, which looks for what people ask of the
+Nobody there costs one comparison. A debugger in this process takes its place with ``PausePoint.watcher``; one
+in another process is let in by ``fsm_agent.sessions.remote_commands``, which looks for what people ask of the
 turns that run here."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.runtime.events import SIZE, Events
-from fsm_agent.runtime.turn_inbox import SignalBox
+from fsm_agent.runtime.turn_inbox import TurnInbox
 
 Perform = Callable[[Any], Awaitable[Any]]
 
@@ -34,7 +34,7 @@ class Watched(Protocol):
     def counters(self) -> dict[str, int]: ...
 
 
-class Watcher(Protocol):
+class DebugHook(Protocol):
     """Who stands at the gate. All methods but ``closed`` are called in the event loop that runs the turn."""
 
     async def passing(self) -> None:
@@ -54,27 +54,29 @@ class Watcher(Protocol):
         ...
 
 
-class Desk(Protocol):
+class PauseRegistry(Protocol):
     """Where the gates of running turns are known, so that other processes can ask something of them."""
 
-    def opened(self, gate: Gate) -> None: ...
+    def opened(self, gate: PausePoint) -> None: ...
 
-    def closed(self, gate: Gate) -> None: ...
+    def closed(self, gate: PausePoint) -> None: ...
 
 
-class Gate:
+class PausePoint:
     """One turn's gate. ``running`` while somebody runs the turn. ``questions``: requests that a person
     answers (they have a ``question_id``), by that id; the event is set as soon as a person is asked, that is
     when no rule forbids it."""
 
-    def __init__(self, turn: Watched, kind: TurnKind, signals: SignalBox, desk: Desk | None = None) -> None:
+    def __init__(
+        self, turn: Watched, kind: TurnKind, signals: TurnInbox, desk: PauseRegistry | None = None
+    ) -> None:
         self.turn, self.kind, self.signals = turn, kind, signals
         self.running = False
         self.questions: dict[str, asyncio.Event] = {}
-        self._watcher: Watcher | None = None
+        self._watcher: DebugHook | None = None
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         self._desk = desk
-        GATES[turn.turn_id] = self
+        PAUSE_POINTS[turn.turn_id] = self
 
     def through(self, perform: Perform) -> Perform:
         """``perform``, by way of whoever stands here."""
@@ -88,12 +90,12 @@ class Gate:
         return by_way
 
     @property
-    def watcher(self) -> Watcher | None:
+    def watcher(self) -> DebugHook | None:
         """Who stands here."""
         return self._watcher
 
     @watcher.setter
-    def watcher(self, watcher: Watcher | None) -> None:
+    def watcher(self, watcher: DebugHook | None) -> None:
         self._watcher = watcher
         for loop, arrived in self._waiting:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
@@ -150,5 +152,5 @@ class Gate:
             self.watcher.happened(what)
 
 
-GATES: weakref.WeakValueDictionary[str, Gate] = weakref.WeakValueDictionary()
+PAUSE_POINTS: weakref.WeakValueDictionary[str, PausePoint] = weakref.WeakValueDictionary()
 """The turns of this process by their id, for debuggers in it."""

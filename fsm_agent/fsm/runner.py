@@ -119,7 +119,10 @@ class Runner(Stepping):
         if len(known) == 1:
             return [await self._perform_one(exchange, 0, known[0])]
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._perform_one(exchange, place, reply)) for place, reply in enumerate(known)]
+            tasks = [
+                group.create_task(self._perform_one(exchange, place, reply))
+                for place, reply in enumerate(known)
+            ]
         return [task.result() for task in tasks]
 
     async def _perform_one(self, exchange: Exchange, place: int, known: Any) -> Any:

@@ -1,13 +1,13 @@
 """The language in which a transition table is written, and its expansion to plain rows.
 
-A table is read as **decision lists**: for each (state, event) an ordered list of *rungs*; the first rung whose budget
-is left is taken. A rung is named once and says where it leads, which counters it spends and which it resets.
-``Table`` expands each list to **rows** whose guards exclude each other, and everything else (machine, proofs,
-diagrams, recorded guards, debugger) works on those rows only.
+A table is read as **decision lists**: for each (state, event) an ordered list of *rungs*; the first rung
+whose budget is left is taken. A rung is named once and says where it leads, which counters it spends and
+which it resets. ``Table`` expands each list to **rows** whose guards exclude each other, and everything else
+(machine, proofs, diagrams, recorded guards, debugger) works on those rows only.
 
-Guards are expression objects over counters and limits, never lambdas, so that the same object is evaluated, printed
-as words ("no retries left"), proved and drawn. They read a turn through two methods: ``count(counter)`` and
-``limit(name)``.
+Guards are expression objects over counters and limits, never lambdas, so that the same object is evaluated,
+printed as words ("no retries left"), proved and drawn. They read a turn through two methods:
+``count(counter)`` and ``limit(name)``.
 
 >>> left("retries").label, (~left("retries")).label
 ('retries left', 'no retries left')
@@ -58,7 +58,8 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Below(Guard):
-    """``count(counter) < limit(limit)``; the only comparison of the language. ``yes``/``no`` are its two wordings."""
+    """``count(counter) < limit(limit)``; the only comparison of the language. ``yes``/``no`` are its two
+    wordings."""
 
     counter: str
     limit: str
@@ -191,8 +192,9 @@ def left(counter: str, limit: str | None = None, *, yes: str | None = None, no: 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """One counter of a turn. ``flag``: its limit is 1 by definition and rows test it as spent (it is unfolded into the
-    graph by the proofs). ``cap``: a belt above the local budgets; termination is also proved without it."""
+    """One counter of a turn. ``flag``: its limit is 1 by definition and rows test it as spent (it is unfolded
+    into the graph by the proofs). ``cap``: a belt above the local budgets; termination is also proved without
+    it."""
 
     name: str
     flag: bool = False
@@ -201,8 +203,8 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One remedy: where it leads, what it needs, what it spends, what it resets. ``exit`` names the exit reason of a
-    rung that leads to the final state."""
+    """One remedy: where it leads, what it needs, what it spends, what it resets. ``exit`` names the exit
+    reason of a rung that leads to the final state."""
 
     name: str
     to: str
@@ -214,8 +216,8 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the table: in ``source``, on ``event``, take the first rung that is open. ``resets`` are applied by
-    every rung of the line that does not end the turn."""
+    """One line of the table: in ``source``, on ``event``, take the first rung that is open. ``resets`` are
+    applied by every rung of the line that does not end the turn."""
 
     source: str
     event: str
@@ -249,9 +251,9 @@ class Row:
 class Table:
     """A whole machine: states, counters, lines, and the rows they expand to.
 
-    ``states`` in reading order (the first is initial), ``final`` has no line. ``macros`` are (event, {state: exit})
-    pairs: lines that exist in many states and always end the turn. Raises ``TableError`` for unknown or repeated names.
-    """
+    ``states`` in reading order (the first is initial), ``final`` has no line. ``macros`` are (event, {state:
+    exit}) pairs: lines that exist in many states and always end the turn. Raises ``TableError`` for unknown
+    or repeated names."""
 
     name: str
     states: tuple[str, ...]
@@ -271,8 +273,13 @@ class Table:
         for row in rows:
             by_event[row.source, row.event] = (*by_event.get((row.source, row.event), ()), row)
         if len({row.id for row in rows}) != len(rows):
-            again = next(row.id for number, row in enumerate(rows) if row.id in {before.id for before in rows[:number]})
-            raise TableError(f"{self.name}: two rows have the id {again!r}; rename the event of one (ids are state.event/number)")
+            again = next(
+                row.id for number, row in enumerate(rows) if row.id in {before.id for before in rows[:number]}
+            )
+            raise TableError(
+                f"{self.name}: two rows have the id {again!r}; rename the event of one (ids are"
+                " state.event/number)"
+            )
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "by_event", by_event)
 
@@ -322,7 +329,9 @@ def end(exit_reason: str, final: str = "Finalize", *, when: Guard = ALWAYS) -> R
     return Rung(f"⇥ {exit_reason}", final, needs=when, exit=exit_reason)
 
 
-def on(event: str, *ladder: Rung, resets: Iterable[str] = (), why: str) -> tuple[str, tuple[Rung, ...], tuple[str, ...], str]:
+def on(
+    event: str, *ladder: Rung, resets: Iterable[str] = (), why: str
+) -> tuple[str, tuple[Rung, ...], tuple[str, ...], str]:
     """One line inside a state's part of the table; see ``lines_of``."""
     return event, ladder, tuple(resets), why
 
@@ -359,17 +368,27 @@ def _check_names(table: Table, lines: tuple[Line, ...]) -> None:
     if len(states) != len(table.states) or table.final not in states:
         raise TableError(f"{table.name}: states must be distinct and contain the final state {table.final!r}")
     if table.initial == table.final:
-        raise TableError(f"{table.name}: the first state is where a turn begins, so it cannot be the final state {table.final!r}")
+        raise TableError(
+            f"{table.name}: the first state is where a turn begins, so it cannot be the final state"
+            f" {table.final!r}"
+        )
     if len(counters) != len(table.counters):
-        raise TableError(f"{table.name}: counters must be distinct: {', '.join(counter.name for counter in table.counters)}")
+        raise TableError(
+            f"{table.name}: counters must be distinct:"
+            f" {', '.join(counter.name for counter in table.counters)}"
+        )
     for event, exits in table.macros:
         if wrong := sorted(set(exits) - states):
-            raise TableError(f"{table.name}: {event} has exits of states that do not exist: {', '.join(wrong)}")
+            raise TableError(
+                f"{table.name}: {event} has exits of states that do not exist: {', '.join(wrong)}"
+            )
     seen: set[tuple[str, str]] = set()
     for line in lines:
         where = f"{table.name}: {line.source}.{line.event}"
         if line.source not in states or line.source == table.final:
-            raise TableError(f"{where}: {line.source!r} is not a state that can be left; states: {', '.join(table.states)}")
+            raise TableError(
+                f"{where}: {line.source!r} is not a state that can be left; states: {', '.join(table.states)}"
+            )
         if (line.source, line.event) in seen:
             raise TableError(f"{where}: two lines for the same event; merge their ladders")
         if not line.ladder:
@@ -379,12 +398,23 @@ def _check_names(table: Table, lines: tuple[Line, ...]) -> None:
             if rung.to not in states:
                 raise TableError(f"{where}: rung {rung.name!r} leads to unknown state {rung.to!r}")
             if (rung.to == table.final) != (rung.exit is not None):
-                raise TableError(f"{where}: rung {rung.name!r}: exactly the rungs to {table.final} carry an exit reason")
+                raise TableError(
+                    f"{where}: rung {rung.name!r}: exactly the rungs to {table.final} carry an exit reason"
+                )
             named = [*rung.spends, *rung.resets, *line.resets, *(atom.counter for atom in rung.needs.atoms())]
             flags = {counter.name for counter in table.counters if counter.flag}
-            borrowed = sorted({atom.limit for atom in rung.needs.atoms() if atom.limit in flags and atom.counter != atom.limit})
+            borrowed = sorted(
+                {
+                    atom.limit
+                    for atom in rung.needs.atoms()
+                    if atom.limit in flags and atom.counter != atom.limit
+                }
+            )
             if borrowed:
-                raise TableError(f"{where}: rung {rung.name!r} compares another counter with the flag(s) {', '.join(borrowed)}")
+                raise TableError(
+                    f"{where}: rung {rung.name!r} compares another counter with the flag(s)"
+                    f" {', '.join(borrowed)}"
+                )
             unknown = sorted(set(named) - counters)
             if unknown:
                 raise TableError(f"{where}: rung {rung.name!r} names unknown counter(s) {', '.join(unknown)}")

@@ -1,8 +1,9 @@
-"""What the engine knows of a turn: where it is, how often it moved, and its counters. Nothing about models or tools.
+"""What the engine knows of a turn: where it is, how often it moved, and its counters. Nothing about models or
+tools.
 
-Any class with these members is a turn; it need not inherit from ``TurnLike``. The engine is the only one that writes
-``state`` and ``seq`` and that spends or resets counters, always together and always from a row of the table.
-"""
+Any class with these members is a turn; it need not inherit from ``TurnLike``. The engine is the only one that
+writes ``state`` and ``seq`` and that spends or resets counters, always together and always from a row of the
+table."""
 
 from __future__ import annotations
 
@@ -12,9 +13,9 @@ from typing import Protocol
 class TurnLike(Protocol):
     """A turn as the machine, the journal and the debugger see it.
 
-    ``state`` is a name of the table, ``seq`` the number of moves made. ``dump`` gives plain JSON values: where the
-    turn is and what it counted. ``count`` and ``limit`` raise ``KeyError`` for a name that the turn does not have.
-    """
+    ``state`` is a name of the table, ``seq`` the number of moves made. ``dump`` gives plain JSON values:
+    where the turn is and what it counted. ``count`` and ``limit`` raise ``KeyError`` for a name that the turn
+    does not have."""
 
     state: str
     seq: int

@@ -3,8 +3,8 @@
 >>> from fsm_agent.memory import MemoryFile, MemoryProvider
 """
 
-from fsm_agent.memory.entries import Operation, Refused
+from fsm_agent.memory.entries import EntryRefused, Operation
 from fsm_agent.memory.files import Held, MemoryFile, Notes
 from fsm_agent.memory.provider import MemoryProvider
 
-__all__ = ["Held", "MemoryFile", "MemoryProvider", "Notes", "Operation", "Refused"]
+__all__ = ["EntryRefused", "Held", "MemoryFile", "MemoryProvider", "Notes", "Operation"]

@@ -1,4 +1,5 @@
-"""What goes to the model with a message of the user and is not theirs: what a memory recalls, what a callback adds."""
+"""What goes to the model with a message of the user and is not theirs: what a memory recalls, what a callback
+adds."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from fsm_agent.conversation.effects import Prefetched, Saved
 from fsm_agent.conversation.messages import Message
 from fsm_agent.memory.external import ExternalMemory
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.turn_inbox import SignalBox
+from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.support.texts import shorten
 
 MOST = 20_000
@@ -16,10 +17,10 @@ MOST = 20_000
 PREVIEW = 4_000
 
 
-class Recall:
+class MemoryRecall:
     """The sources of one agent. Without any it answers nothing at once."""
 
-    def __init__(self, memory: ExternalMemory | None, callbacks: Callbacks, signals: SignalBox) -> None:
+    def __init__(self, memory: ExternalMemory | None, callbacks: Callbacks, signals: TurnInbox) -> None:
         self._memory, self._callbacks, self._signals = memory, callbacks, signals
 
     @property

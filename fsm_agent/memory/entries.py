@@ -1,4 +1,5 @@
-"""The entries of a memory file as values: reading them out of its text, and changing them all or not at all."""
+"""The entries of a memory file as values: reading them out of its text, and changing them all or not at
+all."""
 
 from __future__ import annotations
 
@@ -15,16 +16,19 @@ SEPARATOR = "§"
 
 
 class Operation(BaseModel):
-    """One change: add ``content``; put ``content`` in place of the entry that holds ``old_text``; or remove that entry."""
+    """One change: add ``content``; put ``content`` in place of the entry that holds ``old_text``; or remove
+    that entry."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     action: Literal["add", "replace", "remove"]
     content: Annotated[str, Field(description="The new entry; for add and replace.")] = ""
-    old_text: Annotated[str, Field(description="A part of the old entry that no other entry has; for replace and remove.")] = ""
+    old_text: Annotated[
+        str, Field(description="A part of the old entry that no other entry has; for replace and remove.")
+    ] = ""
 
 
-class Refused(Exception):  # a result, not a bug
+class EntryRefused(Exception):  # a result, not a bug
     """The change cannot be made, in words for the model; nothing was changed."""
 
 
@@ -45,16 +49,16 @@ def text_of(entries: Sequence[str]) -> str:
 
 
 def changed(entries: Sequence[str], operations: Sequence[Operation], limit: int) -> list[str]:
-    """The entries after all operations. ``limit`` in characters holds of the outcome, so room can be made in the same list;
-    a file that is over its limit already may still shrink. Raises ``Refused``."""
+    """The entries after all operations. ``limit`` in characters holds of the outcome, so room can be made in
+    the same list; a file that is over its limit already may still shrink. Raises ``EntryRefused``."""
     after = list(entries)
     for operation in operations:
         _apply(after, operation)
     size = len(text_of(after))
     if size > limit and size >= len(text_of(entries)):
-        raise Refused(
-            f"That would take {size:,} of {limit:,} characters. Shorten, merge or remove entries that matter less, "
-            "in the same call (operations) or before it."
+        raise EntryRefused(
+            f"That would take {size:,} of {limit:,} characters. Shorten, merge or remove entries that matter"
+            " less, in the same call (operations) or before it."
         )
     return after
 
@@ -73,22 +77,27 @@ def _apply(entries: list[str], operation: Operation) -> None:
 def _entry(operation: Operation) -> str:
     entry = clean(operation.content).strip()
     if not entry:
-        raise Refused(f"{operation.action} needs content: the text of the entry.")
+        raise EntryRefused(f"{operation.action} needs content: the text of the entry.")
     if any(line.strip() == SEPARATOR for line in entry.splitlines()):
-        raise Refused(f"An entry cannot hold a line with only {SEPARATOR}, which separates entries. Add two entries instead.")
+        raise EntryRefused(
+            f"An entry cannot hold a line with only {SEPARATOR}, which separates entries. Add two entries"
+            " instead."
+        )
     if reasons := scan(entry, strict=True):
-        raise Refused(f"Not stored, because every later session would read it as its own: {'; '.join(reasons)}.")
+        raise EntryRefused(
+            f"Not stored, because every later session would read it as its own: {'; '.join(reasons)}."
+        )
     return entry
 
 
 def _found(entries: Sequence[str], operation: Operation) -> int:
     part = clean(operation.old_text).strip()
     if not part:
-        raise Refused(f"{operation.action} needs old_text: a part of the entry that is meant.")
+        raise EntryRefused(f"{operation.action} needs old_text: a part of the entry that is meant.")
     places = [index for index, entry in enumerate(entries) if part in entry]
     if not places:
-        raise Refused(f"No entry holds {one_line(part, 120)!r}.")
+        raise EntryRefused(f"No entry holds {one_line(part, 120)!r}.")
     if len(places) > 1 and entries[places[0]] != part:
         some = "; ".join(one_line(entries[place], 60) for place in places[:5])
-        raise Refused(f"{len(places)} entries hold {one_line(part, 120)!r}: {some}. Take a longer part.")
+        raise EntryRefused(f"{len(places)} entries hold {one_line(part, 120)!r}: {some}. Take a longer part.")
     return places[0]

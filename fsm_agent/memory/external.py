@@ -1,4 +1,5 @@
-"""Asking an external memory within limits, and telling it in the background. It can never hold or hurt a turn."""
+"""Asking an external memory within limits, and telling it in the background. It can never hold or hurt a
+turn."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from typing import Any
 from fsm_agent.conversation.messages import Message
 from fsm_agent.errors import ConfigError
 from fsm_agent.memory.provider import MemoryProvider
-from fsm_agent.runtime.deadline import Stopwatch, race
+from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.redaction import mask
@@ -29,8 +30,8 @@ _OPEN: weakref.WeakSet[ExternalMemory] = weakref.WeakSet()
 
 
 class ExternalMemory:
-    """One provider in the hands of an agent. Its asynchronous methods all run on the engine's loop, whichever loop a turn
-    runs on. Answers come with a problem in words, empty when there was none."""
+    """One provider in the hands of an agent. Its asynchronous methods all run on the engine's loop, whichever
+    loop a turn runs on. Answers come with a problem in words, empty when there was none."""
 
     def __init__(self, provider: MemoryProvider, clock: Clock, settings: Settings) -> None:
         self._provider, self._clock = provider, clock
@@ -45,7 +46,9 @@ class ExternalMemory:
     async def prefetch(self, session_id: str, text: str, interrupted: asyncio.Event) -> tuple[str, str]:
         """What to know for this message. Earlier turns are stored first, so that they can be found."""
         late = await self.drain(interrupted)
-        found, problem = await self._within(self._recall(session_id, text), self._limits.prefetch_timeout, interrupted)
+        found, problem = await self._within(
+            self._recall(session_id, text), self._limits.prefetch_timeout, interrupted
+        )
         return found or "", "; ".join(filter(None, (late, problem)))
 
     async def pre_compress(self, rows: Sequence[Message], interrupted: asyncio.Event) -> tuple[str, str]:
@@ -78,7 +81,9 @@ class ExternalMemory:
         problems = [await self.drain()]
         if self._session is not None:
             self._session = None
-            problems.append((await self._within(_answer(self._provider.shutdown), self._limits.drain_timeout))[1])
+            problems.append(
+                (await self._within(_answer(self._provider.shutdown), self._limits.drain_timeout))[1]
+            )
         for problem in filter(None, problems):
             log.warning(problem)
 
@@ -94,10 +99,17 @@ class ExternalMemory:
             return None, ""
         watch, future = Stopwatch(self._clock), asyncio.wrap_future(LOOP.submit(work))
         stop = interrupted or asyncio.Event()
-        finish = await race(future, left=lambda: seconds - watch.elapsed(), interrupted=stop, poll=self._poll)
+        finish = await wait_with_deadline(
+            future, left=lambda: seconds - watch.elapsed(), interrupted=stop, poll=self._poll
+        )
         if finish != "done":
             future.cancel()
-            return None, f"the external memory took longer than {seconds:g} s; going on without it" if finish == "late" else ""
+            return (
+                None,
+                f"the external memory took longer than {seconds:g} s; going on without it"
+                if finish == "late"
+                else "",
+            )
         if future.cancelled():
             return None, "the external memory was cancelled"
         if (error := future.exception()) is not None:
@@ -124,7 +136,9 @@ def checked(provider: object) -> None:
     """Raises ``ConfigError`` for what is no ``MemoryProvider``."""
     if missing := [name for name in METHODS if not callable(getattr(provider, name, None))]:
         raise ConfigError(
-            f"not a memory provider: {', '.join(missing)} missing", provider, "one object with the methods of MemoryProvider"
+            f"not a memory provider: {', '.join(missing)} missing",
+            provider,
+            "one object with the methods of MemoryProvider",
         )
 
 

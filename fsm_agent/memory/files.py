@@ -1,8 +1,8 @@
 """MEMORY.md and USER.md: what an agent keeps between sessions, in files that people may read and edit.
 
-A change locks, reads the file anew, and replaces it at once. Other agents may write meanwhile; a person too. An edit by hand
-is recognised because the lock file remembers what was last written: then a copy of the file is kept, the change is refused
-with the entries as they are now, and the next one is made on top of the edit.
+A change locks, reads the file anew, and replaces it at once. Other agents may write meanwhile; a person too.
+An edit by hand is recognised because the lock file remembers what was last written: then a copy of the file
+is kept, the change is refused with the entries as they are now, and the next one is made on top of the edit.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fsm_agent.memory.entries import Operation, Refused, changed, entries_of, text_of
+from fsm_agent.memory.entries import EntryRefused, Operation, changed, entries_of, text_of
 from fsm_agent.settings.model import Memory
 from fsm_agent.support.atomic_write import replace_file
 from fsm_agent.support.file_lock import locked
@@ -43,14 +43,15 @@ class MemoryFile:
         self._seen: set[str] = set()
 
     def read(self) -> Held:
-        """The entries as they are now; none when there is no file. Raises ``OSError``, and ``Refused`` for a file that is
-        no text or far too large."""
+        """The entries as they are now; none when there is no file. Raises ``OSError``, and ``EntryRefused``
+        for a file that is no text or far too large."""
         content = self._content()
         self._seen.add(_digest(content))
         return self._held(entries_of(_text(content, self.path.name)))
 
     def change(self, operations: Sequence[Operation]) -> Held:
-        """Make all the changes or none, and give what is there afterwards. Raises ``Refused`` and ``OSError``."""
+        """Make all the changes or none, and give what is there afterwards. Raises ``EntryRefused`` and
+        ``OSError``."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with locked(self.path.with_name(f".{self.path.name}.lock")) as handle:
             content = self._content()
@@ -74,11 +75,12 @@ class MemoryFile:
         except FileNotFoundError:
             return b""
         if len(content) > MAX_FILE:
-            raise Refused(f"{self.path.name} is larger than {MAX_FILE:,} bytes; it is left as it is.")
+            raise EntryRefused(f"{self.path.name} is larger than {MAX_FILE:,} bytes; it is left as it is.")
         return content
 
     def _edited_by_hand(self, content: bytes, handle: int) -> bool:
-        """Known content is what this agent has read, or what any agent wrote last. Nothing written yet: it is taken over."""
+        """Known content is what this agent has read, or what any agent wrote last. Nothing written yet: it is
+        taken over."""
         os.lseek(handle, 0, os.SEEK_SET)
         written = os.read(handle, 64).decode("ascii", "replace")
         return bool(written or self._seen) and _digest(content) not in (self._seen | {written})
@@ -88,9 +90,10 @@ class MemoryFile:
         copy = self.path.with_name(f"{self.path.name}.{digest[:8]}.bak")
         replace_file(copy, content, mode=0o600)
         self._seen.add(digest)
-        raise Refused(
-            f"{self.path.name} was edited by hand since it was last written, so nothing was changed; a copy is in {copy.name}. "
-            "Look at the entries as they are now and make the change again if it still fits."
+        raise EntryRefused(
+            f"{self.path.name} was edited by hand since it was last written, so nothing was changed; a copy"
+            f" is in {copy.name}. Look at the entries as they are now and make the change again if it still"
+            " fits."
         )
 
     def _note(self, content: bytes, handle: int) -> None:
@@ -109,7 +112,10 @@ class Notes:
 
     @classmethod
     def at(cls, home: Path, limits: Memory) -> Notes:
-        return cls(MemoryFile(home / "MEMORY.md", limits.memory_chars), MemoryFile(home / "USER.md", limits.user_chars))
+        return cls(
+            MemoryFile(home / "MEMORY.md", limits.memory_chars),
+            MemoryFile(home / "USER.md", limits.user_chars),
+        )
 
 
 def _digest(content: bytes) -> str:
@@ -120,4 +126,6 @@ def _text(content: bytes, name: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise Refused(f"{name} is not UTF-8 text; it is left as it is until somebody repairs or removes it.") from None
+        raise EntryRefused(
+            f"{name} is not UTF-8 text; it is left as it is until somebody repairs or removes it."
+        ) from None

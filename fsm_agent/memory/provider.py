@@ -1,4 +1,5 @@
-"""Memory outside the home directory: a service that is asked before a turn and told after it. At most one an agent."""
+"""Memory outside the home directory: a service that is asked before a turn and told after it. At most one an
+agent."""
 
 from __future__ import annotations
 
@@ -10,21 +11,22 @@ from fsm_agent.tools import Tool
 
 
 class MemoryProvider(Protocol):
-    """What an external memory does. Every method but ``tools`` may be asynchronous, or block (it then runs in a thread).
+    """What an external memory does. Every method but ``tools`` may be asynchronous, or block (it then runs in
+    a thread).
 
-    The asynchronous ones always run on the engine's own event loop, so a connection may be kept between them. A method that
-    raises or takes too long costs its own result and a line for people, never the turn.
-    """
+    The asynchronous ones always run on the engine's own event loop, so a connection may be kept between them.
+    A method that raises or takes too long costs its own result and a line for people, never the turn."""
 
     def initialize(self, session_id: str) -> Awaitable[None] | None:
         """Called once, before anything else but ``tools``."""
 
     def prefetch(self, text: str) -> Awaitable[str] | str:
-        """What is worth knowing for this message of the user; empty for nothing. The model reads it with the message, and it is
-        neither stored as the user's words nor shown."""
+        """What is worth knowing for this message of the user; empty for nothing. The model reads it with the
+        message, and it is neither stored as the user's words nor shown."""
 
     def sync(self, user: str, answer: str) -> Awaitable[None] | None:
-        """A turn was completed. Called in the background, one call at a time, in order; not after an interrupt."""
+        """A turn was completed. Called in the background, one call at a time, in order; not after an
+        interrupt."""
 
     def tools(self) -> Sequence[Tool]:
         """Tools that the model may call; asked once, when the agent is made."""

@@ -1,8 +1,9 @@
-"""What was remembered, as the prompt of a new session shows it: frozen there, whatever is written later (MEM-02)."""
+"""What was remembered, as the prompt of a new session shows it: frozen there, whatever is written later
+(MEM-02)."""
 
 from __future__ import annotations
 
-from fsm_agent.memory.entries import SEPARATOR, Refused, text_of
+from fsm_agent.memory.entries import SEPARATOR, EntryRefused, text_of
 from fsm_agent.memory.files import Held, MemoryFile, Notes
 from fsm_agent.prompt.book import Recalled
 from fsm_agent.support.injection_scan import scan
@@ -21,7 +22,7 @@ def recalled(notes: Notes) -> Recalled:
 def _layer(title: str, file: MemoryFile, notices: list[str]) -> str:
     try:
         held = file.read()
-    except (OSError, Refused) as error:
+    except (OSError, EntryRefused) as error:
         notices.append(f"{file.path.name} could not be used: {error}")
         return ""
     shown = _shown(held, file.path.name, notices)
@@ -29,13 +30,16 @@ def _layer(title: str, file: MemoryFile, notices: list[str]) -> str:
 
 
 def _shown(held: Held, name: str, notices: list[str]) -> list[str]:
-    """Entries up to the limit; one that would take the agent over is replaced, in the snapshot only (MEM-04)."""
+    """Entries up to the limit; one that would take the agent over is replaced, in the snapshot only
+    (MEM-04)."""
     shown: list[str] = []
     left = held.limit
     for entry in held.entries:
         left -= len(entry) + (len(SEPARATOR) + 2 if shown else 0)
         if left < 0:
-            notices.append(f"{name} is over its limit ({held.usage}): the prompt holds the first {len(shown)} entries")
+            notices.append(
+                f"{name} is over its limit ({held.usage}): the prompt holds the first {len(shown)} entries"
+            )
             break
         shown.append(_safe(entry, name, notices))
     return shown

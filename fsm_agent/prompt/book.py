@@ -1,9 +1,10 @@
-"""The system prompt of a session: built once from its layers, then the same bytes until one of its inputs changes.
+"""The system prompt of a session: built once from its layers, then the same bytes until one of its inputs
+changes.
 
-Layers come in three tiers, the most lasting first, so that a cache keeps as much as it can: stable (identity, guidance,
-skills, place), context (the caller's message, the project's files), volatile (memory, user profile, date). Of the last only the
-model line counts as an input: what is remembered, and the day, are frozen when the prompt is built.
-"""
+Layers come in three tiers, the most lasting first, so that a cache keeps as much as it can: stable (identity,
+guidance, skills, place), context (the caller's message, the project's files), volatile (memory, user profile,
+date). Of the last only the model line counts as an input: what is remembered, and the day, are frozen when
+the prompt is built."""
 
 from __future__ import annotations
 
@@ -70,11 +71,14 @@ class _Read:
 def prompt_of(
     kept: dict[str, StoredPrompt], sources: Sources, system_message: str | None, now: float
 ) -> tuple[str, tuple[str, ...]]:
-    """The prompt to send, and lines for people when it was just built. ``kept`` holds a session's prompts, one for each
-    message of the caller; ``now`` in seconds since the epoch."""
+    """The prompt to send, and lines for people when it was just built. ``kept`` holds a session's prompts,
+    one for each message of the caller; ``now`` in seconds since the epoch."""
     key = system_message or ""
     read_now = _inputs(sources, key)
-    inputs = {name: hashlib.sha256(text.encode("utf-8", "replace")).hexdigest() for name, text in read_now.layers.items()}
+    inputs = {
+        name: hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+        for name, text in read_now.layers.items()
+    }
     if (stored := kept.get(key)) is not None and stored.inputs == inputs:
         return stored.text, ()
     if stored is not None:
@@ -98,7 +102,9 @@ def _inputs(sources: Sources, system_message: str) -> _Read:
         "enforcement": enforce,
         "skills": guidance.skills_index(skills.found, tools),
         "environment": guidance.environment(_system(), str(sources.workdir), platform.python_version()),
-        "platform": guidance.platform_hint(settings.platform, settings.platform_hint, replace=settings.replace_platform_hint),
+        "platform": guidance.platform_hint(
+            settings.platform, settings.platform_hint, replace=settings.replace_platform_hint
+        ),
         "system message": system_message,
         "project": _project(sources, cap, found.notices),
         "model": f"Model: {sources.model} ({sources.provider})" if settings.model_line else "",

@@ -17,7 +17,8 @@ KINDS = ("AGENTS.md", "CLAUDE.md")
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """The text of the winning kind, empty when there is none, and lines for people about what is not as it stands."""
+    """The text of the winning kind, empty when there is none, and lines for people about what is not as it
+    stands."""
 
     text: str = ""
     notices: tuple[str, ...] = ()

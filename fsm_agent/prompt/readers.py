@@ -24,8 +24,8 @@ def cap_of(window: int | None, configured: int | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one file brings into the prompt. ``notice``: a line for people when that is not the file as it stands;
-    ``usable`` is false when nothing of it may be used."""
+    """What one file brings into the prompt. ``notice``: a line for people when that is not the file as it
+    stands; ``usable`` is false when nothing of it may be used."""
 
     text: str = ""
     notice: str = ""
@@ -33,8 +33,8 @@ class Reading:
 
 
 def read(path: Path, name: str, cap: int) -> Reading:
-    """The file called ``name``, capped and looked over. One that cannot be read, or is no text, is empty with a notice; one
-    that tries to give the agent other instructions is replaced by a note that says so."""
+    """The file called ``name``, capped and looked over. One that cannot be read, or is no text, is empty with
+    a notice; one that tries to give the agent other instructions is replaced by a note that says so."""
     try:
         if not path.is_file():
             return Reading()
@@ -45,8 +45,16 @@ def read(path: Path, name: str, cap: int) -> Reading:
         return Reading(notice=f"{name} is not text; it was left out")
     if reasons := scan(text):
         why = "; ".join(reasons)
-        return Reading(f"[{name} was left out: it holds {why}]", f"{name} was left out of the prompt: {why}", usable=False)
-    notice = f"{name} is too long ({size}): the prompt holds its beginning and its end, {cap:,} characters" if size else ""
+        return Reading(
+            f"[{name} was left out: it holds {why}]",
+            f"{name} was left out of the prompt: {why}",
+            usable=False,
+        )
+    notice = (
+        f"{name} is too long ({size}): the prompt holds its beginning and its end, {cap:,} characters"
+        if size
+        else ""
+    )
     return Reading(text.strip(), notice)
 
 

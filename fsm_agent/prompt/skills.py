@@ -1,4 +1,5 @@
-"""Skills: folders with a ``SKILL.md`` that say how something is done. The prompt lists them; they are read on demand.
+"""Skills: folders with a ``SKILL.md`` that say how something is done. The prompt lists them; they are read on
+demand.
 
 A ``SKILL.md`` begins with front matter: lines ``key: value`` between two lines ``---``, of which ``name`` and
 ``description`` are used (https://agentskills.io).
@@ -42,7 +43,8 @@ class Skills:
 
 
 def folders_of(home: Path, workdir: Path) -> tuple[Path, ...]:
-    """Where skills are looked for. The user's own come first and win over those of a project with the same name."""
+    """Where skills are looked for. The user's own come first and win over those of a project with the same
+    name."""
     return (home / "skills", workdir / ".agents" / "skills", workdir / ".claude" / "skills")
 
 
@@ -61,7 +63,8 @@ def find_skills(home: Path, workdir: Path) -> Skills:
 
 
 def front_matter(text: str) -> dict[str, str]:
-    """The keys of the front matter; a value that goes on over indented lines is folded into one line. Empty without any."""
+    """The keys of the front matter; a value that goes on over indented lines is folded into one line. Empty
+    without any."""
     lines = text.removeprefix("\ufeff").splitlines()
     if not lines or lines[0].rstrip() != "---":
         return {}

@@ -1,8 +1,7 @@
 """Anthropic's Messages API as a port.
 
-The SDK's own iteration over a stream is not used: it passes over every event without a name, which is all that some gateways
-send, and it reports an error inside a stream with the status of its response, 200.
-"""
+The SDK's own iteration over a stream is not used: it passes over every event without a name, which is all
+that some gateways send, and it reports an error inside a stream with the status of its response, 200."""
 
 from __future__ import annotations
 
@@ -23,14 +22,16 @@ Auth = Literal["x-api-key", "bearer"]
 
 
 class AnthropicMessages(SdkPort):
-    """One model at one Messages endpoint. ``base_url`` with or without the ``/v1`` that the SDK adds; ``auth``: the header that
-    carries the key; ``issuer``: whose signatures the thinking blocks of its replies bear. See ``SdkPort`` for the other
-    arguments."""
+    """One model at one Messages endpoint. ``base_url`` with or without the ``/v1`` that the SDK adds;
+    ``auth``: the header that carries the key; ``issuer``: whose signatures the thinking blocks of its replies
+    bear. See ``SdkPort`` for the other arguments."""
 
     sdk: ClassVar[str] = "anthropic"
     limit_headers: ClassVar[str] = "anthropic-ratelimit-"
 
-    def __init__(self, base_url: str, key: str = "", *, auth: Auth = "x-api-key", issuer: str = "", **options: Any) -> None:
+    def __init__(
+        self, base_url: str, key: str = "", *, auth: Auth = "x-api-key", issuer: str = "", **options: Any
+    ) -> None:
         super().__init__(base_url.rstrip("/").removesuffix("/v1"), key, **options)
         self._auth, self._issuer = auth, issuer
 
@@ -58,8 +59,8 @@ class AnthropicMessages(SdkPort):
         )
 
     def _key_headers(self) -> dict[str, Any]:
-        """The key in one header only: the SDK would send it as a bearer, which older gateways do not read. Raises
-        ``UnicodeEncodeError`` for a key that no header can carry: the SDK would send it garbled."""
+        """The key in one header only: the SDK would send it as a bearer, which older gateways do not read.
+        Raises ``UnicodeEncodeError`` for a key that no header can carry: the SDK would send it garbled."""
         from anthropic import Omit
 
         key = (self._key or NO_KEY).encode("ascii").decode()

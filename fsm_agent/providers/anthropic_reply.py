@@ -1,4 +1,5 @@
-"""Putting a reply of Anthropic's Messages API together, from events or from one object. No SDK, no network."""
+"""Putting a reply of Anthropic's Messages API together, from events or from one object. No SDK, no
+network."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ THOUGHTS = ("thinking", "redacted_thinking")
 
 @dataclass(slots=True)
 class Block:
-    """A content block that is arriving. ``first`` is what it began with; ``pieces`` is what its deltas added."""
+    """A content block that is arriving. ``first`` is what it began with; ``pieces`` is what its deltas
+    added."""
 
     first: Mapping[str, Any]
     pieces: list[str] = field(default_factory=list)
@@ -47,8 +49,9 @@ class Block:
 
     @property
     def arguments(self) -> str:
-        """The input of a tool call as JSON text; servers that send it whole put it into the first event. A call without any
-        has none only once it is complete: before, its arguments may still have been on their way."""
+        """The input of a tool call as JSON text; servers that send it whole put it into the first event. A
+        call without any has none only once it is complete: before, its arguments may still have been on their
+        way."""
         given = self.first.get("input")
         if self.pieces or not given:
             return self.text or ("{}" if self.closed else "")
@@ -56,13 +59,15 @@ class Block:
 
 
 class MessagesReply:
-    """A reply as it grows. ``feed`` takes events in order and reports deltas to the sink; ``end`` judges what came.
+    """A reply as it grows. ``feed`` takes events in order and reports deltas to the sink; ``end`` judges what
+    came.
 
-    ``issuer`` is noted in its thinking blocks: only whoever signed them takes them back. ``now`` (wall time in seconds) and
-    ``secrets`` serve the failure of an error event.
-    """
+    ``issuer`` is noted in its thinking blocks: only whoever signed them takes them back. ``now`` (wall time
+    in seconds) and ``secrets`` serve the failure of an error event."""
 
-    def __init__(self, sink: StreamSink, issuer: str = "", now: float = 0.0, secrets: Iterable[str] = ()) -> None:
+    def __init__(
+        self, sink: StreamSink, issuer: str = "", now: float = 0.0, secrets: Iterable[str] = ()
+    ) -> None:
         self._sink = sink
         self._now, self._secrets = now, secrets
         self._failure: Failure | None = None
@@ -116,7 +121,9 @@ class MessagesReply:
 
     def _grow(self, index: Any, delta: Mapping[str, Any]) -> None:
         block = self._blocks.get(index)
-        if block is None:  # its beginning was lost on the way: what is left of it is shown, but the reply is not whole
+        if (
+            block is None
+        ):  # its beginning was lost on the way: what is left of it is shown, but the reply is not whole
             self._torn = True
             block = self._blocks[index] = Block({"type": _KIND_OF_DELTA.get(str(delta.get("type")), "lost")})
         if isinstance(signature := delta.get("signature"), str):
@@ -142,7 +149,8 @@ class MessagesReply:
             self._refusal = words
 
     def _count(self, usage: Any) -> None:
-        """Counts are totals so far. A zero never replaces a figure: some gateways know the input only at the start."""
+        """Counts are totals so far. A zero never replaces a figure: some gateways know the input only at the
+        start."""
         for name, value in _mapping(usage).items():
             if value or name not in self._counts:
                 self._counts[name] = value
@@ -154,17 +162,21 @@ class MessagesReply:
         for index, block in enumerate(message.get("content") or ()):
             self._open(index, _mapping(block))
             self._close(index)
-        self._note_stop({"stop_reason": "end_turn", **{k: v for k, v in message.items() if k.startswith("stop_") and v}})
+        self._note_stop(
+            {"stop_reason": "end_turn", **{k: v for k, v in message.items() if k.startswith("stop_") and v}}
+        )
 
     def end(self, failure: Failure | None = None) -> ModelReply | Failure:
-        """What the request brought, once nothing more comes; ``failure`` is what broke it off, if anything did.
+        """What the request brought, once nothing more comes; ``failure`` is what broke it off, if anything
+        did.
 
-        A stop reason makes a reply whole only when every block was closed: a lost event would go unnoticed otherwise.
-        Without one, text is a cut reply: asking again would show it twice. Nothing delivered, or a tool call in flight
-        when the connection broke, is a failure.
-        """
+        A stop reason makes a reply whole only when every block was closed: a lost event would go unnoticed
+        otherwise. Without one, text is a cut reply: asking again would show it twice. Nothing delivered, or a
+        tool call in flight when the connection broke, is a failure."""
         failure = self._failure or failure
-        whole = self._stop is not None and not self._torn and all(block.closed for block in self._blocks.values())
+        whole = (
+            self._stop is not None and not self._torn and all(block.closed for block in self._blocks.values())
+        )
         said = any(block.kind == "text" and block.pieces for block in self._blocks.values())
         called = any(block.kind == "tool_use" for block in self._blocks.values())
         if whole or (said and not called) or (failure is None and called):
@@ -208,8 +220,8 @@ class MessagesReply:
         return calls
 
     def _thoughts(self, calls: Mapping[Any, ToolCall]) -> Iterable[Mapping[str, Any]]:
-        """The thinking blocks in order. One that does not lead the reply names the call it stands before, ``before`` is
-        empty when none follows."""
+        """The thinking blocks in order. One that does not lead the reply names the call it stands before,
+        ``before`` is empty when none follows."""
         indices = list(self._blocks)
         for place, index in enumerate(indices):
             block = self._blocks[index]
@@ -228,7 +240,8 @@ class MessagesReply:
 def whole_message(
     body: Any, sink: StreamSink, issuer: str = "", now: float = 0.0, secrets: Iterable[str] = ()
 ) -> ModelReply | Failure:
-    """Read one complete object. Its text is reported to the sink once; a stop reason that is missing counts as end of turn.
+    """Read one complete object. Its text is reported to the sink once; a stop reason that is missing counts
+    as end of turn.
 
     ``now`` (wall time in seconds) and ``secrets`` serve the failure: a body without content.
     """
@@ -240,7 +253,9 @@ def whole_message(
         return reply.end()
     if body.get("error"):
         return replace(event_failure(body, now, secrets), usage=messages_usage(body.get("usage")))
-    return replace(shape_failure("the response has no content", body, secrets), usage=messages_usage(body.get("usage")))
+    return replace(
+        shape_failure("the response has no content", body, secrets), usage=messages_usage(body.get("usage"))
+    )
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

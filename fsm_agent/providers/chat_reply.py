@@ -1,4 +1,5 @@
-"""Putting a reply of the chat-completions wire together, from chunks or from one object. No SDK, no network."""
+"""Putting a reply of the chat-completions wire together, from chunks or from one object. No SDK, no
+network."""
 
 from __future__ import annotations
 
@@ -19,7 +20,15 @@ _FINISH: dict[str, Finish] = {
     **dict.fromkeys(("length", "max_tokens", "model_length", "max_output_tokens"), "length"),
     **dict.fromkeys(("tool_calls", "function_call", "tool_use"), "tool_calls"),
     **dict.fromkeys(
-        ("content_filter", "safety", "recitation", "sensitive", "refusal", "guardrail_intervened", "blocklist"),
+        (
+            "content_filter",
+            "safety",
+            "recitation",
+            "sensitive",
+            "refusal",
+            "guardrail_intervened",
+            "blocklist",
+        ),
         "content_filter",
     ),
 }
@@ -29,7 +38,8 @@ _BROKEN = frozenset({"error", "network_error", "insufficient_system_resource"})
 
 
 class ChatReply:
-    """A reply as it grows. ``feed`` takes chunks in order and reports deltas to the sink; ``end`` judges what came."""
+    """A reply as it grows. ``feed`` takes chunks in order and reports deltas to the sink; ``end`` judges what
+    came."""
 
     def __init__(self, sink: StreamSink) -> None:
         self._sink = sink
@@ -81,12 +91,13 @@ class ChatReply:
                 self._sink.tool(name)
 
     def end(self, failure: Failure | None = None) -> ModelReply | Failure:
-        """What the request brought, once nothing more comes; ``failure`` is what broke it off, if anything did.
+        """What the request brought, once nothing more comes; ``failure`` is what broke it off, if anything
+        did.
 
-        After a finish reason the reply is whole, whatever happened next. Text without one is a cut reply: asking again
-        would show it twice. Nothing delivered, or a tool call in flight when the connection broke, is a failure. A tool
-        call in a stream that merely ended without saying why is kept: its arguments may be whole.
-        """
+        After a finish reason the reply is whole, whatever happened next. Text without one is a cut reply:
+        asking again would show it twice. Nothing delivered, or a tool call in flight when the connection
+        broke, is a failure. A tool call in a stream that merely ended without saying why is kept: its
+        arguments may be whole."""
         if self._finish is not None:
             return self._reply()
         if failure is None and (self._text or self._calls or self._refusal):
@@ -114,8 +125,11 @@ class ChatReply:
         )
 
 
-def whole_reply(body: Any, sink: StreamSink, now: float = 0.0, secrets: Iterable[str] = ()) -> ModelReply | Failure:
-    """Read one complete object. Its text is reported to the sink once; a finish reason that is missing counts as stop.
+def whole_reply(
+    body: Any, sink: StreamSink, now: float = 0.0, secrets: Iterable[str] = ()
+) -> ModelReply | Failure:
+    """Read one complete object. Its text is reported to the sink once; a finish reason that is missing counts
+    as stop.
 
     ``now`` (wall time in seconds) and ``secrets`` serve the failure: a body without choices.
     """
@@ -128,5 +142,7 @@ def whole_reply(body: Any, sink: StreamSink, now: float = 0.0, secrets: Iterable
     if not isinstance(first, Mapping) or not isinstance(first.get("message"), Mapping):
         return replace(shape_failure("the response has no choices", body, secrets), usage=usage)
     reply = ChatReply(sink)
-    reply.feed(body if first.get("finish_reason") else {**body, "choices": [{**first, "finish_reason": "stop"}]})
+    reply.feed(
+        body if first.get("finish_reason") else {**body, "choices": [{**first, "finish_reason": "stop"}]}
+    )
     return reply.end()

@@ -25,8 +25,8 @@ Probe = Callable[[str], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A provider that can be used. ``keys`` may be empty: for a server that needs none, or when the caller holds a key
-    source of their own. ``window`` in tokens, ``None`` when unknown. ``why`` is one sentence."""
+    """A provider that can be used. ``keys`` may be empty: for a server that needs none, or when the caller
+    holds a key source of their own. ``window`` in tokens, ``None`` when unknown. ``why`` is one sentence."""
 
     profile: Profile
     model: str
@@ -57,8 +57,11 @@ class Choice:
             reasoning_replay="details" if claude else profile.reasoning_replay,
             output_key=self.profile.output_key,
             stale_floor=stale_floor(self.model),
-            cache_marks=claude or (self.api_mode == "chat_completions" and any(part in name for part in profile.marked_models)),
-            effort_key=profile.effort_key if profile.effort_key != "reasoning_effort" or reasons(name) else "",
+            cache_marks=claude
+            or (self.api_mode == "chat_completions" and any(part in name for part in profile.marked_models)),
+            effort_key=profile.effort_key
+            if profile.effort_key != "reasoning_effort" or reasons(name)
+            else "",
             error_rows=self.profile.error_rows,
         )
 
@@ -74,13 +77,12 @@ def choose(
     profiles: Mapping[str, Profile] = PROFILES,
     configured: str | None = None,
 ) -> Choice:
-    """Decide: the model given, ``FSM_AGENT_MODEL``, the one ``configured`` in a file, a key in the environment, a local server,
-    or else the offline demo.
+    """Decide: the model given, ``FSM_AGENT_MODEL``, the one ``configured`` in a file, a key in the
+    environment, a local server, or else the offline demo.
 
-    ``api_key``: a string, a sequence of strings, or an object with ``get()`` and ``refresh()``, which stays with the
-    caller. ``probe`` finds local servers; ``None`` looks for none. ``profiles`` may hold rows of the user's own. Raises
-    ``ConfigError`` with one line for anything that cannot be used.
-    """
+    ``api_key``: a string, a sequence of strings, or an object with ``get()`` and ``refresh()``, which stays
+    with the caller. ``probe`` finds local servers; ``None`` looks for none. ``profiles`` may hold rows of the
+    user's own. Raises ``ConfigError`` with one line for anything that cannot be used."""
     env = {} if env is None else env
     _check_url(base_url, "base_url")
     _check_mode(api_mode)
@@ -89,7 +91,9 @@ def choose(
     profile, name, why = _pick(model, base_url, env, probe, profiles, configured)
     url = base_url or _from_env(profile.base_url_env, env) or profile.base_url
     if url is None and not profile.in_process:
-        raise ConfigError(f"provider {profile.name!r} needs an address", name, f"base_url or {profile.base_url_env}")
+        raise ConfigError(
+            f"provider {profile.name!r} needs an address", name, f"base_url or {profile.base_url_env}"
+        )
     if url is not None and not base_url:
         _check_url(url, profile.base_url_env or "base_url")
     usable = _keys(profile, url, api_key, keys, env)
@@ -121,7 +125,10 @@ def _pick(
     if base_url is not None:
         return (PROFILES["local"], *_listed(base_url, probe))
     if configured:
-        return (*_named(configured, None, profiles, "model in the config file"), "the config file names the model")
+        return (
+            *_named(configured, None, profiles, "model in the config file"),
+            "the config file names the model",
+        )
     return _by_key(env) or _by_server(env, probe) or (PROFILES["offline"], "demo", OFFLINE)
 
 
@@ -140,12 +147,19 @@ def _by_server(env: Mapping[str, str], probe: Probe | None) -> tuple[Profile, st
     for profile in LOCAL_SERVERS if probe is not None else ():
         address = _from_env(profile.base_url_env, env) or profile.base_url or ""
         if probe is not None and (found := probe(address)):
-            return profile, found[0], f"no usable key is set and {profile.name} at {address} lists this model first"
+            return (
+                profile,
+                found[0],
+                f"no usable key is set and {profile.name} at {address} lists this model first",
+            )
     return None
 
 
-def _named(model: str, base_url: str | None, profiles: Mapping[str, Profile], setting: str) -> tuple[Profile, str]:
-    """Split ``<provider>:<model>``. With a base URL a name that begins with no provider is a local model's."""
+def _named(
+    model: str, base_url: str | None, profiles: Mapping[str, Profile], setting: str
+) -> tuple[Profile, str]:
+    """Split ``<provider>:<model>``. With a base URL a name that begins with no provider is a local
+    model's."""
     if not isinstance(model, str) or not model.strip():
         raise ConfigError(f"{setting} is empty or no text", model, "'<provider>:<model>'")
     provider, colon, name = (part.strip() for part in model.partition(":"))
@@ -154,7 +168,9 @@ def _named(model: str, base_url: str | None, profiles: Mapping[str, Profile], se
         return PROFILES["local"], model.strip()
     known = ", ".join(profiles)
     if not colon:
-        raise ConfigError(f"{setting} names no provider", model, f"'<provider>:<model>' with a provider of {known}")
+        raise ConfigError(
+            f"{setting} names no provider", model, f"'<provider>:<model>' with a provider of {known}"
+        )
     if profile is None:
         raise ConfigError(f"{setting} names an unknown provider {provider!r}", model, known)
     if not name:
@@ -166,14 +182,18 @@ def _listed(base_url: str, probe: Probe | None) -> tuple[str, str]:
     """The first model that the server at a given address lists."""
     found = probe(base_url) if probe is not None and is_loopback(base_url) else ()
     if not found:
-        raise ConfigError("base_url was given without a model", base_url, f"model or {MODEL_ENV}: '<provider>:<model>'")
+        raise ConfigError(
+            "base_url was given without a model", base_url, f"model or {MODEL_ENV}: '<provider>:<model>'"
+        )
     return found[0], f"the server at {base_url} lists this model first"
 
 
 def _given_keys(api_key: Any) -> tuple[str, ...]:
     if api_key is None or hasattr(api_key, "get"):
         return ()
-    keys = [api_key] if isinstance(api_key, str) else list(api_key) if isinstance(api_key, Sequence) else [None]
+    keys = (
+        [api_key] if isinstance(api_key, str) else list(api_key) if isinstance(api_key, Sequence) else [None]
+    )
     if not keys or not all(isinstance(key, str) and key.strip() for key in keys):
         empty = not keys or any(isinstance(key, str) and not key.strip() for key in keys)
         what = "api_key is empty" if empty else "api_key cannot be used"
@@ -182,14 +202,19 @@ def _given_keys(api_key: Any) -> tuple[str, ...]:
     return tuple(str(key).strip() for key in keys)
 
 
-def _keys(profile: Profile, url: str | None, api_key: Any, given: tuple[str, ...], env: Mapping[str, str]) -> tuple[str, ...]:
-    """The keys given, else the one in the environment. A provider's own address needs one; this machine does not."""
+def _keys(
+    profile: Profile, url: str | None, api_key: Any, given: tuple[str, ...], env: Mapping[str, str]
+) -> tuple[str, ...]:
+    """The keys given, else the one in the environment. A provider's own address needs one; this machine does
+    not."""
     if api_key is not None:
         return given
     if key := _from_env(profile.key_env, env):
         return (key,)
     if profile.needs_key and not is_loopback(url):
-        raise ConfigError(f"no key for provider {profile.name!r}", None, f"set {profile.key_env}, or pass api_key")
+        raise ConfigError(
+            f"no key for provider {profile.name!r}", None, f"set {profile.key_env}, or pass api_key"
+        )
     return ()
 
 
@@ -205,9 +230,14 @@ def _check_keys(profile: Profile, url: str | None, keys: Sequence[str]) -> None:
 def _mode(profile: Profile, url: str | None, api_mode: str | None) -> ApiMode:
     """The wire: as given, else the provider's own, else by the address."""
     parts = urlsplit(url or "")
-    by_url = parts.path.rstrip("/").removesuffix("/v1").endswith("/anthropic") or (parts.hostname or "") == "api.anthropic.com"
+    by_url = (
+        parts.path.rstrip("/").removesuffix("/v1").endswith("/anthropic")
+        or (parts.hostname or "") == "api.anthropic.com"
+    )
     given = next((mode for mode in MODES if mode == api_mode), None)
-    return given or ("anthropic_messages" if by_url and profile.api_mode == "chat_completions" else profile.api_mode)
+    return given or (
+        "anthropic_messages" if by_url and profile.api_mode == "chat_completions" else profile.api_mode
+    )
 
 
 def _check_mode(api_mode: str | None) -> None:
@@ -217,7 +247,9 @@ def _check_mode(api_mode: str | None) -> None:
 
 def _check_window(window: Any) -> None:
     if window is not None and (not isinstance(window, int) or isinstance(window, bool) or window <= 0):
-        raise ConfigError("context_window is not a positive whole number", window, "tokens, for example 128000")
+        raise ConfigError(
+            "context_window is not a positive whole number", window, "tokens, for example 128000"
+        )
 
 
 def _check_url(url: Any, setting: str) -> None:
@@ -226,7 +258,12 @@ def _check_url(url: Any, setting: str) -> None:
         return
     try:
         parts = urlsplit(url) if isinstance(url, str) and not any(c.isspace() for c in url) else None
-        good = parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        good = (
+            parts is not None
+            and parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and parts.port != 0
+        )
     except ValueError:
         good = False
     if not good:

@@ -1,4 +1,5 @@
-"""``config.toml`` in the home directory: what every agent of this home begins with, unless it is told otherwise.
+"""``config.toml`` in the home directory: what every agent of this home begins with, unless it is told
+otherwise.
 
 ::
 
@@ -16,9 +17,8 @@
     [mcp.servers.time]                          # see ``fsm_agent.toolsets.mcp``
     command = ["mcp-server-time"]
 
-An argument wins over the environment, the environment over this file, and the file over the defaults. Keys of providers do not
-belong here: ``key_env`` names the variable that holds one.
-"""
+An argument wins over the environment, the environment over this file, and the file over the defaults. Keys of
+providers do not belong here: ``key_env`` names the variable that holds one."""
 
 from __future__ import annotations
 
@@ -44,8 +44,9 @@ KEYS = ("model", "fallbacks", "auxiliary", "settings", "providers", "mcp")
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A config file. ``fallbacks`` and ``auxiliary`` are entries like the argument ``fallbacks`` of ``Agent``. ``profiles``: the
-    known providers and the file's own. ``mcp``: see ``fsm_agent.toolsets.mcp.config``."""
+    """A config file. ``fallbacks`` and ``auxiliary`` are entries like the argument ``fallbacks`` of
+    ``Agent``. ``profiles``: the known providers and the file's own. ``mcp``: see
+    ``fsm_agent.toolsets.mcp.config``."""
 
     path: Path
     model: str | None = None
@@ -58,12 +59,14 @@ class Config:
     @property
     def chooser(self) -> Callable[..., Choice]:
         """``fsm_agent.providers.choose.choose`` in this environment, with the file's model and providers."""
-        return partial(choose, env=os.environ, probe=local_models, profiles=self.profiles, configured=self.model)
+        return partial(
+            choose, env=os.environ, probe=local_models, profiles=self.profiles, configured=self.model
+        )
 
 
 def config_of(home: Path) -> Config:
-    """The config file of a home directory; an empty one when there is none. Raises ``ConfigError`` that names the file, what is
-    wrong in it, and what is allowed."""
+    """The config file of a home directory; an empty one when there is none. Raises ``ConfigError`` that names
+    the file, what is wrong in it, and what is allowed."""
     path = home / CONFIG
     raw = _read(path)
     try:
@@ -101,7 +104,9 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise ConfigError(f"the config file cannot be read ({error.strerror})", str(path), "a readable file, or none") from None
+        raise ConfigError(
+            f"the config file cannot be read ({error.strerror})", str(path), "a readable file, or none"
+        ) from None
     except UnicodeDecodeError:
         raise ConfigError("the config file cannot be read", str(path), "a text file in UTF-8") from None
     except tomllib.TOMLDecodeError as error:
@@ -119,8 +124,16 @@ def _entries(raw: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], ...]
     """Models in the order in which they are tried; a text is short for a table with nothing but a model."""
     given = raw.get(name, [])
     if not isinstance(given, list) or not all(isinstance(one, (str, Mapping)) for one in given):
-        raise ConfigError(f"{name} has the wrong type", given, 'a list of "<provider>:<model>" or { model = …, base_url = … }')
+        raise ConfigError(
+            f"{name} has the wrong type",
+            given,
+            'a list of "<provider>:<model>" or { model = …, base_url = … }',
+        )
     entries = tuple({"model": one} if isinstance(one, str) else one for one in given)
     if any("api_key" in entry for entry in entries):
-        raise ConfigError(f"{name} holds a key", "api_key", "key_env in [providers.NAME], which names the variable that holds it")
+        raise ConfigError(
+            f"{name} holds a key",
+            "api_key",
+            "key_env in [providers.NAME], which names the variable that holds it",
+        )
     return entries

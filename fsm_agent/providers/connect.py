@@ -11,8 +11,8 @@ from fsm_agent.runtime.ports import Clock, ModelPort
 from fsm_agent.settings.model import Settings
 
 LINGER = 5.0
-"""Seconds that a stream may stay open after its finish reason. The reply is whole by then: a shorter stale limit must not
-come first, or the watchdog would take it for a cut one and have it continued."""
+"""Seconds that a stream may stay open after its finish reason. The reply is whole by then: a shorter stale
+limit must not come first, or the watchdog would take it for a cut one and have it continued."""
 
 
 class Limits(TypedDict):

@@ -1,8 +1,8 @@
 """API keys of one provider: a pool with refresh, rotation and cooldowns.
 
-A failed key rests: 5 minutes after a 401, an hour after 429 or 402, or as long as the provider says (catalogue CRED-05). Which
-ready key a turn starts with is a strategy; by default the first. A refresh is tried at most twice a key and turn.
-"""
+A failed key rests: 5 minutes after a 401, an hour after 429 or 402, or as long as the provider says
+(catalogue CRED-05). Which ready key a turn starts with is a strategy; by default the first. A refresh is
+tried at most twice a key and turn."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ApiKey = str | CredentialSource | Sequence[str | CredentialSource] | None
 
 
 @dataclass(slots=True)
-class Entry:
+class CredentialEntry:
     source: str | CredentialSource
     ready_at: float = 0.0
     dead: bool = False
@@ -48,7 +48,7 @@ class KeyPool:
     """The keys in the order given. ``possible_rekeys`` bounds what one call block may try."""
 
     def __init__(self, keys: ApiKey, figures: Credential, rng: random.Random | None = None) -> None:
-        self._entries = [Entry(source) for source in _sources(keys)]
+        self._entries = [CredentialEntry(source) for source in _sources(keys)]
         self._figures = figures
         self._rng = rng or random.Random()  # noqa: S311 - a choice among keys, not a secret
         self._index = 0
@@ -71,7 +71,9 @@ class KeyPool:
         match self._figures.strategy:
             case "round_robin":
                 started = any(entry.turns for entry in self._entries)
-                return next((index for index in ready if index > self._index), ready[0]) if started else ready[0]
+                return (
+                    next((index for index in ready if index > self._index), ready[0]) if started else ready[0]
+                )
             case "random":
                 return self._rng.choice(ready)
             case "least_used":
@@ -115,7 +117,7 @@ class KeyPool:
         return False
 
     @staticmethod
-    def _ready(entry: Entry, now: float) -> bool:
+    def _ready(entry: CredentialEntry, now: float) -> bool:
         return not entry.dead and entry.ready_at <= now
 
 
@@ -127,7 +129,9 @@ def _sources(keys: ApiKey) -> list[str | CredentialSource]:
             found.append(key)
         elif key is not None:
             raise ConfigError(
-                "an API key has the wrong type", type(key).__name__, "a string, or an object with get() and refresh()"
+                "an API key has the wrong type",
+                type(key).__name__,
+                "a string, or an object with get() and refresh()",
             )
     return found
 

@@ -1,4 +1,5 @@
-"""What an error body says: its sentence, its codes, all its texts. Pure functions over decoded JSON or raw text."""
+"""What an error body says: its sentence, its codes, all its texts. Pure functions over decoded JSON or raw
+text."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ def one_line(text: str, limit: int = LIMIT) -> str:
 
 
 def error_of(body: Any) -> Any:
-    """The part of a body that tells of the error: the ``error`` field, or the body itself. Some vendors send a list."""
+    """The part of a body that tells of the error: the ``error`` field, or the body itself. Some vendors send
+    a list."""
     if isinstance(body, list):
         body = next((part for part in body if isinstance(part, Mapping)), body)
     return body.get("error") or body if isinstance(body, Mapping) else body
@@ -47,7 +49,8 @@ def sentence(body: Any, depth: int = _DEPTH) -> str:
 
 
 def codes(body: Any) -> list[str]:
-    """Every structured code, best first: names before types before numbers, the outer error before nested ones."""
+    """Every structured code, best first: names before types before numbers, the outer error before nested
+    ones."""
     found: list[tuple[int, str]] = []
     for depth, error in enumerate(_errors(body)):
         details = error.get("details")
@@ -60,7 +63,8 @@ def codes(body: Any) -> list[str]:
 
 
 def texts(body: Any) -> list[str]:
-    """Every text anywhere in a body, JSON inside texts included; ``metadata`` marks an aggregator's wrapper."""
+    """Every text anywhere in a body, JSON inside texts included; ``metadata`` marks an aggregator's
+    wrapper."""
     found = list(_texts(body, _DEPTH))
     error = error_of(body)
     if isinstance(error, Mapping) and isinstance(error.get("metadata"), Mapping):

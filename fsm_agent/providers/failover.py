@@ -37,12 +37,15 @@ class Backend:
 
 
 class Backends:
-    """The chain. Within a turn the index only moves forward; a new turn goes back to the primary unless it is cooling down.
+    """The chain. Within a turn the index only moves forward; a new turn goes back to the primary unless it is
+    cooling down.
 
     ``notices``: entries that cannot be used, in words, for the first turn.
     """
 
-    def __init__(self, primary: Backend, fallbacks: Sequence[Backend], settings: Settings, clock: Clock) -> None:
+    def __init__(
+        self, primary: Backend, fallbacks: Sequence[Backend], settings: Settings, clock: Clock
+    ) -> None:
         self._chain = [primary, *fallbacks]
         self._index = 0
         self._settings, self._clock = settings, clock
@@ -67,15 +70,18 @@ class Backends:
             self._index = 0
         elif self._index:
             rest = self._primary_ready_at - now
-            notice = f"still on {self._name(self.current)}: {self._name(self._chain[0])} is resting for {rest:.0f} s more"
+            notice = (
+                f"still on {self._name(self.current)}: {self._name(self._chain[0])} is resting for {rest:.0f}"
+                " s more"
+            )
         for backend in self._chain:
             backend.keys.new_turn(now)
         problem = await self._use_key()
         return self.runtime(), "; ".join(filter(None, (notice, problem)))
 
     async def resume(self, before: Runtime) -> tuple[Runtime, str]:
-        """Go to the entry that a turn was on in another process. When this chain has none like it, the primary is taken, and the
-        notice says so."""
+        """Go to the entry that a turn was on in another process. When this chain has none like it, the
+        primary is taken, and the notice says so."""
         runtime, notice = await self.new_turn()
         wanted = (before.provider, before.model, before.base_url)
         for index, backend in enumerate(self._chain):
@@ -83,7 +89,9 @@ class Backends:
             if (at.provider, at.model, at.base_url) == wanted:
                 self._index, backend.streaming = index, backend.streaming and before.streaming
                 problem = await self._use_key()
-                return replace(self.runtime(), window=before.window), "; ".join(filter(None, (notice, problem)))
+                return replace(self.runtime(), window=before.window), "; ".join(
+                    filter(None, (notice, problem))
+                )
         was, now = f"{before.provider}:{before.model}", self._name(self.current)
         other = f"the turn ran on {was}, which this agent does not have; it goes on with {now}"
         return runtime, "; ".join(filter(None, (notice, other)))
@@ -139,7 +147,8 @@ class Backends:
         return Switched(True, self.runtime())
 
     async def _use_key(self) -> str:
-        """Give the port the key in use; why not, when its source cannot say it: the provider's refusal then comes in."""
+        """Give the port the key in use; why not, when its source cannot say it: the provider's refusal then
+        comes in."""
         try:
             self.current.port.use_key(await self.current.keys.key())
         except Exception as error:
@@ -163,8 +172,8 @@ class Backends:
 def fallback_backends(
     specs: Sequence[Mapping[str, Any]] | None, choose: Chooser, settings: Settings, port: PortFactory
 ) -> tuple[list[Backend], list[str]]:
-    """The entries of ``fallbacks=``; an entry without a usable key is left out with a notice. Raises ``ConfigError`` for
-    one that is malformed."""
+    """The entries of ``fallbacks=``; an entry without a usable key is left out with a notice. Raises
+    ``ConfigError`` for one that is malformed."""
     backends, notices = [], []
     for number, spec in enumerate(specs or (), 1):
         if not isinstance(spec, Mapping) or "model" not in spec:
@@ -189,7 +198,11 @@ def make_backend(spec: Mapping[str, Any], choose: Chooser, settings: Settings, p
     model, given = spec["model"], spec.get("api_key")
     rng = random.Random(settings.backoff.seed)  # noqa: S311 - a choice among keys, not a secret
     if hasattr(model, "call"):
-        choice = Choice(PROFILES["scripted"], "scripted", None, (), spec.get("context_window"), "a model port was given")
+        choice = Choice(
+            PROFILES["scripted"], "scripted", None, (), spec.get("context_window"), "a model port was given"
+        )
         return Backend(choice, KeyPool(given, settings.credential, rng), model)
     choice = choose(**spec)
-    return Backend(choice, KeyPool(choice.keys if given is None else given, settings.credential, rng), port(choice))
+    return Backend(
+        choice, KeyPool(choice.keys if given is None else given, settings.credential, rng), port(choice)
+    )

@@ -1,4 +1,5 @@
-"""From whatever went wrong at a provider to a ``Failure``. Needs no SDK: exceptions are read by their shape."""
+"""From whatever went wrong at a provider to a ``Failure``. Needs no SDK: exceptions are read by their
+shape."""
 
 from __future__ import annotations
 
@@ -41,11 +42,11 @@ _STATUS_OF_TYPE = {
 
 
 def failure_from(exc: BaseException, now: float, secrets: Iterable[str] = ()) -> Failure:
-    """Say what an exception of an SDK, of its transport or of the machine means. ``now`` is wall time in seconds.
+    """Say what an exception of an SDK, of its transport or of the machine means. ``now`` is wall time in
+    seconds.
 
-    Everything that looks like a key, and every one of ``secrets``, is masked in all texts. The status is looked for
-    along the chain of causes; an SDK's ``RateLimitError`` counts as 429 without one.
-    """
+    Everything that looks like a key, and every one of ``secrets``, is masked in all texts. The status is
+    looked for along the chain of causes; an SDK's ``RateLimitError`` counts as 429 without one."""
     secrets = tuple(secrets)
     chain = list(_causes(exc))
     for link in chain:
@@ -55,7 +56,9 @@ def failure_from(exc: BaseException, now: float, secrets: Iterable[str] = ()) ->
             location = _headers(link).get("location")
             return redirect_failure(status, _asked(link), location, secrets, type(link).__name__)
         if status is not None:
-            return http_failure(status, _body(link), _headers(link), now, secrets, type(link).__name__, str(link))
+            return http_failure(
+                status, _body(link), _headers(link), now, secrets, type(link).__name__, str(link)
+            )
     if any(isinstance(link, UnicodeEncodeError) for link in chain):
         return _plain("encode", exc, chain, secrets, sent=False)
     if isinstance(exc, ImportError):
@@ -83,7 +86,8 @@ def http_failure(
     exception: str = "",
     text: str = "",
 ) -> Failure:
-    """A response with an error status. ``body`` is decoded JSON or raw text; ``text`` what the exception said."""
+    """A response with an error status. ``body`` is decoded JSON or raw text; ``text`` what the exception
+    said."""
     return _build("http", body, headers, now, secrets, text or f"Error code: {status}", status, exception)
 
 
@@ -93,7 +97,8 @@ def body_failure(body: Any, now: float = 0.0, secrets: Iterable[str] = (), text:
 
 
 def event_failure(body: Any, now: float = 0.0, secrets: Iterable[str] = (), text: str = "") -> Failure:
-    """An error that arrived inside a stream whose status said 200. Where its type has a status of its own, that counts."""
+    """An error that arrived inside a stream whose status said 200. Where its type has a status of its own,
+    that counts."""
     error = error_body.error_of(body)
     kind = error.get("type") if isinstance(error, Mapping) else None
     status = _STATUS_OF_TYPE.get(kind) if isinstance(kind, str) else None
@@ -108,7 +113,9 @@ def shape_failure(what: str, body: Any = None, secrets: Iterable[str] = ()) -> F
     seen = error_body.one_line(body if isinstance(body, str) else "" if body is None else repr(body), 200)
     message = mask(f"{what}: {seen}" if seen else what, secrets)
     detail = mask("\n".join([what, *error_body.texts(body)]), secrets).lower()
-    return Failure("shape", error_body.one_line(message), detail=detail[:_DETAIL], exception="InvalidResponse")
+    return Failure(
+        "shape", error_body.one_line(message), detail=detail[:_DETAIL], exception="InvalidResponse"
+    )
 
 
 def _build(

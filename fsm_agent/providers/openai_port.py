@@ -1,4 +1,5 @@
-"""The two wires of the OpenAI SDK, through its low-level door: they differ in their path and in how a reply is read."""
+"""The two wires of the OpenAI SDK, through its low-level door: they differ in their path and in how a reply
+is read."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from fsm_agent.providers.sdk_port import NO_KEY, SdkPort, headers_of, http_clien
 
 
 class OpenAIPort(SdkPort):
-    """A port over ``openai.AsyncOpenAI``. Organisation and project of the environment are told to OpenAI only."""
+    """A port over ``openai.AsyncOpenAI``. Organisation and project of the environment are told to OpenAI
+    only."""
 
     sdk = "openai"
     limit_headers = "x-ratelimit-"

@@ -12,8 +12,8 @@ from fsm_agent.runtime.ports import StreamSink
 
 
 class OpenAIResponses(OpenAIPort):
-    """One model at one Responses endpoint. ``issuer``: whose encrypted reasoning its replies carry. See ``SdkPort`` for the
-    other arguments."""
+    """One model at one Responses endpoint. ``issuer``: whose encrypted reasoning its replies carry. See
+    ``SdkPort`` for the other arguments."""
 
     path = "/responses"
 

@@ -18,10 +18,11 @@ NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}")
 
 
 class OwnProvider(BaseModel):
-    """A server at an address of its own. ``like``: the known provider whose manners it shares, default none but those of its
-    wire. ``key_env``: the variable that holds its key; without one it needs none. ``auth``: the header that carries the key on
-    the Messages wire. ``context_window`` in tokens, of every model that ``windows`` (beginnings of names → tokens) does not name.
-    ``local``: slow answers are normal; default for an address nearby."""
+    """A server at an address of its own. ``like``: the known provider whose manners it shares, default none
+    but those of its wire. ``key_env``: the variable that holds its key; without one it needs none. ``auth``:
+    the header that carries the key on the Messages wire. ``context_window`` in tokens, of every model that
+    ``windows`` (beginnings of names → tokens) does not name. ``local``: slow answers are normal; default for
+    an address nearby."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -54,16 +55,25 @@ class OwnProvider(BaseModel):
 
 
 def profiles_of(tables: Mapping[str, Any]) -> Mapping[str, Profile]:
-    """The known providers, and those of ``tables``. Raises ``ConfigError`` that names the table and the key."""
-    return {**PROFILES, **{name: _profile(name, table) for name, table in tables.items()}} if tables else PROFILES
+    """The known providers, and those of ``tables``. Raises ``ConfigError`` that names the table and the
+    key."""
+    return (
+        {**PROFILES, **{name: _profile(name, table) for name, table in tables.items()}}
+        if tables
+        else PROFILES
+    )
 
 
 def _profile(name: str, table: Any) -> Profile:
     where = f"providers.{name}"
     if not NAME.fullmatch(name) or name in PROFILES:
         taken = name in PROFILES
-        allowed = "a name that is not taken" if taken else "up to 31 small letters, digits, - and _, a letter first"
-        raise ConfigError(f"[{where}] cannot have this name{', which is a known provider' if taken else ''}", name, allowed)
+        allowed = (
+            "a name that is not taken" if taken else "up to 31 small letters, digits, - and _, a letter first"
+        )
+        raise ConfigError(
+            f"[{where}] cannot have this name{', which is a known provider' if taken else ''}", name, allowed
+        )
     try:
         own = OwnProvider.model_validate(table)
     except ValidationError as error:
@@ -78,8 +88,14 @@ def _explained(where: str, error: ValidationError) -> ConfigError:
     key = ".".join((where, *(str(part) for part in first["loc"])))
     if first["type"] == "extra_forbidden":
         if first["loc"] == ("api_key",):
-            return ConfigError(f"{key} holds a key", "api_key", "key_env, which names the variable that holds it")
+            return ConfigError(
+                f"{key} holds a key", "api_key", "key_env, which names the variable that holds it"
+            )
         return ConfigError(f"unknown key {key}", None, ", ".join(OwnProvider.model_fields))
     if first["type"] == "missing":
-        return ConfigError(f"{key} is missing", None, "the address of the server, for example https://llm.example.org/v1")
-    return ConfigError(f"{key} cannot be used", None if isinstance(first["input"], Mapping) else first["input"], first["msg"])
+        return ConfigError(
+            f"{key} is missing", None, "the address of the server, for example https://llm.example.org/v1"
+        )
+    return ConfigError(
+        f"{key} cannot be used", None if isinstance(first["input"], Mapping) else first["input"], first["msg"]
+    )

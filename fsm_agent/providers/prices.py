@@ -1,11 +1,11 @@
 """What tokens cost: a dated table of list prices, and sums over it.
 
-Prices are in US dollars for a million tokens: the vendors' list prices for their own APIs (https://openai.com/api/pricing,
-https://claude.com/pricing) as the collection ``genai-prices`` 0.2.3 of November 2026 gives them, read on 2026-11-22. Models
-whose price depends on the time of day or, within their usual window, on the length of the prompt are left out, and so are
-aggregators: what is not known exactly counts as unknown, never as 0. A row is for its name, followed by nothing but a date or
-``-latest``: a new member of a family has a price of its own.
-"""
+Prices are in US dollars for a million tokens: the vendors' list prices for their own APIs
+(https://openai.com/api/pricing, https://claude.com/pricing) as the collection ``genai-prices`` 0.2.3 of
+November 2026 gives them, read on 2026-11-22. Models whose price depends on the time of day or, within their
+usual window, on the length of the prompt are left out, and so are aggregators: what is not known exactly
+counts as unknown, never as 0. A row is for its name, followed by nothing but a date or ``-latest``: a new
+member of a family has a price of its own."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _HOUR = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """``write``: for five minutes, where writing to the cache costs anything besides the input. ``read`` is ``None`` where
-    there is no cache, or no price for it."""
+    """``write``: for five minutes, where writing to the cache costs anything besides the input. ``read`` is
+    ``None`` where there is no cache, or no price for it."""
 
     input: float
     output: float
@@ -117,8 +117,8 @@ def price_of(model: str, table: Mapping[str, Price]) -> Price | None:
 
 
 def total_cost(usages: Mapping[tuple[str, str], Usage], ttl: CacheTtl = "5m") -> Cost:
-    """The sum over (provider, model). One price that is not known makes the whole unknown; models of one's own add
-    nothing."""
+    """The sum over (provider, model). One price that is not known makes the whole unknown; models of one's
+    own add nothing."""
     parts = [cost(model, provider, usage, ttl) for (provider, model), usage in usages.items()]
     if not parts or any(part.status == "unknown" for part in parts):
         return UNKNOWN

@@ -26,7 +26,8 @@ def is_nearby(url: str | None) -> bool:
 
 
 def local_models(base_url: str) -> tuple[str, ...]:
-    """The models that a server on loopback lists at ``<base_url>/models``; none without a server. Never raises."""
+    """The models that a server on loopback lists at ``<base_url>/models``; none without a server. Never
+    raises."""
     if not is_loopback(base_url):
         return ()
     parts = urlsplit(base_url)

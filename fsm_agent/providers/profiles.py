@@ -1,7 +1,7 @@
 """The providers we know, as rows of data. A vendor's quirks are fields here, never an ``if`` elsewhere.
 
-Context windows are the figures that vendors publish for their models, in tokens. They change without notice: a model
-that no prefix names gets its provider's ``default_window``, and ``context_window=`` overrides both.
+Context windows are the figures that vendors publish for their models, in tokens. They change without notice:
+a model that no prefix names gets its provider's ``default_window``, and ``context_window=`` overrides both.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from fsm_agent.conversation.effects import ApiMode, ErrorRow
 class Profile:
     """One provider.
 
-    ``key_env`` and ``base_url_env`` name environment variables. ``default_model`` is used when a key in the environment
-    chose this provider. ``model_windows`` are (prefix of a model's name, tokens); the longest prefix wins. ``local``:
-    no key and slow answers are normal. ``aggregator``: it stands before other providers. ``in_process``: it has no
-    address. ``error_rows``: its own signs of error classes, which come before the general ones. ``reasoning_replay``: which
-    reasoning must be sent back. ``output_key``: its name for the cap on output. ``effort_key``: how chat completions ask its
-    thinking models for reasoning. ``marked_models``: names whose prompts it caches by marks, on chat completions. ``auth``:
-    the header that carries the key on the Messages wire.
-    """
+    ``key_env`` and ``base_url_env`` name environment variables. ``default_model`` is used when a key in the
+    environment chose this provider. ``model_windows`` are (prefix of a model's name, tokens); the longest
+    prefix wins. ``local``: no key and slow answers are normal. ``aggregator``: it stands before other
+    providers. ``in_process``: it has no address. ``error_rows``: its own signs of error classes, which come
+    before the general ones. ``reasoning_replay``: which reasoning must be sent back. ``output_key``: its name
+    for the cap on output. ``effort_key``: how chat completions ask its thinking models for reasoning.
+    ``marked_models``: names whose prompts it caches by marks, on chat completions. ``auth``: the header that
+    carries the key on the Messages wire."""
 
     name: str
     base_url: str | None = None
@@ -153,7 +153,8 @@ _THINKERS: tuple[tuple[str, float], ...] = (
     ("glm-4.5", 240.0),
     ("grok-4", 240.0),
 )
-"""Families of models that think before they speak, and the seconds they may be silent (STR-02: 180 to 600)."""
+"""Families of models that think before they speak, and the seconds they may be silent (STR-02: 180 to
+600)."""
 
 
 def stale_floor(model: str) -> float:

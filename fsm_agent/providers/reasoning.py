@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 _JOINED = ("text", "summary", "data")
-"""Fields of a reasoning detail that arrive in pieces; the others (format, signature, id) are kept as last seen."""
+"""Fields of a reasoning detail that arrive in pieces; the others (format, signature, id) are kept as last
+seen."""
 
 
 class Reasoning:
@@ -31,8 +32,8 @@ class Reasoning:
     def feed(self, delta: Mapping[str, Any]) -> str:
         """Take the reasoning fields of a delta; returns the text to show.
 
-        Servers that send ``reasoning`` beside ``reasoning_details`` say it twice: the first that has text is used.
-        """
+        Servers that send ``reasoning`` beside ``reasoning_details`` say it twice: the first that has text is
+        used."""
         details = [part for part in delta.get("reasoning_details") or () if isinstance(part, Mapping)]
         for part in details:
             self._merge(part)

@@ -15,7 +15,7 @@ UNFINISHED = frozenset({"queued", "in_progress", "incomplete"})
 
 
 @dataclass(slots=True)
-class Item:
+class ResponseItem:
     """An output item that is arriving. ``whole`` is it as it was when it was done."""
 
     kind: str
@@ -38,20 +38,26 @@ class Item:
         return self.phase == "commentary"
 
 
-def calls_of(items: Collection[Item], unfinished: bool) -> Iterator[ToolCall]:
-    """The calls, each with an id that is unique among them; those that are not finished only where that is the point."""
+def calls_of(items: Collection[ResponseItem], unfinished: bool) -> Iterator[ToolCall]:
+    """The calls, each with an id that is unique among them; those that are not finished only where that is
+    the point."""
     seen: set[str] = set()
     for index, item in enumerate(item for item in items if item.kind == "function_call"):
         if item.status in UNFINISHED and not unfinished:
             continue
         arguments = "".join(item.arguments)
-        call_id = item.call_id if item.call_id and item.call_id not in seen else stable_id(item.name, arguments, index)
+        call_id = (
+            item.call_id
+            if item.call_id and item.call_id not in seen
+            else stable_id(item.name, arguments, index)
+        )
         seen.add(call_id)
         yield ToolCall(call_id, item.name, arguments)
 
 
-def blocks_of(items: Collection[Item], issuer: str, called: bool) -> Iterator[Mapping[str, Any]]:
-    """What must be sent back besides the text: encrypted reasoning verbatim, and the phase that the text was said in."""
+def blocks_of(items: Collection[ResponseItem], issuer: str, called: bool) -> Iterator[Mapping[str, Any]]:
+    """What must be sent back besides the text: encrypted reasoning verbatim, and the phase that the text was
+    said in."""
     for item in items:
         if item.kind == "reasoning" and item.whole is not None and item.whole.get("encrypted_content"):
             yield {**item.whole, "issuer": issuer}

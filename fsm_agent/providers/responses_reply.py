@@ -1,8 +1,8 @@
 """Putting a reply of the Responses wire together, from events or from one object. No SDK, no network.
 
-A reply of this wire is a list of items: messages, function calls, reasoning, and what the server did itself. A message of
-phase ``commentary`` is narration: it is shown as it comes, and stands beside calls, but it is never the answer.
-"""
+A reply of this wire is a list of items: messages, function calls, reasoning, and what the server did itself.
+A message of phase ``commentary`` is narration: it is shown as it comes, and stands beside calls, but it is
+never the answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.messages import Finish, ModelReply, ToolCall, Usage
 from fsm_agent.providers.chat_reply import EMPTY
 from fsm_agent.providers.failures import body_failure, event_failure, shape_failure
-from fsm_agent.providers.responses_items import BREAK, UNFINISHED, Item, blocks_of, calls_of, mapping_of, text_of, texts_of
+from fsm_agent.providers.responses_items import (
+    BREAK,
+    UNFINISHED,
+    ResponseItem,
+    blocks_of,
+    calls_of,
+    mapping_of,
+    text_of,
+    texts_of,
+)
 from fsm_agent.providers.usage import responses_usage
 from fsm_agent.runtime.ports import StreamSink
 
@@ -29,18 +38,20 @@ OTHER_WIRE = "the server answers in the form of chat completions; set api_mode t
 
 
 class ResponsesReply:
-    """A reply as it grows. ``feed`` takes events in order and reports deltas to the sink; ``end`` judges what came.
+    """A reply as it grows. ``feed`` takes events in order and reports deltas to the sink; ``end`` judges what
+    came.
 
-    ``issuer`` is noted in its encrypted reasoning: only whoever encrypted it takes it back. ``now`` (wall time in seconds)
-    and ``secrets`` serve a failure that the stream tells of.
-    """
+    ``issuer`` is noted in its encrypted reasoning: only whoever encrypted it takes it back. ``now`` (wall
+    time in seconds) and ``secrets`` serve a failure that the stream tells of."""
 
-    def __init__(self, sink: StreamSink, issuer: str = "", now: float = 0.0, secrets: Iterable[str] = ()) -> None:
+    def __init__(
+        self, sink: StreamSink, issuer: str = "", now: float = 0.0, secrets: Iterable[str] = ()
+    ) -> None:
         self._sink = sink
         self._issuer = issuer
         self._now, self._secrets = now, tuple(secrets)
-        self._items: dict[Any, Item] = {}
-        self._speaker: Item | None = None
+        self._items: dict[Any, ResponseItem] = {}
+        self._speaker: ResponseItem | None = None
         self._status = ""
         self._reason = ""
         self._failure: Failure | None = None
@@ -82,12 +93,13 @@ class ResponsesReply:
     def _began(self, event: Mapping[str, Any]) -> None:
         self._model = text_of(mapping_of(event.get("response")).get("model")) or self._model
 
-    def _item(self, event: Mapping[str, Any], kind: str) -> Item:
-        """The item of an event, by its place; some servers tell only its id. One that was not announced is forgiven."""
+    def _item(self, event: Mapping[str, Any], kind: str) -> ResponseItem:
+        """The item of an event, by its place; some servers tell only its id. One that was not announced is
+        forgiven."""
         place = event.get("output_index")
         if place is None:
             place = event.get("item_id") or mapping_of(event.get("item")).get("id")
-        return self._items.setdefault(place, Item(kind))
+        return self._items.setdefault(place, ResponseItem(kind))
 
     def _added(self, event: Mapping[str, Any]) -> None:
         given = mapping_of(event.get("item"))
@@ -97,7 +109,7 @@ class ResponsesReply:
         given = mapping_of(event.get("item"))
         self._complete(self._item(event, text_of(given.get("type"))), given)
 
-    def _note(self, item: Item, given: Mapping[str, Any]) -> None:
+    def _note(self, item: ResponseItem, given: Mapping[str, Any]) -> None:
         item.kind = text_of(given.get("type")) or item.kind
         item.phase, item.status = text_of(given.get("phase")) or item.phase, text_of(given.get("status"))
         item.call_id = text_of(given.get("call_id")) or item.call_id
@@ -105,14 +117,16 @@ class ResponsesReply:
             item.name = name
             self._sink.tool(name)
 
-    def _complete(self, item: Item, given: Mapping[str, Any]) -> None:
+    def _complete(self, item: ResponseItem, given: Mapping[str, Any]) -> None:
         """An item as a whole. What its deltas did not tell is told now."""
         self._note(item, given)
         item.whole = given
         if item.kind == "function_call":
             arguments = given.get("arguments")
             if arguments is not None:
-                item.arguments = [arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)]
+                item.arguments = [
+                    arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+                ]
         elif item.kind == "message":
             if not item.texts:
                 self._say(item, "".join(texts_of(given.get("content"), "text")))
@@ -125,7 +139,7 @@ class ResponsesReply:
     def _said(self, event: Mapping[str, Any]) -> None:
         self._say(self._item(event, "message"), text_of(event.get("delta")))
 
-    def _say(self, item: Item, text: str) -> None:
+    def _say(self, item: ResponseItem, text: str) -> None:
         if not text:
             return
         item.texts.append(text)
@@ -144,7 +158,7 @@ class ResponsesReply:
         item = self._item(event, "reasoning")
         self._think(item, BREAK if item.thoughts else "")
 
-    def _think(self, item: Item, text: str) -> None:
+    def _think(self, item: ResponseItem, text: str) -> None:
         if text:
             item.thoughts.append(text)
             self._sink.reasoning(text)
@@ -159,19 +173,24 @@ class ResponsesReply:
         self._failure = event_failure(event, self._now, self._secrets)
 
     def take(self, response: Mapping[str, Any], default: str = "completed") -> None:
-        """The response as a whole. Its items count only where they were not streamed: some servers send none at the end."""
+        """The response as a whole. Its items count only where they were not streamed: some servers send none
+        at the end."""
         self._began({"response": response})
         self.usage = responses_usage(response.get("usage")) or self.usage
         seen, output = list(self._items.values()), response.get("output")
         streamed = bool(seen) and all(item.whole is not None for item in seen)
         for index, given in enumerate(output if isinstance(output, list) and not streamed else ()):
-            item = seen[index] if index < len(seen) else self._items.setdefault(("end", index), Item(""))
+            item = (
+                seen[index] if index < len(seen) else self._items.setdefault(("end", index), ResponseItem(""))
+            )
             if item.whole is None:
                 self._complete(item, mapping_of(given))
         self._status = text_of(response.get("status")) or default
         self._reason = text_of(mapping_of(response.get("incomplete_details")).get("reason"))
         if self._status == "failed":
-            self._failure = body_failure({"error": response.get("error") or "the response failed"}, self._now, self._secrets)
+            self._failure = body_failure(
+                {"error": response.get("error") or "the response failed"}, self._now, self._secrets
+            )
         elif self._status == "cancelled":
             self._failure = shape_failure("the response was cancelled")
         elif self._status == "completed" and not self._items:
@@ -180,12 +199,13 @@ class ResponsesReply:
     # Judging
 
     def end(self, failure: Failure | None = None) -> ModelReply | Failure:
-        """What the request brought, once nothing more comes; ``failure`` is what broke it off, if anything did.
+        """What the request brought, once nothing more comes; ``failure`` is what broke it off, if anything
+        did.
 
-        After its end event the reply is whole, whatever happened next. Text without one is a cut reply: asking again
-        would show it twice. Nothing delivered, or a tool call in flight when the connection broke, is a failure. A tool
-        call in a stream that merely ended without saying so is kept: its arguments may be whole.
-        """
+        After its end event the reply is whole, whatever happened next. Text without one is a cut reply:
+        asking again would show it twice. Nothing delivered, or a tool call in flight when the connection
+        broke, is a failure. A tool call in a stream that merely ended without saying so is kept: its
+        arguments may be whole."""
         if self._status and self._failure is None:
             return self._reply()
         failure = self._failure or failure
@@ -222,7 +242,9 @@ class ResponsesReply:
             return None
         if self._status == "incomplete":
             return _FINISH.get(self._reason, "incomplete")
-        own = (item for item in self._items.values() if item.kind in ("message", "function_call", "reasoning"))
+        own = (
+            item for item in self._items.values() if item.kind in ("message", "function_call", "reasoning")
+        )
         waiting = self._status in UNFINISHED or any(item.status in UNFINISHED for item in own)
         return "incomplete" if waiting else "stop"
 
@@ -242,7 +264,8 @@ class ResponsesReply:
 def whole_response(
     body: Any, sink: StreamSink, issuer: str = "", now: float = 0.0, secrets: Iterable[str] = ()
 ) -> ModelReply | Failure:
-    """Read one complete object. Its text is reported to the sink once; a status that is missing counts as completed."""
+    """Read one complete object. Its text is reported to the sink once; a status that is missing counts as
+    completed."""
     if not isinstance(body, Mapping):
         return shape_failure("the response is no JSON object", body, secrets)
     usage = responses_usage(body.get("usage"))
@@ -251,7 +274,9 @@ def whole_response(
     if "choices" in body:
         return shape_failure(OTHER_WIRE)
     if not isinstance(body.get("output"), list) or body.get("status") in ("failed", "cancelled"):
-        what = f"the response was {body.get('status')}" if body.get("output") else "the response has no output"
+        what = (
+            f"the response was {body.get('status')}" if body.get("output") else "the response has no output"
+        )
         return replace(shape_failure(what, body, secrets), usage=usage)
     reply = ResponsesReply(sink, issuer, now, secrets)
     sink.alive()

@@ -28,9 +28,8 @@ def retry_after(headers: Mapping[str, str], body: Any, now: float) -> float | No
     """Seconds from ``now``, never negative; 0 means at once, ``None`` that nothing was said.
 
     ``retry-after-ms`` wins over ``Retry-After`` (seconds or an HTTP date), and both over hints in the body:
-    ``retry_after``, ``retryDelay`` (Google), ``resets_in_seconds``, ``resets_at``, ``X-RateLimit-Reset`` (OpenRouter's
-    metadata).
-    """
+    ``retry_after``, ``retryDelay`` (Google), ``resets_in_seconds``, ``resets_at``, ``X-RateLimit-Reset``
+    (OpenRouter's metadata)."""
     lower = {name.lower(): value for name, value in headers.items()}
     if (milliseconds := _seconds(lower.get("retry-after-ms"))) is not None:
         return milliseconds / 1000
@@ -64,7 +63,12 @@ def _seconds(value: Any) -> float | None:
     if isinstance(value, str):
         found = _DURATION.match(value)
         value = float(found[1]) if found else None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not math.isfinite(value)
+        or value < 0
+    ):
         return None
     return float(value)
 

@@ -1,8 +1,9 @@
-"""What every port over an official SDK shares: one client for each event loop, one call, and failures as values.
+"""What every port over an official SDK shares: one client for each event loop, one call, and failures as
+values.
 
-The body of a request is bytes built elsewhere and the events of a reply are plain dicts: the typed layer of an SDK walks
-every message on every call, which costs more than the network on long conversations. The SDK never retries (CALL-04).
-"""
+The body of a request is bytes built elsewhere and the events of a reply are plain dicts: the typed layer of
+an SDK walks every message on every call, which costs more than the network on long conversations. The SDK
+never retries (CALL-04)."""
 
 from __future__ import annotations
 
@@ -44,13 +45,12 @@ class GrowingReply(Protocol):
 class SdkPort(ABC):
     """One model at one endpoint, as a ``ModelPort``.
 
-    ``connect``, ``read`` and ``total`` in seconds: making a connection, the longest gap between two pieces of a
-    response, and the whole call; ``None`` for no limit. ``read`` should be longer than the turn's stale limit, which
-    judges by real chunks. ``linger``: how long after its end a stream that stays open is waited for; the reply is whole
-    by then. ``now`` is wall time, for dates in ``Retry-After``. One client is made at the first call, for the event loop
-    of that call; ``aclose`` belongs into the same loop. ``limits`` holds the rate-limit headers of the last response that
-    had any.
-    """
+    ``connect``, ``read`` and ``total`` in seconds: making a connection, the longest gap between two pieces of
+    a response, and the whole call; ``None`` for no limit. ``read`` should be longer than the turn's stale
+    limit, which judges by real chunks. ``linger``: how long after its end a stream that stays open is waited
+    for; the reply is whole by then. ``now`` is wall time, for dates in ``Retry-After``. One client is made at
+    the first call, for the event loop of that call; ``aclose`` belongs into the same loop. ``limits`` holds
+    the rate-limit headers of the last response that had any."""
 
     sdk: ClassVar[str]
     limit_headers: ClassVar[str]
@@ -85,8 +85,8 @@ class SdkPort(ABC):
 
     @abstractmethod
     async def _send(self, client: Any, request: ModelRequest) -> Any:
-        """Open the response of a request as the SDK's stream; its body is not read yet. Also whole replies come through
-        this door, because only a stream shows its content type before its content."""
+        """Open the response of a request as the SDK's stream; its body is not read yet. Also whole replies
+        come through this door, because only a stream shows its content type before its content."""
 
     @abstractmethod
     def _growing(self, sink: StreamSink) -> GrowingReply: ...
@@ -103,7 +103,8 @@ class SdkPort(ABC):
     # The port
 
     async def call(self, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure:
-        """Send one request and report its deltas. Raises only ``CancelledError``, with the connection closed."""
+        """Send one request and report its deltas. Raises only ``CancelledError``, with the connection
+        closed."""
         growing, departure = self._growing(sink), departing()
         try:
             async with asyncio.timeout(self._total) as limit:
@@ -154,7 +155,9 @@ class SdkPort(ABC):
         try:
             body = json.loads(content)
         except ValueError:
-            return shape_failure("the response is not JSON", content.decode("utf-8", "replace"), self._secrets)
+            return shape_failure(
+                "the response is not JSON", content.decode("utf-8", "replace"), self._secrets
+            )
         return self._whole(body, sink)
 
     def _note_limits(self, headers: Any) -> None:
@@ -164,9 +167,9 @@ class SdkPort(ABC):
 
 
 def http_client(sdk: Any, base_url: str) -> Any:
-    """The SDK's own HTTP client. Without TLS a connection is not kept: it costs next to nothing, and llama.cpp closes it after
-    each stream though it promises to keep it, so that the next request may meet the end of it. It follows no
-    redirect, which the SDK's does unless it is told not to."""
+    """The SDK's own HTTP client. Without TLS a connection is not kept: it costs next to nothing, and
+    llama.cpp closes it after each stream though it promises to keep it, so that the next request may meet the
+    end of it. It follows no redirect, which the SDK's does unless it is told not to."""
     import httpx2
 
     kept = 0 if base_url.lower().startswith("http:") else KEPT
@@ -180,11 +183,15 @@ def http_client(sdk: Any, base_url: str) -> Any:
 
 def headers_of(request: ModelRequest) -> dict[str, Any]:
     """The headers that every wire sends."""
-    return {"Content-Type": "application/json", "Accept": "text/event-stream" if request.stream else "application/json"}
+    return {
+        "Content-Type": "application/json",
+        "Accept": "text/event-stream" if request.stream else "application/json",
+    }
 
 
 def _is_stream(request: ModelRequest, content_type: str) -> bool:
-    """Is it a stream? Some servers answer a streaming request with one object, some stream without saying so."""
+    """Is it a stream? Some servers answer a streaming request with one object, some stream without saying
+    so."""
     kind = content_type.lower()
     return "event-stream" in kind or (request.stream and "json" not in kind and "html" not in kind)
 

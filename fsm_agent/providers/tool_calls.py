@@ -13,7 +13,8 @@ from fsm_agent.conversation.messages import ToolCall
 
 @dataclass(slots=True)
 class Slot:
-    """A call that is still arriving. ``extra`` is a vendor's signature that must be sent back with the call."""
+    """A call that is still arriving. ``extra`` is a vendor's signature that must be sent back with the
+    call."""
 
     id: str = ""
     name: str = ""
@@ -24,10 +25,9 @@ class Slot:
 class CallSlots:
     """Tool calls by the index of their deltas.
 
-    A new id on an index that is in use opens a new slot: some servers send every call at index 0. A name is assigned,
-    not appended: some servers repeat it in every delta. A delta without an index belongs to the slot of its id; one
-    with neither continues the last slot, unless it brings a name.
-    """
+    A new id on an index that is in use opens a new slot: some servers send every call at index 0. A name is
+    assigned, not appended: some servers repeat it in every delta. A delta without an index belongs to the
+    slot of its id; one with neither continues the last slot, unless it brings a name."""
 
     def __init__(self) -> None:
         self._slots: list[Slot] = []
@@ -92,4 +92,6 @@ class CallSlots:
 
 def stable_id(name: str, arguments: str, index: int) -> str:
     """The id of a call that came without one: the same reply always gets the same id."""
-    return "call_" + hashlib.sha256(f"{index}\0{name}\0{arguments}".encode("utf-8", "replace")).hexdigest()[:24]
+    return (
+        "call_" + hashlib.sha256(f"{index}\0{name}\0{arguments}".encode("utf-8", "replace")).hexdigest()[:24]
+    )

@@ -11,12 +11,14 @@ from fsm_agent.conversation.messages import Usage
 def usage_from(wire: Any) -> Usage | None:
     """Read a ``usage`` object. ``None`` when it says nothing: unknown is not zero.
 
-    On this wire the prompt includes what was read from and written to the cache, so both are taken out of it. Vendors
-    name the cached part differently: ``prompt_tokens_details.cached_tokens`` (OpenAI, OpenRouter),
-    ``prompt_cache_hit_tokens`` (DeepSeek), ``cached_tokens`` (Moonshot), ``cache_read_input_tokens`` (gateways to
-    Anthropic).
-    """
-    if not isinstance(wire, Mapping) or not {"prompt_tokens", "completion_tokens", "total_tokens"} & wire.keys():
+    On this wire the prompt includes what was read from and written to the cache, so both are taken out of it.
+    Vendors name the cached part differently: ``prompt_tokens_details.cached_tokens`` (OpenAI, OpenRouter),
+    ``prompt_cache_hit_tokens`` (DeepSeek), ``cached_tokens`` (Moonshot), ``cache_read_input_tokens``
+    (gateways to Anthropic)."""
+    if (
+        not isinstance(wire, Mapping)
+        or not {"prompt_tokens", "completion_tokens", "total_tokens"} & wire.keys()
+    ):
         return None
     prompt_parts = _mapping(wire.get("prompt_tokens_details"))
     output_parts = _mapping(wire.get("completion_tokens_details"))
@@ -40,8 +42,8 @@ def usage_from(wire: Any) -> Usage | None:
 
 
 def messages_usage(wire: Any) -> Usage | None:
-    """Read a ``usage`` object of the Messages API, whose input excludes what was read from and written to the cache.
-    ``None`` when it says nothing."""
+    """Read a ``usage`` object of the Messages API, whose input excludes what was read from and written to the
+    cache. ``None`` when it says nothing."""
     if not isinstance(wire, Mapping) or not {"input_tokens", "output_tokens"} & wire.keys():
         return None
     output, parts = _first(wire.get("output_tokens")), _mapping(wire.get("output_tokens_details"))
@@ -55,8 +57,8 @@ def messages_usage(wire: Any) -> Usage | None:
 
 
 def responses_usage(wire: Any) -> Usage | None:
-    """Read a ``usage`` object of the Responses API, whose input includes what was read from and written to the cache.
-    ``None`` when it says nothing."""
+    """Read a ``usage`` object of the Responses API, whose input includes what was read from and written to
+    the cache. ``None`` when it says nothing."""
     if not isinstance(wire, Mapping) or not {"input_tokens", "output_tokens"} & wire.keys():
         return None
     prompt, output = _first(wire.get("input_tokens")), _first(wire.get("output_tokens"))
@@ -69,7 +71,9 @@ def responses_usage(wire: Any) -> Usage | None:
 
 def _first(*values: Any) -> int:
     """The first count above zero."""
-    return next((int(n) for n in values if isinstance(n, (int, float)) and not isinstance(n, bool) and n > 0), 0)
+    return next(
+        (int(n) for n in values if isinstance(n, (int, float)) and not isinstance(n, bool) and n > 0), 0
+    )
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

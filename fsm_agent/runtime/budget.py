@@ -1,8 +1,8 @@
 """Budgets of iterations that several turns share: the soft limit above each turn's own ``max_iterations``.
 
-A child's turn takes from its own budget and, depending on the mode, from its parent's (catalogue DIS-01): ``independent``,
-``shared`` (one pool for the whole tree), or ``tree_cap`` (own budgets under a cap for the tree, three times the root's).
-"""
+A child's turn takes from its own budget and, depending on the mode, from its parent's (catalogue DIS-01):
+``independent``, ``shared`` (one pool for the whole tree), or ``tree_cap`` (own budgets under a cap for the
+tree, three times the root's)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fsm_agent.settings.model import BudgetMode
 class IterationBudget:
     """So many iterations, taken one at a time from any thread, together with those of ``above``.
 
-    ``take`` is all or nothing: it is false, and takes nothing, when this budget or one above it has none left.
-    """
+    ``take`` is all or nothing: it is false, and takes nothing, when this budget or one above it has none
+    left."""
 
     def __init__(self, limit: int, above: IterationBudget | None = None) -> None:
         if limit < 0:
@@ -49,5 +49,6 @@ class IterationBudget:
 
 
 def tree_budget(mode: BudgetMode, max_iterations: int, factor: float) -> IterationBudget:
-    """The budget at the root of a tree: the root's own iterations, or the cap that all of the tree stays under."""
+    """The budget at the root of a tree: the root's own iterations, or the cap that all of the tree stays
+    under."""
     return IterationBudget(int(max_iterations * factor) if mode == "tree_cap" else max_iterations)

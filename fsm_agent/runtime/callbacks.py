@@ -1,4 +1,5 @@
-"""Telling the outside what a turn is doing. All callbacks are optional, sync or async, and none can hurt the turn.
+"""Telling the outside what a turn is doing. All callbacks are optional, sync or async, and none can hurt the
+turn.
 
 Names and arguments (a callback may declare fewer parameters than it is given):
 
@@ -118,7 +119,8 @@ class Callbacks:
             await asyncio.wait({self._tail})
 
     async def ask(self, channel: str, *values: Any) -> Any:
-        """Call a function that answers and may block (it runs in a thread). ``None`` when absent or failing."""
+        """Call a function that answers and may block (it runs in a thread). ``None`` when absent or
+        failing."""
         try:
             return await self.demand(channel, *values)
         except Exception:

@@ -1,9 +1,8 @@
 """Racing a piece of work against a time limit and an interrupt.
 
-A limit is reached when either the injected clock or the machine's own says so. The race looks at both a few times a
-second instead of sleeping on the injected clock: with a simulated clock, which jumps, a sleeping watchdog would kill
-work that a real server is just about to finish.
-"""
+A limit is reached when either the injected clock or the machine's own says so. The race looks at both a few
+times a second instead of sleeping on the injected clock: with a simulated clock, which jumps, a sleeping
+watchdog would kill work that a real server is just about to finish."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ class Stopwatch:
         return max(self._clock.now() - self._now, time.monotonic() - self._machine)
 
 
-async def race(
+async def wait_with_deadline(
     work: asyncio.Future[Any],
     *,
     left: Callable[[], float],

@@ -1,9 +1,10 @@
-"""What callbacks are told, as values: ``async for event in turn.events()``, or a plain ``for`` in a thread of your own.
+"""What callbacks are told, as values: ``async for event in turn.events()``, or a plain ``for`` in a thread of
+your own.
 
-A turn never waits for who listens. Each listener has a queue of a fixed size; when it is full the oldest of the small signs of
-life (``CHATTY``: text as it arrives, thoughts, progress) make room, and only when there are none left the oldest of the rest. A
-listener that missed something is told how much by an event ``dropped`` with the number, before what comes next.
-"""
+A turn never waits for who listens. Each listener has a queue of a fixed size; when it is full the oldest of
+the small signs of life (``CHATTY``: text as it arrives, thoughts, progress) make room, and only when there
+are none left the oldest of the rest. A listener that missed something is told how much by an event
+``dropped`` with the number, before what comes next."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ CURRENT: ContextVar[str] = ContextVar("fsm_agent_turn", default="")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """``name`` and ``values`` are a channel of ``fsm_agent.runtime.callbacks`` and its arguments, ``at`` in seconds since the
-    epoch."""
+    """``name`` and ``values`` are a channel of ``fsm_agent.runtime.callbacks`` and its arguments, ``at`` in
+    seconds since the epoch."""
 
     name: str
     values: tuple[Any, ...]
@@ -123,10 +124,12 @@ def ended(turn_id: str) -> None:
 
 
 class Events:
-    """Iterating listens from then on, and runs the turn with ``run`` unless that is ``None``; leaving the loop early stops it
-    where it is. What ``run`` raises is raised at the end of the events."""
+    """Iterating listens from then on, and runs the turn with ``run`` unless that is ``None``; leaving the
+    loop early stops it where it is. What ``run`` raises is raised at the end of the events."""
 
-    def __init__(self, turn_id: str, run: Callable[[], Coroutine[Any, Any, object]] | None, size: int, over: bool) -> None:
+    def __init__(
+        self, turn_id: str, run: Callable[[], Coroutine[Any, Any, object]] | None, size: int, over: bool
+    ) -> None:
         self._turn_id, self._run, self._size, self._over = turn_id, run, size, over
 
     async def __aiter__(self) -> AsyncIterator[Event]:

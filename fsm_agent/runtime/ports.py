@@ -27,18 +27,17 @@ class StreamSink(Protocol):
         """A tool call's name is known; once for each call."""
 
     def unsent(self) -> None:
-        """The call is cancelled before its request left: no byte of it was handed to a connection. A call that
-        ends without this counts as sent."""
+        """The call is cancelled before its request left: no byte of it was handed to a connection. A call
+        that ends without this counts as sent."""
 
 
 class ModelPort(Protocol):
     """One provider, model and endpoint.
 
-    ``call`` never raises for what a provider or network does: it returns a ``Failure``. It is cancelled (asyncio) by the
-    caller on interrupt and by the watchdog; the connection must then be closed before it returns, and
-    ``sink.unsent()`` be called if the request never left. A port that must get ready first (load an SDK, for
-    instance) may have an ``async def ready()``: the watchdog does not count its time.
-    """
+    ``call`` never raises for what a provider or network does: it returns a ``Failure``. It is cancelled
+    (asyncio) by the caller on interrupt and by the watchdog; the connection must then be closed before it
+    returns, and ``sink.unsent()`` be called if the request never left. A port that must get ready first (load
+    an SDK, for instance) may have an ``async def ready()``: the watchdog does not count its time."""
 
     async def call(self, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure: ...
     def use_key(self, key: str) -> None:

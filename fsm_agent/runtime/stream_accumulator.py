@@ -1,4 +1,5 @@
-"""What arrives of a reply while it arrives: shown to the callbacks, kept for an interrupt, timed for the watchdog."""
+"""What arrives of a reply while it arrives: shown to the callbacks, kept for an interrupt, timed for the
+watchdog."""
 
 from __future__ import annotations
 
@@ -9,14 +10,19 @@ from fsm_agent.runtime.ports import Clock
 from fsm_agent.support.texts import clean, clean_piece
 
 
-class LiveReply:
-    """The ``StreamSink`` of one attempt. ``shown`` is the visible text so far, ``thoughts`` the reasoning; nothing of a
-    ``quiet`` attempt (a summary) is shown. A closed sink ignores what still comes from a superseded attempt."""
+class StreamAccumulator:
+    """The ``StreamSink`` of one attempt. ``shown`` is the visible text so far, ``thoughts`` the reasoning;
+    nothing of a ``quiet`` attempt (a summary) is shown. A closed sink ignores what still comes from a
+    superseded attempt."""
 
-    def __init__(self, clock: Clock, callbacks: Callbacks, *, quiet: bool = False, paragraph: bool = False) -> None:
+    def __init__(
+        self, clock: Clock, callbacks: Callbacks, *, quiet: bool = False, paragraph: bool = False
+    ) -> None:
         self._since_chunk = Stopwatch(clock)
         self._begun, self._held_back = False, False
-        self._shown: list[str] = []  # joined when asked for: adding to one long text would copy all of it for each piece
+        self._shown: list[
+            str
+        ] = []  # joined when asked for: adding to one long text would copy all of it for each piece
         self._thoughts: list[str] = []
         self._half = ""
         self.tool_begun = False
@@ -35,7 +41,8 @@ class LiveReply:
 
     @property
     def sent(self) -> bool:
-        """May the provider have got the request? As soon as the port has it, unless that says it never left."""
+        """May the provider have got the request? As soon as the port has it, unless that says it never
+        left."""
         return self._begun and not self._held_back
 
     def begin(self) -> None:

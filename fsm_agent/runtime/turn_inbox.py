@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 
 
-class SignalBox:
-    """Holds an interrupt and steering texts until a turn takes them. Idempotent, thread-safe. ``listener`` hears of each
-    interrupt, also when no turn runs.
+class TurnInbox:
+    """Holds an interrupt and steering texts until a turn takes them. Idempotent, thread-safe. ``listener``
+    hears of each interrupt, also when no turn runs.
 
     An interrupt that comes before a turn has started stays, and ends that turn at its first gate.
     """

@@ -1,4 +1,5 @@
-"""``DurableTurn``: one turn in the hands of its user. Run it, step through it, look at it; it is stored as it goes."""
+"""``DurableTurn``: one turn in the hands of its user. Run it, step through it, look at it; it is stored as it
+goes."""
 
 from __future__ import annotations
 
@@ -7,11 +8,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from fsm_agent.fsm.condition_parser import condition
 from fsm_agent.fsm.journal import Exchange, Step
-from fsm_agent.fsm.pause_point import Gate
+from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.runner import RunnableTurn, Runner, Stepping
 from fsm_agent.runtime.events import CURRENT, SIZE, Events, ended
 from fsm_agent.sessions.session import Session
-from fsm_agent.sessions.session_lease import Tenancy
+from fsm_agent.sessions.session_lease import SessionLease
 from fsm_agent.support.threads import LOOP
 
 Result = TypeVar("Result")
@@ -26,22 +27,27 @@ class Inspectable(RunnableTurn, Protocol):
 class DurableTurn(Stepping, Generic[Result]):
     """A turn that has not moved yet, is moving, or has ended; of an ``Agent`` or of a ``Workflow``.
 
-    The session is held from the first move to the end, so a second turn on it raises ``SessionBusy``. ``result`` is
-    ``None`` until the turn has ended.
-    """
+    The session is held from the first move to the end, so a second turn on it raises ``SessionBusy``.
+    ``result`` is ``None`` until the turn has ended."""
 
     def __init__(
         self,
         state: Inspectable,
         runner: Runner,
         session: Session,
-        tenancy: Tenancy[Result],
-        gate: Gate,
+        tenancy: SessionLease[Result],
+        gate: PausePoint,
         steps: Iterable[Step] = (),
     ) -> None:
         self.result: Result | None = None
         self.steps: list[Step] = list(steps)
-        self._state, self._runner, self._session, self._tenancy, self.gate = state, runner, session, tenancy, gate
+        self._state, self._runner, self._session, self._tenancy, self.gate = (
+            state,
+            runner,
+            session,
+            tenancy,
+            gate,
+        )
         self._holding, self._claim = False, 0
 
     @property
@@ -103,10 +109,16 @@ class DurableTurn(Stepping, Generic[Result]):
         self._holding, self._claim = False, 0
 
     async def run_until(
-        self, *, state: str | None = None, event: str | None = None, row: str | None = None, when: str | None = None
+        self,
+        *,
+        state: str | None = None,
+        event: str | None = None,
+        row: str | None = None,
+        when: str | None = None,
     ) -> Step | None:
-        """Step until a move enters ``state``, is made on ``event``, takes ``row``, and leaves the counters as ``when`` says
-        (``"retries >= 2"``); what is not given does not matter. ``None`` when the turn ended first."""
+        """Step until a move enters ``state``, is made on ``event``, takes ``row``, and leaves the counters as
+        ``when`` says (``"retries >= 2"``); what is not given does not matter. ``None`` when the turn ended
+        first."""
         holds = condition(when, self._state.counters()) if when is not None else None
         while (step := await self.step()) is not None:
             wanted = ((state, step.dest), (event, step.event), (row, step.row))
@@ -117,9 +129,10 @@ class DurableTurn(Stepping, Generic[Result]):
         return None
 
     def events(self, *, run: bool = True, size: int = SIZE) -> Events:
-        """What callbacks are told, as values, until the turn has ended: ``async for event in turn.events()``, or a plain ``for``
-        in a thread. Iterating runs the turn; with ``run=False`` somebody else does. ``size``: events that a slow listener may
-        be behind before some are dropped, see ``fsm_agent.runtime.events``."""
+        """What callbacks are told, as values, until the turn has ended: ``async for event in turn.events()``,
+        or a plain ``for`` in a thread. Iterating runs the turn; with ``run=False`` somebody else does.
+        ``size``: events that a slow listener may be behind before some are dropped, see
+        ``fsm_agent.runtime.events``."""
         return Events(self.id, self.arun if run else None, size, over=self.result is not None)
 
     async def arun(self) -> Result:

@@ -1,8 +1,9 @@
-"""What people ask of turns that run here, from other processes: rows of the table ``controls``, read a few times a second.
+"""What people ask of turns that run here, from other processes: rows of the table ``controls``, read a few
+times a second.
 
-One thread a database, only while turns run, looks for rows that nobody took yet; the turns themselves never look. A row that
-attaches a debugger lets a ``RemoteDebugServer`` stand at the turn's gate, which carries out the commands of the following rows.
-"""
+One thread a database, only while turns run, looks for rows that nobody took yet; the turns themselves never
+look. A row that attaches a debugger lets a ``RemoteDebugServer`` stand at the turn's gate, which carries out
+the commands of the following rows."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from fsm_agent.errors import StoreError
-from fsm_agent.fsm.pause_point import Gate
+from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.sessions.store.database import Database
 
 log = logging.getLogger(__name__)
@@ -38,25 +39,25 @@ class Obeys(Protocol):
     def obey(self, name: str, body: dict[str, Any]) -> None: ...
 
 
-class Controls:
-    """The desk of one database; see ``controls_of``."""
+class CommandPoller:
+    """The desk of one database; see ``command_poller_of``."""
 
     def __init__(self, database: Database) -> None:
         self._database = weakref.ref(database)  # the registry must not keep it open
         self._lock = threading.Lock()
-        self._gates: weakref.WeakValueDictionary[str, Gate] = weakref.WeakValueDictionary()
-        self._servers: dict[str, tuple[Gate, Obeys]] = {}
+        self._gates: weakref.WeakValueDictionary[str, PausePoint] = weakref.WeakValueDictionary()
+        self._servers: dict[str, tuple[PausePoint, Obeys]] = {}
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
 
-    def opened(self, gate: Gate) -> None:
+    def opened(self, gate: PausePoint) -> None:
         with self._lock:
             self._gates[gate.turn.turn_id] = gate
             if self._thread is None:
                 self._thread = threading.Thread(target=self._look_on, daemon=True, name="fsm-agent-controls")
                 self._thread.start()
 
-    def closed(self, gate: Gate) -> None:
+    def closed(self, gate: PausePoint) -> None:
         with self._lock:
             if self._gates.get(gate.turn.turn_id) is gate:  # and not that of who took the turn over
                 del self._gates[gate.turn.turn_id]
@@ -97,22 +98,24 @@ class Controls:
             except Exception:  # one bad command must not end the thread that looks for all of them
                 log.exception("command %s of turn %s could not be carried out", command, gate.turn.turn_id)
 
-    def _server(self, gate: Gate, database: Database) -> Obeys:
+    def _server(self, gate: PausePoint, database: Database) -> Obeys:
         known = self._servers.get(gate.turn.turn_id)
         if known is not None and known[0] is gate:
             return known[1]
-        server: Obeys = import_module(REMOTE_SERVER).RemoteDebugServer(gate, database)  # loaded only where somebody debugs
+        server: Obeys = import_module(REMOTE_SERVER).RemoteDebugServer(
+            gate, database
+        )  # loaded only where somebody debugs
         self._servers[gate.turn.turn_id] = gate, server
         return server
 
 
-_DESKS: weakref.WeakKeyDictionary[Database, Controls] = weakref.WeakKeyDictionary()
+_DESKS: weakref.WeakKeyDictionary[Database, CommandPoller] = weakref.WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 
-def controls_of(database: Database) -> Controls:
+def command_poller_of(database: Database) -> CommandPoller:
     """The desk of a database; one for all its turns."""
     with _LOCK:
         if database not in _DESKS:
-            _DESKS[database] = Controls(database)
+            _DESKS[database] = CommandPoller(database)
         return _DESKS[database]

@@ -1,7 +1,8 @@
-"""A conversation as it is held while an agent works on it: its rows, its prompt, and who is running a turn on it.
+"""A conversation as it is held while an agent works on it: its rows, its prompt, and who is running a turn on
+it.
 
-A ``Session`` is the live copy; what is done to it is noted in ``unwritten``, in order, for the store to write with the next
-move. Rows are kept by identity and numbered as they come, so storing one twice stores it once.
+A ``Session`` is the live copy; what is done to it is noted in ``unwritten``, in order, for the store to write
+with the next move. Rows are kept by identity and numbered as they come, so storing one twice stores it once.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from fsm_agent.prompt import StoredPrompt
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """A new row, and the version of the transcript that it continues; ``None`` for a row that only a list names."""
+    """A new row, and the version of the transcript that it continues; ``None`` for a row that only a list
+    names."""
 
     number: int
     version: int | None
@@ -31,8 +33,9 @@ class Appended:
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
-    """A new version of the transcript begins with the rows of these numbers; ``dropped`` ones are put aside."""
+class RowsReplaced:
+    """A new version of the transcript begins with the rows of these numbers; ``dropped`` ones are put
+    aside."""
 
     version: int
     numbers: tuple[int, ...]
@@ -46,20 +49,21 @@ class Continued:
     child: Session
 
 
-Note = Appended | Replaced | Continued
+Note = Appended | RowsReplaced | Continued
 _CLAIMS = itertools.count(1)
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Session:
-    """``rows`` is the transcript in use, ``version`` counts how often it was replaced, ``wire`` is the bytes already made of it.
-    ``turns`` is how many have ended. ``revision`` is what the store said of it when it was read: whatever changes the session
-    there counts it up, so a copy with another revision is not believed. ``unsaved`` are writes that a failing store did not
-    take. ``source``: what began it (cli, chat, debugger, python, child, fork).
+    """``rows`` is the transcript in use, ``version`` counts how often it was replaced, ``wire`` is the bytes
+    already made of it. ``turns`` is how many have ended. ``revision`` is what the store said of it when it
+    was read: whatever changes the session there counts it up, so a copy with another revision is not
+    believed. ``unsaved`` are writes that a failing store did not take. ``source``: what began it (cli, chat,
+    debugger, python, child, fork).
 
-    ``holder`` is the turn that has it in this process, and ``claim`` the number of that hold: a turn that is resumed while an
-    older ``Turn`` of it stands still takes it over, and the older one finds another number. ``moving`` while a step is made.
-    """
+    ``holder`` is the turn that has it in this process, and ``claim`` the number of that hold: a turn that is
+    resumed while an older ``Turn`` of it stands still takes it over, and the older one finds another number.
+    ``moving`` while a step is made."""
 
     id: str
     rows: list[Message] = field(default_factory=list)
@@ -93,7 +97,10 @@ class Session:
         taken over under its own id."""
         with self._lock:
             if self.holder not in (None, turn_id) or (self.holder is not None and self.moving):
-                raise SessionBusy(f"session {self.id} is busy: turn {self.holder} is still running; wait for it or interrupt it")
+                raise SessionBusy(
+                    f"session {self.id} is busy: turn {self.holder} is still running; wait for it or"
+                    " interrupt it"
+                )
             self.holder, self.claim = turn_id, next(_CLAIMS)
             return self.claim
 
@@ -141,7 +148,9 @@ class Session:
         this one. Raises ``SessionBusy`` when a turn of this process has it."""
         with successor._lock:
             if successor.holder not in (None, self.holder):
-                raise SessionBusy(f"session {successor.id} is busy: turn {successor.holder} is still running; wait for it")
+                raise SessionBusy(
+                    f"session {successor.id} is busy: turn {successor.holder} is still running; wait for it"
+                )
             successor.holder, successor.claim, successor.moving = self.holder, self.claim, self.moving
         self.successor = successor
 
@@ -168,11 +177,16 @@ class Session:
                 self.unwritten.append(Appended(self._number(row), None, row))
         dropped = tuple(self.numbers[row] for row in self.rows if row not in staying)
         self.rows, self.version, self.wire = kept, self.version + 1, WireCopy()
-        self.unwritten.append(Replaced(self.version, tuple(self.numbers[row] for row in kept), dropped))
+        self.unwritten.append(RowsReplaced(self.version, tuple(self.numbers[row] for row in kept), dropped))
 
     def child(self, child: Session, rows: Iterable[Message]) -> None:
         """End this session by compaction: ``child`` goes on with these rows, under the same turn."""
-        child.parent, child.prompts, child.guard, child.meter = self.id, dict(self.prompts), self.guard, self.meter
+        child.parent, child.prompts, child.guard, child.meter = (
+            self.id,
+            dict(self.prompts),
+            self.guard,
+            self.meter,
+        )
         child.title, child.kind = next_title(self.title or self.id), "compression"
         child.holder, child.claim, child.moving = self.holder, self.claim, self.moving
         child.usage, child.source = self.usage, self.source

@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Ending(Generic[Result]):
+class TurnEnding(Generic[Result]):
     """What is done with a turn that has ended. ``result`` makes its result from its moves, ``closing`` what
     is stored of that, ``follow_up`` does what others wait for, and says what it could not do; ``noted`` puts
     (was it stored, what went wrong) into the result."""
@@ -27,7 +27,7 @@ class Ending(Generic[Result]):
     follow_up: Callable[[], str] = lambda: ""
 
 
-class Tenancy(Generic[Result]):
+class SessionLease(Generic[Result]):
     """``enter`` is what has to be done once before the first move."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Tenancy(Generic[Result]):
         turn_id: str,
         log: TurnLog,
         enter: Callable[[], Awaitable[Begun]],
-        ending: Ending[Result],
+        ending: TurnEnding[Result],
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._store, self._turn_id, self._log = store, turn_id, log
@@ -52,7 +52,10 @@ class Tenancy(Generic[Result]):
         self._log.began(begun.epoch, begun.recording)
         self._entered = True
         if begun.abandoned is not None:
-            self._tell(f"turn {begun.abandoned} of this session was left unfinished when its process ended; it is given up now")
+            self._tell(
+                f"turn {begun.abandoned} of this session was left unfinished when its process ended; it is"
+                " given up now"
+            )
 
     async def finish(self, steps: list[Step]) -> Result:
         """The turn has ended: make its result, write it, let go of the session."""
@@ -60,7 +63,13 @@ class Tenancy(Generic[Result]):
         closing = self._ending.closing(result)
         await self._write_down(closing)
         self._store.keep(self._log.session)
-        told = (self._turn_id, self._log.session.id, closing.exit, closing.outcome, closing.result.get("attempts", len(steps)))
+        told = (
+            self._turn_id,
+            self._log.session.id,
+            closing.exit,
+            closing.outcome,
+            closing.result.get("attempts", len(steps)),
+        )
         log.info("turn %s of session %s ended: %s (%s), requests: %d", *told)
         stored = not self._log.problem
         problem = self._log.problem or self._ending.follow_up()

@@ -1,9 +1,8 @@
 """Every figure of a turn that a user may change, in one place, with its default and its allowed range.
 
-Nested names are the field names joined by dots (``budget.grace_call``); in the environment ``FSM_AGENT_`` and double
-underscores (``FSM_AGENT_BUDGET__GRACE_CALL=false``); in the config file ``[settings.budget]``. Seconds, tokens and characters as
-the docstrings say.
-"""
+Nested names are the field names joined by dots (``budget.grace_call``); in the environment ``FSM_AGENT_`` and
+double underscores (``FSM_AGENT_BUDGET__GRACE_CALL=false``); in the config file ``[settings.budget]``.
+Seconds, tokens and characters as the docstrings say."""
 
 from __future__ import annotations
 
@@ -14,7 +13,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
-from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from fsm_agent.errors import ConfigError
 
@@ -44,7 +49,8 @@ def contradiction(allowed: str, **values: Any) -> PydanticCustomError:
 
 
 class Budget(Group):
-    """``grace_call``: one toolless call when the iterations are used up. ``max_free_rounds``: default max_iterations."""
+    """``grace_call``: one toolless call when the iterations are used up. ``max_free_rounds``: default
+    max_iterations."""
 
     grace_call: bool = True
     max_free_rounds: Count | None = None
@@ -73,7 +79,7 @@ class InvalidWave(Wave):
     cap: Seconds = 120
 
 
-class Backoff(Group):
+class BackoffSettings(Group):
     """``jitter``: up to this share of the delay is added at random."""
 
     exception: ExceptionWave = ExceptionWave()
@@ -158,8 +164,8 @@ class Cooldown(Group):
 
 
 class Credential(Group):
-    """Seconds that a failed key rests: after 401, after 429 or 402. ``auth_refresh_max``: refreshes a key and turn.
-    ``strategy``: which of several ready keys a turn starts with."""
+    """Seconds that a failed key rests: after 401, after 429 or 402. ``auth_refresh_max``: refreshes a key and
+    turn. ``strategy``: which of several ready keys a turn starts with."""
 
     strategy: Literal["fill_first", "round_robin", "random", "least_used"] = "fill_first"
     cooldown_auth: Seconds = 300
@@ -177,8 +183,9 @@ class Length(Group):
 
 
 class Continue(Group):
-    """How often a reply that is no answer yet is asked to go on. ``ack`` needs ``acks_enabled``: replies that only announce
-    what will be done; ``verify`` needs ``verify_enabled``: files were changed and nothing was checked afterwards."""
+    """How often a reply that is no answer yet is asked to go on. ``ack`` needs ``acks_enabled``: replies that
+    only announce what will be done; ``verify`` needs ``verify_enabled``: files were changed and nothing was
+    checked afterwards."""
 
     incomplete: Count = 3
     ack: Count = 2
@@ -195,9 +202,10 @@ class Empty(Group):
 
 
 class Compression(Group):
-    """``threshold`` as a share of the usable window, raised to ``small_window_floor`` below 512,000 tokens and to
-    ``tiny_window`` up to 64,000. ``min_progress``: what counts as smaller. What ``protect_first``, ``tail_ratio`` and
-    ``tail_floor`` protect goes, too, when a provider refuses the request all the same; ``max_per_streak`` bounds how often."""
+    """``threshold`` as a share of the usable window, raised to ``small_window_floor`` below 512,000 tokens
+    and to ``tiny_window`` up to 64,000. ``min_progress``: what counts as smaller. What ``protect_first``,
+    ``tail_ratio`` and ``tail_floor`` protect goes, too, when a provider refuses the request all the same;
+    ``max_per_streak`` bounds how often."""
 
     enabled: bool = True
     mode: Literal["in_place", "rotate"] = "in_place"
@@ -215,10 +223,11 @@ class Compression(Group):
 
 
 class Tools(Group):
-    """Running tools. Seconds and characters; ``max_result_chars`` bounds one result, ``turn_result_chars`` those of one
-    reply, ``preview_chars`` is what stays in the context of a result that was saved to a file. ``failed_files_footer``: the
-    final answer names files that a failed tool left unchanged. ``bridge_above``: with more tools than this
-    those of MCP servers are in no request; the model finds them with ``tool_search`` and calls them with ``tool_call``."""
+    """Running tools. Seconds and characters; ``max_result_chars`` bounds one result, ``turn_result_chars``
+    those of one reply, ``preview_chars`` is what stays in the context of a result that was saved to a file.
+    ``failed_files_footer``: the final answer names files that a failed tool left unchanged. ``bridge_above``:
+    with more tools than this those of MCP servers are in no request; the model finds them with
+    ``tool_search`` and calls them with ``tool_call``."""
 
     max_workers: Annotated[int, Field(ge=1, le=64)] = 8
     batch_timeout: Seconds = 420
@@ -232,7 +241,8 @@ class Tools(Group):
 
 
 class Guardrail(Group):
-    """Loop detection. ``hard_stop``: default on when nobody is present to stop the turn (no approval callback)."""
+    """Loop detection. ``hard_stop``: default on when nobody is present to stop the turn (no approval
+    callback)."""
 
     warn_exact: Count = 2
     warn_same: Count = 3
@@ -243,11 +253,12 @@ class Guardrail(Group):
     hard_stop: bool | None = None
 
 
-class Approvals(Group):
-    """Who may say yes. ``timeout`` in seconds, after which no answer is a no. ``policy``: for tools by name, ``ask`` a person,
-    ``allow``, or ``deny``. ``allow`` and ``deny``: patterns, see ``fsm_agent.approvals.rules``; deny wins. ``bypass`` allows
-    everything that is not denied and not on a hard line; read once, when the agent is made. ``question_timeout``: seconds that a
-    question of the model waits for an answer."""
+class ApprovalSettings(Group):
+    """Who may say yes. ``timeout`` in seconds, after which no answer is a no. ``policy``: for tools by name,
+    ``ask`` a person, ``allow``, or ``deny``. ``allow`` and ``deny``: patterns, see
+    ``fsm_agent.approvals.rules``; deny wins. ``bypass`` allows everything that is not denied and not on a
+    hard line; read once, when the agent is made. ``question_timeout``: seconds that a question of the model
+    waits for an answer."""
 
     timeout: Seconds = 60
     policy: dict[str, Verdict] = Field(default_factory=dict)
@@ -257,13 +268,14 @@ class Approvals(Group):
     question_timeout: Seconds = 600
 
 
-class Delegation(Group):
-    """Child turns. ``background``: the model may give tasks without waiting. ``budget``: see ``fsm_agent.runtime.budget``.
-    ``approvals``: what a child does when it needs a yes: ``deny``, or ``ask`` whoever approves for its parent.
-    ``summary_max_chars``: of a child's answer as its parent sees it, which also takes no more than ``headroom_fraction`` of the
-    room that the parent's window has left, shared by the children, but may always be ``summary_min_chars``. Seconds:
-    ``heartbeat`` between two signs of life, ``stale_idle`` and ``stale_in_tool`` after which a child that does nothing, or
-    whose tool runs, is stopped."""
+class DelegationSettings(Group):
+    """Child turns. ``background``: the model may give tasks without waiting. ``budget``: see
+    ``fsm_agent.runtime.budget``. ``approvals``: what a child does when it needs a yes: ``deny``, or ``ask``
+    whoever approves for its parent. ``summary_max_chars``: of a child's answer as its parent sees it, which
+    also takes no more than ``headroom_fraction`` of the room that the parent's window has left, shared by the
+    children, but may always be ``summary_min_chars``. Seconds: ``heartbeat`` between two signs of life,
+    ``stale_idle`` and ``stale_in_tool`` after which a child that does nothing, or whose tool runs, is
+    stopped."""
 
     background: bool = False
     budget: BudgetMode = "tree_cap"
@@ -291,10 +303,11 @@ class Interrupt(Group):
 
 
 class Prompt(Group):
-    """``enforce_tool_use``: tell the model to act instead of announcing: ``auto`` for families that need it, true, false, or
-    parts of model names. ``context_files``: read AGENTS.md and its like; ``context_file_chars``: characters that one may
-    take, default 6 % of the window, 20,000 to 500,000. ``platform``: how answers are shown; ``platform_hint``: your words
-    on it, added or, with ``replace_platform_hint``, instead. ``model_line``: name the model and its provider."""
+    """``enforce_tool_use``: tell the model to act instead of announcing: ``auto`` for families that need it,
+    true, false, or parts of model names. ``context_files``: read AGENTS.md and its like;
+    ``context_file_chars``: characters that one may take, default 6 % of the window, 20,000 to 500,000.
+    ``platform``: how answers are shown; ``platform_hint``: your words on it, added or, with
+    ``replace_platform_hint``, instead. ``model_line``: name the model and its provider."""
 
     enforce_tool_use: Literal["auto"] | bool | tuple[str, ...] = "auto"
     context_files: bool = True
@@ -306,9 +319,10 @@ class Prompt(Group):
 
 
 class Memory(Group):
-    """``memory_chars`` and ``user_chars``: limits of MEMORY.md and USER.md in characters. ``review_every``: turns of a session
-    after which a ``memory:review`` event says that the notes are due for a review, 0 for never. Seconds for an external memory
-    provider: ``prefetch_timeout`` before a turn, ``drain_timeout`` for what it still has to store."""
+    """``memory_chars`` and ``user_chars``: limits of MEMORY.md and USER.md in characters. ``review_every``:
+    turns of a session after which a ``memory:review`` event says that the notes are due for a review, 0 for
+    never. Seconds for an external memory provider: ``prefetch_timeout`` before a turn, ``drain_timeout`` for
+    what it still has to store."""
 
     memory_chars: Annotated[int, Field(ge=100, le=100_000)] = 2_200
     user_chars: Annotated[int, Field(ge=100, le=100_000)] = 1_375
@@ -318,9 +332,9 @@ class Memory(Group):
 
 
 class Mcp(Group):
-    """MCP servers. Seconds: ``start_timeout`` that a turn waits for servers that are starting, ``connect_timeout`` after which a
-    start has failed, ``call_timeout`` for a call of a tool that has no limit of its own. ``max_message_bytes``: what a server may
-    say at once."""
+    """MCP servers. Seconds: ``start_timeout`` that a turn waits for servers that are starting,
+    ``connect_timeout`` after which a start has failed, ``call_timeout`` for a call of a tool that has no
+    limit of its own. ``max_message_bytes``: what a server may say at once."""
 
     start_timeout: Seconds = 10
     connect_timeout: Seconds = 60
@@ -329,9 +343,10 @@ class Mcp(Group):
 
 
 class Storage(Group):
-    """``durability``: ``full`` survives a power cut at any moment; ``normal`` may lose the last moves then, never to a crash
-    of the process alone. ``index``: make messages ready for search after each turn, beside what comes next, instead of when
-    somebody searches. ``trajectories``: append each ended turn, secrets masked, to ``trajectories.jsonl`` in the home."""
+    """``durability``: ``full`` survives a power cut at any moment; ``normal`` may lose the last moves then,
+    never to a crash of the process alone. ``index``: make messages ready for search after each turn, beside
+    what comes next, instead of when somebody searches. ``trajectories``: append each ended turn, secrets
+    masked, to ``trajectories.jsonl`` in the home."""
 
     durability: Literal["full", "normal"] = "full"
     index: bool = True
@@ -339,9 +354,9 @@ class Storage(Group):
 
 
 class Web(Group):
-    """The web for tools. ``allow_private_hosts``: names or addresses of your own network that may be fetched, besides every
-    public one; ``*.example.org`` for all below. ``only_hosts``: when given, no other host is fetched. ``timeout`` in seconds for
-    a whole page with its redirects, ``max_bytes`` of it at most."""
+    """The web for tools. ``allow_private_hosts``: names or addresses of your own network that may be fetched,
+    besides every public one; ``*.example.org`` for all below. ``only_hosts``: when given, no other host is
+    fetched. ``timeout`` in seconds for a whole page with its redirects, ``max_bytes`` of it at most."""
 
     allow_private_hosts: tuple[str, ...] = ()
     only_hosts: tuple[str, ...] = ()
@@ -350,8 +365,9 @@ class Web(Group):
 
 
 class Settings(BaseSettings):
-    """All settings: what is given here, over the environment, over the defaults; ``of`` knows the config file, too.
-    ``reasoning_effort``: how much a model that can think should think before it speaks; ``None`` leaves it to the model.
+    """All settings: what is given here, over the environment, over the defaults; ``of`` knows the config
+    file, too. ``reasoning_effort``: how much a model that can think should think before it speaks; ``None``
+    leaves it to the model.
 
     Raises ``ConfigError`` (one line: what, given, allowed) for an unknown name or a value out of range.
     """
@@ -374,7 +390,7 @@ class Settings(BaseSettings):
     explain_abnormal_end: bool = True
     dump_failed_requests: bool = True
     budget: Budget = Budget()
-    backoff: Backoff = Backoff()
+    backoff: BackoffSettings = BackoffSettings()
     stale: Stale = Stale()
     timeout: Timeout = Timeout()
     poll: Poll = Poll()
@@ -386,10 +402,10 @@ class Settings(BaseSettings):
     compression: Compression = Compression()
     tool: Tools = Tools()
     guardrail: Guardrail = Guardrail()
-    approval: Approvals = Approvals()
+    approval: ApprovalSettings = ApprovalSettings()
     interrupt: Interrupt = Interrupt()
     cache: Cache = Cache()
-    delegation: Delegation = Delegation()
+    delegation: DelegationSettings = DelegationSettings()
     prompt: Prompt = Prompt()
     memory: Memory = Memory()
     web: Web = Web()
@@ -403,9 +419,11 @@ class Settings(BaseSettings):
             raise _explained(error) from None
 
     @classmethod
-    def of(cls, value: Settings | Mapping[str, Any] | None = None, file: Mapping[str, Any] | None = None) -> Settings:
-        """Settings from a mapping: over the environment, over ``file`` (``[settings]`` of the config file), over the defaults. An
-        instance is taken as it is."""
+    def of(
+        cls, value: Settings | Mapping[str, Any] | None = None, file: Mapping[str, Any] | None = None
+    ) -> Settings:
+        """Settings from a mapping: over the environment, over ``file`` (``[settings]`` of the config file),
+        over the defaults. An instance is taken as it is."""
         if isinstance(value, Settings):
             return value
         if value is not None and not isinstance(value, Mapping):
@@ -435,7 +453,8 @@ class Settings(BaseSettings):
 
 
 def from_environment() -> dict[str, Any]:
-    """What the environment says of settings, nested. Raises ``ConfigError`` for a list or table that is no JSON."""
+    """What the environment says of settings, nested. Raises ``ConfigError`` for a list or table that is no
+    JSON."""
     try:
         return EnvSettingsSource(Settings)() if _in_environment() else {}
     except SettingsError as error:
@@ -443,14 +462,18 @@ def from_environment() -> dict[str, Any]:
 
 
 def unknown_variables() -> list[str]:
-    """Variables that look like settings and are none: a typing error changes nothing, and nobody would notice."""
+    """Variables that look like settings and are none: a typing error changes nothing, and nobody would
+    notice."""
     others, groups = {"FSM_AGENT_HOME", "FSM_AGENT_MODEL"}, Settings.model_fields
     ours = (name for name in os.environ if name.startswith(ENV_PREFIX) and name not in others)
-    return sorted(name for name in ours if name.removeprefix(ENV_PREFIX).lower().partition("__")[0] not in groups)
+    return sorted(
+        name for name in ours if name.removeprefix(ENV_PREFIX).lower().partition("__")[0] not in groups
+    )
 
 
 def _in_environment() -> bool:
-    """Is any setting in the environment? Looking there for each setting costs ten times what is left to do without them."""
+    """Is any setting in the environment? Looking there for each setting costs ten times what is left to do
+    without them."""
     names = (name.lower() for name in os.environ)
     ours = (name.removeprefix(_PREFIX).partition("__")[0] for name in names if name.startswith(_PREFIX))
     return any(name in Settings.model_fields for name in ours)
@@ -461,7 +484,9 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
     result = dict(below)
     for name, value in above.items():
         under = result.get(name)
-        result[name] = merged(under, value) if isinstance(under, Mapping) and isinstance(value, Mapping) else value
+        result[name] = (
+            merged(under, value) if isinstance(under, Mapping) and isinstance(value, Mapping) else value
+        )
     return result
 
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 
 def replace_file(real: Path, content: bytes, mode: int | None = None) -> None:
-    """Put ``content`` in place of the file, keeping its permissions; a new file gets ``mode``. Raises ``OSError``."""
+    """Put ``content`` in place of the file, keeping its permissions; a new file gets ``mode``. Raises
+    ``OSError``."""
     draft = real.with_name(f".{real.name[:100]}.{secrets.token_hex(4)}.tmp")
     try:
         with draft.open("xb") as file:

@@ -1,4 +1,5 @@
-"""How long to wait before the next attempt. The waits are tenacity's strategies; the sleeping is the turn's own."""
+"""How long to wait before the next attempt. The waits are tenacity's strategies; the sleeping is the turn's
+own."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ Kind = Literal["exception", "invalid", "rebuild", "overflow", "empty"]
 
 
 class Jittered(wait_base):
-    """Another strategy's wait plus a random part of it, ``U(0, share · wait)``: clients must not come in step."""
+    """Another strategy's wait plus a random part of it, ``U(0, share · wait)``: clients must not come in
+    step."""
 
     def __init__(self, wait: wait_base, share: float, rng: random.Random) -> None:
         self._wait, self._share, self._rng = wait, share, rng
@@ -25,11 +27,11 @@ class Jittered(wait_base):
 class Backoff:
     """Seconds to wait, by kind of trouble and number of the attempt that failed (from 1).
 
-    Defaults of the behaviour catalogue: ``exception`` min(2·2ⁿ⁻¹, 60) and ``invalid`` min(5·2ⁿ⁻¹, 120), both plus up to
-    half of it at random (BACK-01..03); ``rebuild`` min(3 + n, 8) (TR-02); ``overflow`` 2 (BACK-06); ``empty``
-    min(0.1·2ⁿ⁻¹, 1). A wait that the provider asks for wins over all of them, up to ``retry_after_cap`` (BACK-05); 0
-    means at once. Pairs are (base, cap) in seconds. ``rng`` makes the jitter repeatable.
-    """
+    Defaults of the behaviour catalogue: ``exception`` min(2·2ⁿ⁻¹, 60) and ``invalid`` min(5·2ⁿ⁻¹, 120), both
+    plus up to half of it at random (BACK-01..03); ``rebuild`` min(3 + n, 8) (TR-02); ``overflow`` 2
+    (BACK-06); ``empty`` min(0.1·2ⁿ⁻¹, 1). A wait that the provider asks for wins over all of them, up to
+    ``retry_after_cap`` (BACK-05); 0 means at once. Pairs are (base, cap) in seconds. ``rng`` makes the jitter
+    repeatable."""
 
     def __init__(
         self,

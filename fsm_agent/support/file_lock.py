@@ -30,8 +30,8 @@ else:
 
 @contextmanager
 def locked(path: Path, patience: float = PATIENCE) -> Iterator[int]:
-    """Hold the lock file ``path`` and give its open handle. Raises ``TimeoutError`` after ``patience`` seconds, and
-    ``OSError`` when the file cannot be made."""
+    """Hold the lock file ``path`` and give its open handle. Raises ``TimeoutError`` after ``patience``
+    seconds, and ``OSError`` when the file cannot be made."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
     try:
         _wait(handle, path, time.monotonic() + patience)

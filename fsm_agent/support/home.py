@@ -12,8 +12,8 @@ HOME_ENV = "FSM_AGENT_HOME"
 
 
 def home_of(given: str | os.PathLike[str] | None, env: Mapping[str, str]) -> Path:
-    """The data directory: as given, else ``FSM_AGENT_HOME``, else the platform's. One that was named is made and must be
-    writable (``ConfigError``); the platform's is made when something is first written."""
+    """The data directory: as given, else ``FSM_AGENT_HOME``, else the platform's. One that was named is made
+    and must be writable (``ConfigError``); the platform's is made when something is first written."""
     named = given or env.get(HOME_ENV)
     if not named:
         from platformdirs import user_data_path
@@ -26,5 +26,7 @@ def home_of(given: str | os.PathLike[str] | None, env: Mapping[str, str]) -> Pat
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
-        raise ConfigError(f"the home directory cannot be written ({error.strerror})", str(path), "a writable directory") from None
+        raise ConfigError(
+            f"the home directory cannot be written ({error.strerror})", str(path), "a writable directory"
+        ) from None
     return path

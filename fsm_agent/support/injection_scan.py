@@ -1,9 +1,8 @@
 """Text that would enter the system prompt, looked over for what tries to take the agent over. Pure.
 
-It finds the plain forms and no clever ones: it is a door that is shut, not a wall. What it finds costs the whole text, so it
-is kept from finding what ordinary project files say: an authorised ``curl``, a chat template in a code block, emoji, Thai,
-Arabic.
-"""
+It finds the plain forms and no clever ones: it is a door that is shut, not a wall. What it finds costs the
+whole text, so it is kept from finding what ordinary project files say: an authorised ``curl``, a chat
+template in a code block, emoji, Thai, Arabic."""
 
 from __future__ import annotations
 
@@ -14,7 +13,9 @@ from functools import cache, lru_cache
 
 _VARIABLE = r"\$(?:env:)?\{?\w*(?:key|token|secret|passw(?:or)?d|credential)\w*\}?"
 _SENDER = r"\b(?:curl|wget|nc|ncat|netcat|invoke-webrequest|invoke-restmethod|iwr|irm)\b"
-_PRIVATE_FILE = r"(?:\.env\b|id_(?:rsa|ed25519|ecdsa)\b|\.aws/credentials|\.netrc\b|\.ssh/|\.git-credentials|/etc/shadow)"
+_PRIVATE_FILE = (
+    r"(?:\.env\b|id_(?:rsa|ed25519|ecdsa)\b|\.aws/credentials|\.netrc\b|\.ssh/|\.git-credentials|/etc/shadow)"
+)
 _EARLIER = r"(?:previous|prior|earlier|preceding|foregoing|above|existing|original|system|developer)"
 _ORDERS = r"(?:instructions?|prompts?|directives?|messages?|commands?|orders?)"
 
@@ -51,7 +52,10 @@ WORDS: tuple[tuple[str, str], ...] = (
         r"|environment\s+variables|secrets)\b[^.\n]{0,60}https?://",
     ),
     ("a door left open", r">>\s*\S{0,100}authorized_keys"),
-    ("hidden markup", r"<\w+[^>\n]{0,200}\bstyle\s*=\s*[\"'][^\"'\n]{0,200}(?:display\s*:\s*none|visibility\s*:\s*hidden)"),
+    (
+        "hidden markup",
+        r"<\w+[^>\n]{0,200}\bstyle\s*=\s*[\"'][^\"'\n]{0,200}(?:display\s*:\s*none|visibility\s*:\s*hidden)",
+    ),
 )
 TAGS = (
     "role tags",
@@ -61,11 +65,14 @@ TAGS = (
 
 _CODE = re.compile(r"(?ms)^[ \t]*(`{3,}|~{3,}).*?(?:^[ \t]*\1|\Z)|`[^`\n]+`")
 _AUTHORISED = re.compile(
-    r"(?i)(?:-H|--header)[ =]*([\"'])(?:authorization|(?:x-)?api-?key|private-token|x-[\w-]*token)\s*:(?:(?!\1).)*\1"
+    r"(?i)(?:-H|--header)["
+    r" =]*([\"'])(?:authorization|(?:x-)?api-?key|private-token|x-[\w-]*token)\s*:(?:(?!\1).)*\1"
     r"|(?<!\S)(?:-u|--user)[ =]+\S+"
 )
 _ZERO_WIDTH = re.compile("[\u180e\u200b\u2060-\u2064\ufeff]|(?<=[A-Za-z])[\u200c\u200d\u00ad]+(?=[A-Za-z])")
-_INVISIBLE = re.compile("[\u00ad\u180e\u200b-\u200f\u2060-\u2064\u202a-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f]")
+_INVISIBLE = re.compile(
+    "[\u00ad\u180e\u200b-\u200f\u2060-\u2064\u202a-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f]"
+)
 _BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 _TAG_CHARACTERS = re.compile("[\U000e0000-\U000e007f]")
@@ -78,9 +85,9 @@ _NO_SPACES = re.compile("[\u0e00-\u109f\u1780-\u17ff]")
 def scan(text: str, *, strict: bool = False) -> tuple[str, ...]:
     """Why this text should not be trusted, each reason with its first line; empty when it may be.
 
-    ``strict``, for text that has no business with either: code blocks and authorised requests count too. The reasons never
-    quote the text. The last answers are remembered, because the same files are read at every turn.
-    """
+    ``strict``, for text that has no business with either: code blocks and authorised requests count too. The
+    reasons never quote the text. The last answers are remembered, because the same files are read at every
+    turn."""
     words = _INVISIBLE.sub("", unicodedata.normalize("NFKC", text))
     found = [*_unicode(text), *_phrases(words if strict else _AUTHORISED.sub(" ", words))]
     outside_code = words if strict else _CODE.sub(lambda match: "\n" * match[0].count("\n"), words)

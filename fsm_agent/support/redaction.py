@@ -13,7 +13,8 @@ _SHORTEST = 6
 """Characters; a shorter "secret" is a placeholder like "none", and masking it would garble ordinary words."""
 
 _IS = r"""\\*["']?\s*(?:[:=]|=>|%3[AaDd])\s*\\*["']?"""
-"""Between a name and its value: in a header, in JSON, in JSON within JSON, in an assignment, in an address."""
+"""Between a name and its value: in a header, in JSON, in JSON within JSON, in an assignment, in an
+address."""
 _SHAPES = re.compile(
     rf"""
     (?P<pem>-----BEGIN\ [A-Z ]*PRIVATE\ KEY-----)(?:(?!-----)[^"']){{1,20000}}(?:-----END\ [A-Z ]*PRIVATE\ KEY-----)?
@@ -39,14 +40,60 @@ _SHAPES = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _SIGNS = (
-    *("key", "token", "secret", "pass", "pwd", "bearer", "basic", "authorization", "cookie", "signature", "session", "://"),
-    *("sk-", "pk-", "rk-", "_live_", "_test_", "gsk", "xai", "hf_", "hf-", "gh", "glpat", "xox", "xapp", "dop_v1", "shpat"),
-    *("nvapi", "pplx", "npm_", "pypi-", "sg.", "ya29", "aiza", "akia", "asia", "slack", "eyj", "_pat", "credential", "?sig"),
+    *(
+        "key",
+        "token",
+        "secret",
+        "pass",
+        "pwd",
+        "bearer",
+        "basic",
+        "authorization",
+        "cookie",
+        "signature",
+        "session",
+        "://",
+    ),
+    *(
+        "sk-",
+        "pk-",
+        "rk-",
+        "_live_",
+        "_test_",
+        "gsk",
+        "xai",
+        "hf_",
+        "hf-",
+        "gh",
+        "glpat",
+        "xox",
+        "xapp",
+        "dop_v1",
+        "shpat",
+    ),
+    *(
+        "nvapi",
+        "pplx",
+        "npm_",
+        "pypi-",
+        "sg.",
+        "ya29",
+        "aiza",
+        "akia",
+        "asia",
+        "slack",
+        "eyj",
+        "_pat",
+        "credential",
+        "?sig",
+    ),
     *("&sig", "?code", "&code"),
 )
-"""One of these, in lower case, is in every text that the shapes find anything in; looking for them is ten times as fast."""
+"""One of these, in lower case, is in every text that the shapes find anything in; looking for them is ten
+times as fast."""
 _SECRET_NAME = re.compile(
-    r"(^|[_-])(api[_-]?key|apikey|access[_-]?token|auth[_-]?token|secret|password|authorization)$", re.IGNORECASE
+    r"(^|[_-])(api[_-]?key|apikey|access[_-]?token|auth[_-]?token|secret|password|authorization)$",
+    re.IGNORECASE,
 )
 _KEYS = ("_API_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 """Ends of the names of variables that hold keys."""
@@ -55,8 +102,8 @@ _KEPT = ("scheme", "basic")
 
 
 def mask(text: str, secrets: Iterable[str] = ()) -> str:
-    """The text without anything that looks like a key, and without these secrets wherever they occur, also as addresses and JSON
-    write them.
+    """The text without anything that looks like a key, and without these secrets wherever they occur, also as
+    addresses and JSON write them.
 
     The first characters that tell the kind of a key are kept: ``sk-***``.
     """
@@ -67,12 +114,17 @@ def mask(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def mask_json(value: Any, secrets: Sequence[str] = ()) -> Any:
-    """JSON values without keys: by their shape anywhere in a text, by their name in an object, and these ``secrets``."""
+    """JSON values without keys: by their shape anywhere in a text, by their name in an object, and these
+    ``secrets``."""
     if isinstance(value, str):
         return mask(value, secrets)
     if isinstance(value, Mapping):
         return {
-            key: MASK if isinstance(one, str) and one and _SECRET_NAME.search(str(key)) else mask_json(one, secrets)
+            key: (
+                MASK
+                if isinstance(one, str) and one and _SECRET_NAME.search(str(key))
+                else mask_json(one, secrets)
+            )
             for key, one in value.items()
         }
     if isinstance(value, list | tuple):

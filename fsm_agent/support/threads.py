@@ -13,7 +13,8 @@ T = TypeVar("T")
 
 
 async def in_daemon_thread(function: Callable[..., T], *values: Any) -> T:
-    """Run a blocking function beside the loop. Unlike an executor's, the thread does not block the end of the process."""
+    """Run a blocking function beside the loop. Unlike an executor's, the thread does not block the end of the
+    process."""
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -34,19 +35,23 @@ async def in_daemon_thread(function: Callable[..., T], *values: Any) -> T:
         if not loop.is_closed():
             loop.call_soon_threadsafe(deliver, value, error)
 
-    threading.Thread(target=work, daemon=True, name=f"fsm-agent-{getattr(function, '__name__', 'call')}").start()
+    threading.Thread(
+        target=work, daemon=True, name=f"fsm-agent-{getattr(function, '__name__', 'call')}"
+    ).start()
     return await future
 
 
 class LoopThread:
-    """One event loop in a daemon thread, shared by every synchronous call, so that connections outlive a single call."""
+    """One event loop in a daemon thread, shared by every synchronous call, so that connections outlive a
+    single call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Wait for the coroutine's result. Safe inside a running loop of another thread, a notebook's for instance."""
+        """Wait for the coroutine's result. Safe inside a running loop of another thread, a notebook's for
+        instance."""
         future = self.submit(coroutine)
         try:
             return future.result()

@@ -1,4 +1,5 @@
-"""Everything that a test of a turn needs: scripts that cover a table, invariants, and public fakes of all that a turn touches.
+"""Everything that a test of a turn needs: scripts that cover a table, invariants, and public fakes of all
+that a turn touches.
 
 >>> from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, text, tools   # fakes
 >>> from fsm_agent.testing import pair_scripts, row_scripts                                     # scripts that cover a table
@@ -6,8 +7,8 @@
 >>> from fsm_agent.testing.strategies import histories, replies                                 # needs hypothesis
 >>> from fsm_agent.testing.machine import TurnMachine                                           # needs hypothesis
 
-The names are loaded on first use: the package is also a pytest plugin, and must not slow the start of anybody's tests.
-"""
+The names are loaded on first use: the package is also a pytest plugin, and must not slow the start of
+anybody's tests."""
 
 from __future__ import annotations
 
@@ -72,12 +73,43 @@ _IN = {
     "testing.memory": ("FakeMemory",),
     "providers.scripted.model": ("ScriptedModel",),
     "providers.scripted.replies": (
-        *("Call", "Reply", "bad_json", "blank", "call", "content_filter", "cut", "cut_tool_call", "drop", "empty_sse"),
-        *("json_reply", "length", "malformed_chunk", "no_finish", "overflow", "reasoning", "refusal", "repeat", "silence"),
+        *(
+            "Call",
+            "Reply",
+            "bad_json",
+            "blank",
+            "call",
+            "content_filter",
+            "cut",
+            "cut_tool_call",
+            "drop",
+            "empty_sse",
+        ),
+        *(
+            "json_reply",
+            "length",
+            "malformed_chunk",
+            "no_finish",
+            "overflow",
+            "reasoning",
+            "refusal",
+            "repeat",
+            "silence",
+        ),
         *("slow", "status", "text", "tools"),
     ),
     "testing.scripts": (
-        *("Cover", "Facts", "PossibleScript", "Script", "cover", "ids_of", "pair_scripts", "play", "possible_scripts"),
+        *(
+            "Cover",
+            "Facts",
+            "PossibleScript",
+            "Script",
+            "cover",
+            "ids_of",
+            "pair_scripts",
+            "play",
+            "possible_scripts",
+        ),
         "row_scripts",
     ),
     "testing.server": ("ScriptedServer",),

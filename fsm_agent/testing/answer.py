@@ -16,7 +16,9 @@ Served = Callable[[Usage], object]
 """Told of the tokens just before they are sent: a client that has read them must find them counted."""
 
 
-async def answer(reply: Reply, dialect: Dialect, stream: bool, number: int, writer: asyncio.StreamWriter, served: Served) -> bool:
+async def answer(
+    reply: Reply, dialect: Dialect, stream: bool, number: int, writer: asyncio.StreamWriter, served: Served
+) -> bool:
     """Write a reply as a stream or as one object. May the connection be used again?
 
     Raises ``ConnectionError`` when the client is gone.
@@ -34,7 +36,9 @@ async def answer(reply: Reply, dialect: Dialect, stream: bool, number: int, writ
     return await _as_object(reply, dialect, number, writer, served)
 
 
-async def _as_stream(reply: Reply, dialect: Dialect, number: int, writer: asyncio.StreamWriter, served: Served) -> bool:
+async def _as_stream(
+    reply: Reply, dialect: Dialect, number: int, writer: asyncio.StreamWriter, served: Served
+) -> bool:
     await _send(writer, http.STREAM_HEAD)
     if reply.shape == "message":
         for event in dialect.events(reply, number):
@@ -55,7 +59,9 @@ async def _as_stream(reply: Reply, dialect: Dialect, number: int, writer: asynci
     return True
 
 
-async def _as_object(reply: Reply, dialect: Dialect, number: int, writer: asyncio.StreamWriter, served: Served) -> bool:
+async def _as_object(
+    reply: Reply, dialect: Dialect, number: int, writer: asyncio.StreamWriter, served: Served
+) -> bool:
     await asyncio.sleep(reply.delay)
     if reply.shape == "empty":
         await _send(writer, http.whole(200, ""))

@@ -1,4 +1,5 @@
-"""A turn that is nothing but its place in a table and its counters: enough to run any table without states."""
+"""A turn that is nothing but its place in a table and its counters: enough to run any table without
+states."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from fsm_agent.fsm.table import Row, Table
 
 
 class CountingTurn:
-    """A ``TurnLike`` for ``table`` under ``limits`` (flags need none, theirs is 1). ``counts`` are the counters by name.
+    """A ``TurnLike`` for ``table`` under ``limits`` (flags need none, theirs is 1). ``counts`` are the
+    counters by name.
 
     It has what the runner needs too, so a turn of your own may inherit from it and add its facts.
     """
@@ -45,4 +47,10 @@ class CountingTurn:
         self.bug = error
 
     def dump(self) -> dict[str, object]:
-        return {"state": self.state, "seq": self.seq, "counters": self.counters(), "limits": dict(self.limits), "exit": self.exit}
+        return {
+            "state": self.state,
+            "seq": self.seq,
+            "counters": self.counters(),
+            "limits": dict(self.limits),
+            "exit": self.exit,
+        }

@@ -14,10 +14,11 @@ from fsm_agent.fsm.table import Row, Table
 
 
 class RowCoverage:
-    """Counts the rows of ``table`` that any machine of this process takes between ``start`` and ``stop``, or in a ``with`` block.
+    """Counts the rows of ``table`` that any machine of this process takes between ``start`` and ``stop``, or
+    in a ``with`` block.
 
-    ``counts`` by row id. A table that is equal in all that moves a turn (``Table.digest``) counts as the same table.
-    """
+    ``counts`` by row id. A table that is equal in all that moves a turn (``Table.digest``) counts as the same
+    table."""
 
     def __init__(self, table: Table, counts: Mapping[str, int] | None = None) -> None:
         self.table = table
@@ -35,7 +36,9 @@ class RowCoverage:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
 
     def add(self, counts: Mapping[str, int]) -> None:

@@ -38,7 +38,9 @@ class Place:
 
     @classmethod
     def of(cls, table: Table, turn: TurnLike) -> Place:
-        return cls(turn.state, turn.seq, {counter.name: turn.count(counter.name) for counter in table.counters})
+        return cls(
+            turn.state, turn.seq, {counter.name: turn.count(counter.name) for counter in table.counters}
+        )
 
     def count(self, counter: str) -> int:
         return self.counts[counter]
@@ -75,7 +77,11 @@ def only_declared_events(moved: Moved) -> str | None:
 
 def the_row_leads_from_here_to_there(moved: Moved) -> str | None:
     row, came = moved.row, (moved.before.state, moved.event, moved.after.state)
-    return None if came == (row.source, row.event, row.dest) else f"the turn went {came}, the row is {row.id} to {row.dest}"
+    return (
+        None
+        if came == (row.source, row.event, row.dest)
+        else f"the turn went {came}, the row is {row.id} to {row.dest}"
+    )
 
 
 def the_end_has_no_exits(moved: Moved) -> str | None:
@@ -96,7 +102,11 @@ def counters_change_as_the_row_says(moved: Moved) -> str | None:
     expected = {name: 0 if name in moved.row.resets else count for name, count in moved.before.counts.items()}
     for name in moved.row.spends:
         expected[name] += 1
-    wrong = [f"{name} is {count}, not {expected[name]}" for name, count in moved.after.counts.items() if count != expected[name]]
+    wrong = [
+        f"{name} is {count}, not {expected[name]}"
+        for name, count in moved.after.counts.items()
+        if count != expected[name]
+    ]
     return "; ".join(wrong) or None
 
 
@@ -150,7 +160,8 @@ class Look:
         self._before = Place.of(table, turn)
 
     def moved(self, event: str, row: Row) -> Moved:
-        """Check the move that was just made. Raises ``InvariantBroken`` with everything that does not hold."""
+        """Check the move that was just made. Raises ``InvariantBroken`` with everything that does not
+        hold."""
         moved = Moved(self.table, self.turn, event, row, self._before, Place.of(self.table, self.turn))
         broken = [
             f"{invariant.__name__.replace('_', ' ')}: {wrong}"

@@ -3,9 +3,8 @@
 >>> from fsm_agent.testing.kinds import KINDS
 >>> ScriptedModel([KINDS["429"], KINDS["cut"], KINDS["text"]])
 
-None of them needs a tool of its own but ``echo``, which the calls that cannot run name. ``fsm_agent.testing.strategies.replies``
-draws from them.
-"""
+None of them needs a tool of its own but ``echo``, which the calls that cannot run name.
+``fsm_agent.testing.strategies.replies`` draws from them."""
 
 from __future__ import annotations
 
@@ -87,7 +86,9 @@ REFUSED: Mapping[str, Answer] = {
     "no images": status(400, error_body("this model does not support image input")),
     "signature": status(400, error_body("Invalid signature in thinking block")),
     "grammar": status(400, error_body("error parsing grammar: x")),
-    "output cap": status(400, error_body("max_tokens is too large: 9000. This model supports at most 4096 completion tokens.")),
+    "output cap": status(
+        400, error_body("max_tokens is too large: 9000. This model supports at most 4096 completion tokens.")
+    ),
     "output cap unknown": status(400, error_body("max_tokens is too large for this model")),
     "certificate": Failure("transport", "x", exception="SSLError", detail="certificate verify failed"),
     "unsent": Failure("transport", "x", exception="ConnectError", detail="connection refused", sent=False),

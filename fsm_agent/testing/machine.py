@@ -5,17 +5,17 @@
 ...     pass
 >>> TestParcel = Parcel.TestCase
 
-Hypothesis then reports events in any order that the table allows, starts new turns when one has ended, checks the invariants
-after every move, and prints a failure as a short program that reproduces it (``state = Parcel(); state.packed(); …``).
+Hypothesis then reports events in any order that the table allows, starts new turns when one has ended, checks
+the invariants after every move, and prints a failure as a short program that reproduces it (``state =
+Parcel(); state.packed(); …``).
 
-By default a move is made by ``Machine.advance`` on a ``CountingTurn``. Override ``begin`` to bring a turn of your own, and
-``move`` to let your states report the event: arrange the outside world, then step your runner. Needs ``hypothesis``
-(``pip install 'fsm-agent[testing]'``).
-"""
+By default a move is made by ``Machine.advance`` on a ``CountingTurn``. Override ``begin`` to bring a turn of
+your own, and ``move`` to let your states report the event: arrange the outside world, then step your runner.
+Needs ``hypothesis`` (``pip install 'fsm-agent[testing]'``)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
@@ -30,10 +30,11 @@ __all__ = ["TurnMachine"]
 
 
 class TurnMachine(RuleBasedStateMachine):
-    """Subclass it with ``table=`` and ``limits=``; ``without=`` leaves out events that should not be reported.
+    """Subclass it with ``table=`` and ``limits=``; ``without=`` leaves out events that should not be
+    reported.
 
-    ``turn`` is the turn in motion, ``taken`` the rows it took so far. ``checks`` are the invariants, to be extended.
-    """
+    ``turn`` is the turn in motion, ``taken`` the rows it took so far. ``checks`` are the invariants, to be
+    extended."""
 
     table: ClassVar[Table]
     limits: ClassVar[Mapping[str, int]]
@@ -110,11 +111,15 @@ def _rule(event: str, name: str) -> Any:
 
     report.__name__ = report.__qualname__ = name
     report.__doc__ = f"The state reports {event}."
-    here: Callable[[TurnMachine], bool] = lambda self: (self.turn.state, event) in self.table.by_event and self.possible(event)  # noqa: E731
+
+    def here(self: TurnMachine) -> bool:
+        return (self.turn.state, event) in self.table.by_event and self.possible(event)
+
     return precondition(here)(rule()(report))
 
 
 def _method(cls: type, event: str) -> str:
-    """The rule's name in the printed program: the event, unless the class already means something else by it."""
+    """The rule's name in the printed program: the event, unless the class already means something else by
+    it."""
     name = event if event.isidentifier() else "".join(char if char.isalnum() else "_" for char in event)
     return f"report_{name}" if hasattr(cls, name) or not name.isidentifier() else name

@@ -12,11 +12,11 @@ from fsm_agent.tools import Tool
 
 
 class FakeMemory:
-    """A ``MemoryProvider``. ``knows``: what it recalls for a text of the user. ``keeps``: what a summary must keep.
+    """A ``MemoryProvider``. ``knows``: what it recalls for a text of the user. ``keeps``: what a summary must
+    keep.
 
-    ``hang`` and ``fail`` name a method that never answers, or raises. Give ``clock`` to let simulated time run out while it
-    hangs. ``calls`` holds every call in order: its name and arguments.
-    """
+    ``hang`` and ``fail`` name a method that never answers, or raises. Give ``clock`` to let simulated time
+    run out while it hangs. ``calls`` holds every call in order: its name and arguments."""
 
     def __init__(
         self,

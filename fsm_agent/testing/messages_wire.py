@@ -1,4 +1,5 @@
-"""Scripted replies in the wire form of Anthropic's Messages API: events of a stream, or one object. Pure functions."""
+"""Scripted replies in the wire form of Anthropic's Messages API: events of a stream, or one object. Pure
+functions."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fsm_agent.conversation.messages import Usage
-from fsm_agent.providers.scripted.dialects import Event
+from fsm_agent.providers.scripted.dialects import WireEvent
 from fsm_agent.providers.scripted.replies import Reply
 from fsm_agent.providers.scripted.wire import pieces, served_usage
 
@@ -36,9 +37,9 @@ class MessagesDialect:
 
     done = ""
 
-    def events(self, reply: Reply, number: int) -> Iterator[Event]:
-        """A stream that does not tell how it ended leaves its last block open. Usage is told at the start, as far as it is
-        known there, and counted at the end."""
+    def events(self, reply: Reply, number: int) -> Iterator[WireEvent]:
+        """A stream that does not tell how it ended leaves its last block open. Usage is told at the start, as
+        far as it is known there, and counted at the end."""
         blocks = [*_blocks(reply, number)]
         usage = served_usage(reply)
         start = {**_head(reply, number), "content": [], "stop_reason": None, "stop_sequence": None}
@@ -65,15 +66,23 @@ class MessagesDialect:
         return body
 
     def error(self, reply: Reply) -> Any:
-        """An error in the usual shape becomes one of this wire; its code goes into the details. Others stay as they are."""
+        """An error in the usual shape becomes one of this wire; its code goes into the details. Others stay
+        as they are."""
         error = reply.body.get("error") if isinstance(reply.body, Mapping) else None
         if not isinstance(error, Mapping) or reply.body.get("type") == "error":
             return reply.body
-        kind = error.get("type") if error.get("type") in _ERRORS.values() else _ERRORS.get(reply.status, "api_error")
+        kind = (
+            error.get("type")
+            if error.get("type") in _ERRORS.values()
+            else _ERRORS.get(reply.status, "api_error")
+        )
         told: dict[str, Any] = {"type": kind, "message": error.get("message", "")}
         if reply.overflowed is not None:
             limit, used = reply.overflowed
-            told = {"type": "invalid_request_error", "message": f"prompt is too long: {used} tokens > {limit} maximum"}
+            told = {
+                "type": "invalid_request_error",
+                "message": f"prompt is too long: {used} tokens > {limit} maximum",
+            }
         elif error.get("code"):
             told["details"] = {"error_code": str(error["code"])}
         return {"type": "error", "error": told, "request_id": "req_scripted"}
@@ -99,15 +108,21 @@ def _blocks(reply: Reply, number: int) -> Iterator[tuple[dict[str, Any], list[di
         signed = {"type": "signature_delta", "signature": f"signature-{number}"}
         yield {"type": "thinking", "thinking": "", "signature": ""}, [*thoughts, signed]
     if reply.text:
-        yield {"type": "text", "text": ""}, [{"type": "text_delta", "text": part} for part in pieces(reply.text)]
+        yield (
+            {"type": "text", "text": ""},
+            [{"type": "text_delta", "text": part} for part in pieces(reply.text)],
+        )
     for index, entry in enumerate(reply.calls):
         call_id = f"call_{number}_{index}" if entry.id is None else str(entry.id)
-        arguments = [{"type": "input_json_delta", "partial_json": part} for part in ["", *pieces(entry.arguments)]]
+        arguments = [
+            {"type": "input_json_delta", "partial_json": part} for part in ["", *pieces(entry.arguments)]
+        ]
         yield {"type": "tool_use", "id": call_id, "name": entry.name, "input": {}}, arguments
 
 
 def _filled(block: dict[str, Any], deltas: list[dict[str, Any]]) -> dict[str, Any]:
-    """A block with its deltas put in. Arguments that are no JSON stay text: a server would have no better way."""
+    """A block with its deltas put in. Arguments that are no JSON stay text: a server would have no better
+    way."""
     filled = dict(block)
     for delta in deltas:
         for key in ("text", "thinking", "signature"):
@@ -129,12 +144,14 @@ def _head(reply: Reply, number: int) -> dict[str, Any]:
 def _stop(reply: Reply) -> dict[str, Any]:
     """How a message ended. A refusal is one whatever the script calls it."""
     refused = reply.refusal is not None or reply.finish == "content_filter"
-    stop: dict[str, Any] = {"stop_reason": None if reply.finish is None else _STOP.get(reply.finish, reply.finish)}
+    stop: dict[str, Any] = {
+        "stop_reason": None if reply.finish is None else _STOP.get(reply.finish, reply.finish)
+    }
     if refused:
         details = {"type": "refusal", "category": None, "explanation": reply.refusal}
         stop = {"stop_reason": "refusal", "stop_details": details}
     return {**stop, "stop_sequence": None}
 
 
-def _event(data: dict[str, Any], delta: bool = False, counted: bool = False) -> Event:
-    return Event(data, str(data["type"]), delta, counted)
+def _event(data: dict[str, Any], delta: bool = False, counted: bool = False) -> WireEvent:
+    return WireEvent(data, str(data["type"]), delta, counted)

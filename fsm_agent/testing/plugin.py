@@ -1,8 +1,9 @@
 """The pytest plugin. Loaded with ``fsm-agent``, it does nothing until an option or a fixture of it is used.
 
-``--fsm-coverage FILE.json`` writes which rows of a table the test run took, ``--fsm-coverage-diagram FILE.svg`` draws them.
-``--fsm-coverage-table MODULE:NAME`` (or ``fsm_coverage_table`` in the ini file) says of which table; without it, of the turn that
-comes with the package. Under xdist the counts of all workers are added up.
+``--fsm-coverage FILE.json`` writes which rows of a table the test run took, ``--fsm-coverage-diagram
+FILE.svg`` draws them. ``--fsm-coverage-table MODULE:NAME`` (or ``fsm_coverage_table`` in the ini file) says
+of which table; without it, of the turn that comes with the package. Under xdist the counts of all workers are
+added up.
 
 Fixtures: ``fake_clock``, and ``scripted_model(*replies)``, which makes a model port on that clock.
 
@@ -33,10 +34,16 @@ OPTIONS = ("fsm_coverage", "fsm_coverage_diagram")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("fsm-agent", "coverage of a transition table")
-    group.addoption("--fsm-coverage", metavar="FILE.json", help="write which rows of the table were taken, and how often")
-    group.addoption("--fsm-coverage-diagram", metavar="FILE.svg", help="draw them; rows that were never taken are red")
+    group.addoption(
+        "--fsm-coverage", metavar="FILE.json", help="write which rows of the table were taken, and how often"
+    )
+    group.addoption(
+        "--fsm-coverage-diagram", metavar="FILE.svg", help="draw them; rows that were never taken are red"
+    )
     group.addoption("--fsm-coverage-table", metavar="MODULE:NAME", help=f"of which table; default: {TURN}")
-    parser.addini("fsm_coverage_table", f"MODULE:NAME of the table that --fsm-coverage is about (default: {TURN})")
+    parser.addini(
+        "fsm_coverage_table", f"MODULE:NAME of the table that --fsm-coverage is about (default: {TURN})"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -113,15 +120,17 @@ def drawn(coverage: RowCoverage) -> str:
 
 
 def _table(named: str, root: Path | None = None) -> Table:
-    """The table of that name, looked for in the project's folder too. A wrong name is wrong use of the command line: one line,
-    and the run does not begin."""
+    """The table of that name, looked for in the project's folder too. A wrong name is wrong use of the
+    command line: one line, and the run does not begin."""
     module, _, attribute = named.partition(":")
     if root is not None and str(root) not in sys.path:
         sys.path.append(str(root))
     try:
         table = getattr(import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise pytest.UsageError(f"--fsm-coverage-table {named}: {error}; allowed: MODULE:NAME of a Table") from None
+        raise pytest.UsageError(
+            f"--fsm-coverage-table {named}: {error}; allowed: MODULE:NAME of a Table"
+        ) from None
     from fsm_agent.fsm.table import Table
 
     if not isinstance(table, Table):

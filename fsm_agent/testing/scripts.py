@@ -1,8 +1,9 @@
-"""Scripts that cover a table, made by searching it: ``row_scripts``, ``pair_scripts``, and ``possible_scripts``.
+"""Scripts that cover a table, made by searching it: ``row_scripts``, ``pair_scripts``, and
+``possible_scripts``.
 
-The first two come from the checker (``fsm_agent.fsm.verify.cover``) and know counters and limits only. Real states also remember
-things that no counter says: that tools were run, that a text was begun. ``possible_scripts`` is told of them by ``Facts``,
-and makes scripts that the states can really play.
+The first two come from the checker (``fsm_agent.fsm.verify.cover``) and know counters and limits only. Real
+states also remember things that no counter says: that tools were run, that a text was begun.
+``possible_scripts`` is told of them by ``Facts``, and makes scripts that the states can really play.
 
 Scripts are values to parametrise a test with; their ``name`` is a readable id:
 
@@ -53,9 +54,9 @@ F = TypeVar("F", bound=Hashable)
 class Facts(Protocol[F]):
     """What states remember besides their counters, as a small hashable value.
 
-    ``begin`` gives the values with which a turn can start, ``after`` the values after ``row`` was taken with ``counts`` (the
-    counters before it): none when the states cannot report the event of ``row`` now, several when the outside world decides.
-    """
+    ``begin`` gives the values with which a turn can start, ``after`` the values after ``row`` was taken with
+    ``counts`` (the counters before it): none when the states cannot report the event of ``row`` now, several
+    when the outside world decides."""
 
     def begin(self) -> Iterable[F]: ...
 
@@ -64,7 +65,8 @@ class Facts(Protocol[F]):
 
 @dataclass(frozen=True)
 class PossibleScript(Script):
-    """A script that states with facts can play. ``facts[0]`` is the value at the start, ``facts[i]`` the one after ``i`` rows."""
+    """A script that states with facts can play. ``facts[0]`` is the value at the start, ``facts[i]`` the one
+    after ``i`` rows."""
 
     facts: tuple[Any, ...]
 
@@ -87,16 +89,18 @@ def possible_scripts(
     skip: Iterable[Aim] = (),
     most_places: int = MOST_PLACES,
 ) -> list[PossibleScript]:
-    """Few short scripts that together take every row (or with ``pairs`` every two rows that follow each other) that states with
-    ``facts`` can take under ``limits``, within ``most_places`` of the start.
+    """Few short scripts that together take every row (or with ``pairs`` every two rows that follow each
+    other) that states with ``facts`` can take under ``limits``, within ``most_places`` of the start.
 
-    ``skip``: aims (ids of rows) that need no script any more. Raises ``KeyError`` for a limit that is not given.
-    """
+    ``skip``: aims (ids of rows) that need no script any more. Raises ``KeyError`` for a limit that is not
+    given."""
     search = _Search(table, limits, facts, most_places)
     found = search.aims(pairs, set(skip))
     covered: set[Aim] = set(skip)
     scripts = []
-    for aim, way in sorted(found.items(), key=lambda item: (table.row(item[0][-1]).dest != table.final, -len(item[1]))):
+    for aim, way in sorted(
+        found.items(), key=lambda item: (table.row(item[0][-1]).dest != table.final, -len(item[1]))
+    ):
         if aim not in covered:
             script = search.script(aim, way)
             covered |= {(row.id,) for row in script.rows} | set(script.pairs)
@@ -127,7 +131,9 @@ class _Search:
 
         def note(came: Came, place: Place, number: int, after: Place) -> None:
             before = came[place]
-            names = (rows[number].id,) if size == 1 or before is None else (rows[before[1]].id, rows[number].id)
+            names = (
+                (rows[number].id,) if size == 1 or before is None else (rows[before[1]].id, rows[number].id)
+            )
             if len(names) == size and names not in found and names not in skip:
                 found[names] = (*_way(came, place), (number, after[1]))
 
@@ -159,7 +165,9 @@ class _Search:
 
         self._explore([place], note, lambda: False in ends, most=ENDING_PLACES)
         if not ends:
-            raise ValueError(f"no end of the turn is possible near {self.table.states[place[0][0]]} with {place[1]}")
+            raise ValueError(
+                f"no end of the turn is possible near {self.table.states[place[0][0]]} with {place[1]}"
+            )
         return ends.get(False) or ends[True]
 
     def _explore(
@@ -224,16 +232,18 @@ def play(
     *,
     invariants: Sequence[Invariant] = INVARIANTS,
 ) -> TurnLike:
-    """Drive a ``Machine`` with the events of a script and check the invariants after every move; the turn at its end.
+    """Drive a ``Machine`` with the events of a script and check the invariants after every move; the turn at
+    its end.
 
-    ``turn``: one of your own, in the initial state and under the limits of the script; without it a ``CountingTurn``. Raises
-    ``InvariantBroken``, also when another row is taken than the script says.
-    """
+    ``turn``: one of your own, in the initial state and under the limits of the script; without it a
+    ``CountingTurn``. Raises ``InvariantBroken``, also when another row is taken than the script says."""
     turn = turn or CountingTurn(table, script.limits)
     machine, look = Machine(table), Look(table, turn, invariants)
     for number, row in enumerate(script.rows, 1):
         taken = machine.advance(turn, row.event).row
         if taken.id != row.id:
-            raise InvariantBroken(f"{table.name}, script {script.name!r}, move {number}: {taken.id} was taken, not {row.id}")
+            raise InvariantBroken(
+                f"{table.name}, script {script.name!r}, move {number}: {taken.id} was taken, not {row.id}"
+            )
         look.moved(row.event, taken)
     return turn

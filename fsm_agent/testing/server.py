@@ -20,7 +20,7 @@ from typing import Any, Self
 from fsm_agent.conversation.messages import NO_USAGE, Usage
 from fsm_agent.providers.scripted.dialects import Dialect
 from fsm_agent.providers.scripted.replies import Repeat, Reply, status
-from fsm_agent.providers.scripted.script import Script, entries_of
+from fsm_agent.providers.scripted.script import ReplyScript, entries_of
 from fsm_agent.providers.scripted.wire import ChatDialect
 from fsm_agent.testing import http
 from fsm_agent.testing.answer import answer
@@ -40,15 +40,17 @@ DIALECTS: dict[str, Dialect] = {
 
 
 class ScriptedServer:
-    """The same script on every wire: chat completions at ``<url>/chat/completions``, responses at ``<url>/responses``,
-    Anthropic's messages at ``<url>/messages``; a stream when the body asks for one, else a JSON object.
+    """The same script on every wire: chat completions at ``<url>/chat/completions``, responses at
+    ``<url>/responses``, Anthropic's messages at ``<url>/messages``; a stream when the body asks for one, else
+    a JSON object.
 
-    The script is used up in order; once it is, the server answers 500 and notes the request in ``overrun``. The list of
-    models at ``<url>/models`` is not counted. The server runs in a thread of its own and never prints.
+    The script is used up in order; once it is, the server answers 500 and notes the request in ``overrun``.
+    The list of models at ``<url>/models`` is not counted. The server runs in a thread of its own and never
+    prints.
 
-    ``requests``: what was received. ``served_usage``: the tokens of all replies served to their end. ``closed_early``:
-    how many clients went away during a reply. ``errors``: what hooks and callable entries raised.
-    """
+    ``requests``: what was received. ``served_usage``: the tokens of all replies served to their end.
+    ``closed_early``: how many clients went away during a reply. ``errors``: what hooks and callable entries
+    raised."""
 
     def __init__(
         self,
@@ -62,7 +64,7 @@ class ScriptedServer:
         self.closed_early = 0
         self.served_usage: Usage = NO_USAGE
         self.port = 0
-        self._script = Script(entries_of(script))
+        self._script = ReplyScript(entries_of(script))
         self._models = tuple(models)
         self._ready = threading.Event()
         self._thread: threading.Thread | None = None
@@ -89,7 +91,9 @@ class ScriptedServer:
         """Serve until ``close``. Raises ``OSError`` when no port can be opened."""
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(listener)), name="scripted-server", daemon=True)
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve(listener)), name="scripted-server", daemon=True
+        )
         self._thread.start()
         self._ready.wait(10)
         return self
@@ -161,7 +165,9 @@ class ScriptedServer:
             reply = await asyncio.to_thread(self._script.take, request)
             if reply is None:
                 self.overrun.append(request)
-                return status(500, {"error": {"message": EXHAUSTED, "type": "scripted", "code": "script_exhausted"}})
+                return status(
+                    500, {"error": {"message": EXHAUSTED, "type": "scripted", "code": "script_exhausted"}}
+                )
             if not isinstance(reply, Reply):
                 raise TypeError(f"a script serves replies, not {type(reply).__name__}")
             if reply.on_request is not None:
@@ -174,7 +180,8 @@ class ScriptedServer:
     async def _reply(
         self, reply: Reply, request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[bool, bytes]:
-        """Answer, and watch for a client that goes away meanwhile. Returns (connection over, bytes read too many)."""
+        """Answer, and watch for a client that goes away meanwhile. Returns (connection over, bytes read too
+        many)."""
         dialect, stream = DIALECTS.get(request.path, CHAT), bool(request.body.get("stream"))
         talk = asyncio.ensure_future(answer(reply, dialect, stream, len(self.requests), writer, self._count))
         watch = asyncio.ensure_future(reader.read(1))

@@ -1,7 +1,8 @@
-"""Hypothesis strategies for what comes from outside: replies, tool calls, histories, error bodies, usage, interruptions.
+"""Hypothesis strategies for what comes from outside: replies, tool calls, histories, error bodies, usage,
+interruptions.
 
-Every strategy gives values of the package's own types, so that a failing case prints as something to paste into a test. Needs
-``hypothesis`` (``pip install 'fsm-agent[testing]'``).
+Every strategy gives values of the package's own types, so that a failing case prints as something to paste
+into a test. Needs ``hypothesis`` (``pip install 'fsm-agent[testing]'``).
 
 >>> from fsm_agent.testing.strategies import replies
 >>> @given(script=st.lists(replies(tools=[lookup])))
@@ -56,8 +57,21 @@ HINTS = (
 
 
 def awkward_texts() -> SearchStrategy[str]:
-    """Text as models and tools write it: lone surrogates, control characters, markup that looks like reasoning, nothing."""
-    odd = ["", " ", "\x00", "\ud800", "<think>", "</think>", "<scratchpad>", "```json\n{}\n```", "用量", "e\u0301", "\u202eabc"]
+    """Text as models and tools write it: lone surrogates, control characters, markup that looks like
+    reasoning, nothing."""
+    odd = [
+        "",
+        " ",
+        "\x00",
+        "\ud800",
+        "<think>",
+        "</think>",
+        "<scratchpad>",
+        "```json\n{}\n```",
+        "用量",
+        "e\u0301",
+        "\u202eabc",
+    ]
     return (
         st.sampled_from(odd)
         | st.text(max_size=40)
@@ -75,14 +89,18 @@ def json_values() -> SearchStrategy[Any]:
         | st.text(max_size=12)
     )
     return st.recursive(
-        leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3), max_leaves=6
+        leaves,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+        max_leaves=6,
     )
 
 
 def usages() -> SearchStrategy[Usage | None]:
     """What a provider says a request cost: plausible, nothing at all, or a mistake of its own."""
     count = st.integers(0, 200_000)
-    said = st.builds(Usage, input=count, output=count, cache_read=count, cache_write=count, reasoning=st.just(0))
+    said = st.builds(
+        Usage, input=count, output=count, cache_read=count, cache_write=count, reasoning=st.just(0)
+    )
     return st.none() | st.just(Usage()) | said
 
 
@@ -110,7 +128,9 @@ def _fitting(schema: Mapping[str, Any], named: Mapping[str, Any]) -> SearchStrat
         case "integer":
             return st.integers(schema.get("minimum"), schema.get("maximum"))
         case "number":
-            return st.floats(schema.get("minimum"), schema.get("maximum"), allow_nan=False, allow_infinity=False)
+            return st.floats(
+                schema.get("minimum"), schema.get("maximum"), allow_nan=False, allow_infinity=False
+            )
         case "boolean":
             return st.booleans()
         case "null":
@@ -125,7 +145,9 @@ def _fitting(schema: Mapping[str, Any], named: Mapping[str, Any]) -> SearchStrat
 def _object(schema: Mapping[str, Any], named: Mapping[str, Any]) -> SearchStrategy[Any]:
     members = {name: _fitting(value, named) for name, value in schema.get("properties", {}).items()}
     required = {name: value for name, value in members.items() if name in schema.get("required", ())}
-    return st.fixed_dictionaries(required, optional={name: value for name, value in members.items() if name not in required})
+    return st.fixed_dictionaries(
+        required, optional={name: value for name, value in members.items() if name not in required}
+    )
 
 
 def tool_calls(offered: Sequence[Tool]) -> SearchStrategy[Call]:
@@ -140,8 +162,8 @@ def _call_of(tool: Tool) -> SearchStrategy[Call]:
 
 
 def malformed_calls(offered: Sequence[Tool] = ()) -> SearchStrategy[Call]:
-    """A call that models really make and that cannot run as it is: an unknown name, arguments that are no JSON, no object, cut,
-    of the wrong type, or an id that is missing or was used before."""
+    """A call that models really make and that cannot run as it is: an unknown name, arguments that are no
+    JSON, no object, cut, of the wrong type, or an id that is missing or was used before."""
     known = [tool.spec.name for tool in offered] or ["echo"]
     names = st.sampled_from([*known, *NAMES])
     texts = st.sampled_from(
@@ -163,14 +185,21 @@ def failures() -> SearchStrategy[Answer]:
 
 def error_bodies() -> SearchStrategy[Any]:
     """The body of an HTTP error: an object with a message and a code, a page of a proxy, a list, nothing."""
-    codes = st.sampled_from([None, "model_not_found", "insufficient_quota", "context_length_exceeded", "rate_limit_exceeded"])
+    codes = st.sampled_from(
+        [None, "model_not_found", "insufficient_quota", "context_length_exceeded", "rate_limit_exceeded"]
+    )
     usual = st.builds(error_body, st.sampled_from(HINTS) | st.text(max_size=30), codes)
-    return usual | st.sampled_from(["", "Not Found", "<html><title>Bad Gateway</title></html>"]) | json_values()
+    return (
+        usual | st.sampled_from(["", "Not Found", "<html><title>Bad Gateway</title></html>"]) | json_values()
+    )
 
 
 def replies(tools: Sequence[Tool] = ()) -> SearchStrategy[Answer]:
-    """Anything that a provider answers: whole replies, calls of ``tools`` (well made and not), errors, broken streams."""
-    calls = st.lists(malformed_calls(tools) | (tool_calls(tools) if tools else st.nothing()), min_size=1, max_size=3)
+    """Anything that a provider answers: whole replies, calls of ``tools`` (well made and not), errors, broken
+    streams."""
+    calls = st.lists(
+        malformed_calls(tools) | (tool_calls(tools) if tools else st.nothing()), min_size=1, max_size=3
+    )
     calling = st.builds(_calling, calls, awkward_texts(), usages())
     saying = st.builds(Reply, text=awkward_texts(), reasoning=st.sampled_from(["", "hm"]), usage=usages())
     return st.sampled_from(list(SAID.values())) | saying | calling | calling | failures()
@@ -184,13 +213,19 @@ def _calling(calls: Sequence[Call], said: str, usage: Usage | None) -> Reply:
 
 
 def histories(*, valid: bool = False, max_size: int = 8) -> SearchStrategy[list[dict[str, Any]]]:
-    """Rows for ``conversation_history``. Without ``valid`` they have what stores of other programs have: results without calls,
-    calls without results, ids used twice, two rows of one role, empty rows."""
+    """Rows for ``conversation_history``. Without ``valid`` they have what stores of other programs have:
+    results without calls, calls without results, ids used twice, two rows of one role, empty rows."""
     if valid:
-        return st.lists(_exchange(), max_size=max_size // 2).map(lambda groups: [row for rows in groups for row in rows])
+        return st.lists(_exchange(), max_size=max_size // 2).map(
+            lambda groups: [row for rows in groups for row in rows]
+        )
     ids = st.sampled_from(["a", "b", ""])
     said = awkward_texts()
-    made = st.builds(lambda id, text: {"id": id, "type": "function", "function": {"name": "echo", "arguments": text}}, ids, said)
+    made = st.builds(
+        lambda id, text: {"id": id, "type": "function", "function": {"name": "echo", "arguments": text}},
+        ids,
+        said,
+    )
     row = st.one_of(
         st.builds(lambda text: {"role": "user", "content": text}, said.filter(str.strip)),
         st.builds(lambda text: {"role": "assistant", "content": text}, said),
@@ -207,7 +242,9 @@ def histories(*, valid: bool = False, max_size: int = 8) -> SearchStrategy[list[
 def _exchange() -> SearchStrategy[list[dict[str, Any]]]:
     words = st.text(st.characters(categories=["Lu", "Ll"]), min_size=1, max_size=20)
     return st.builds(
-        lambda asked, said: [{"role": "user", "content": asked}, {"role": "assistant", "content": said}], words, words
+        lambda asked, said: [{"role": "user", "content": asked}, {"role": "assistant", "content": said}],
+        words,
+        words,
     )
 
 
@@ -226,7 +263,10 @@ class Moment:
 def moments(where: Sequence[str] = ("model", "wait", "tool"), most: int = 12) -> SearchStrategy[Moment]:
     """When a person interferes; interrupts twice as often as steering."""
     return st.builds(
-        Moment, st.sampled_from(list(where)), st.integers(0, most), st.sampled_from(["interrupt", "interrupt", "steer"])
+        Moment,
+        st.sampled_from(list(where)),
+        st.integers(0, most),
+        st.sampled_from(["interrupt", "interrupt", "steer"]),
     )
 
 
@@ -250,13 +290,21 @@ def small_settings() -> SearchStrategy[dict[str, Any]]:
             "budget": _group(grace_call=st.booleans(), max_free_rounds=_counts(2)),
             "length": _group(max_continuations=_counts(3), tool_retries=_counts(3)),
             "continuation": _group(
-                acks_enabled=st.booleans(), ack=_counts(2), scratchpad=_counts(2), verify_enabled=st.booleans()
+                acks_enabled=st.booleans(),
+                ack=_counts(2),
+                scratchpad=_counts(2),
+                verify_enabled=st.booleans(),
             ),
             "empty": _group(nudges=_counts(2), prefills=_counts(2), retries=_counts(3)),
             "compression": _group(
-                enabled=st.booleans(), max_per_streak=_counts(3), preflight_passes=_counts(3), tail_floor=st.just(3)
+                enabled=st.booleans(),
+                max_per_streak=_counts(3),
+                preflight_passes=_counts(3),
+                tail_floor=st.just(3),
             ),
-            "guardrail": _group(hard_stop=st.booleans(), stop_exact=st.integers(1, 2), stop_same=st.integers(1, 2)),
+            "guardrail": _group(
+                hard_stop=st.booleans(), stop_exact=st.integers(1, 2), stop_same=st.integers(1, 2)
+            ),
             "interrupt": _group(keep_partial=st.booleans()),
             "stale": _group(giveup=st.integers(1, 3)),
         },

@@ -16,7 +16,11 @@ def chat_rows(body: Mapping[str, Any]) -> list[Row]:
     """The conversation of a request, whatever wire it is of; reasoning is left out."""
     if "input" in body:
         return _from_responses(body)
-    if "max_tokens" in body and "messages" in body and not any(row["role"] == "system" for row in body["messages"]):
+    if (
+        "max_tokens" in body
+        and "messages" in body
+        and not any(row["role"] == "system" for row in body["messages"])
+    ):
         return _from_anthropic(body)
     rows: list[Row] = body["messages"]
     return rows
@@ -36,7 +40,9 @@ def _from_responses(body: Mapping[str, Any]) -> list[Row]:
             if rows[-1]["role"] != "assistant":
                 rows.append({"role": "assistant", "content": None})
             call = {"name": item["name"], "arguments": item["arguments"]}
-            rows[-1].setdefault("tool_calls", []).append({"id": item["call_id"], "type": "function", "function": call})
+            rows[-1].setdefault("tool_calls", []).append(
+                {"id": item["call_id"], "type": "function", "function": call}
+            )
         elif item["type"] == "function_call_output":
             rows.append({"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]})
     return rows
@@ -50,7 +56,13 @@ def _from_anthropic(body: Mapping[str, Any]) -> list[Row]:
             blocks = [{"type": "text", "text": blocks}]
         for block in blocks:
             if block["type"] == "tool_result":
-                rows.append({"role": "tool", "tool_call_id": block["tool_use_id"], "content": _text(block.get("content", ""))})
+                rows.append(
+                    {
+                        "role": "tool",
+                        "tool_call_id": block["tool_use_id"],
+                        "content": _text(block.get("content", "")),
+                    }
+                )
         said = [block for block in blocks if block["type"] in ("text", "image")]
         calls = [block for block in blocks if block["type"] == "tool_use"]
         if said or calls:
@@ -62,7 +74,11 @@ def _from_anthropic(body: Mapping[str, Any]) -> list[Row]:
 
 
 def _call(block: Mapping[str, Any]) -> Row:
-    return {"id": block["id"], "type": "function", "function": {"name": block["name"], "arguments": json.dumps(block["input"])}}
+    return {
+        "id": block["id"],
+        "type": "function",
+        "function": {"name": block["name"], "arguments": json.dumps(block["input"])},
+    }
 
 
 def _text(content: str | Sequence[Mapping[str, Any]]) -> str:

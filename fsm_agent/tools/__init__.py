@@ -5,8 +5,8 @@
 ... def lookup(city: str, days: int = 1) -> str:
 ...     "Weather for a city."
 
-A handler may raise ``ToolFailure`` to report an error in its own words, and poll ``cancelled()`` to stop early.
-"""
+A handler may raise ``ToolFailure`` to report an error in its own words, and poll ``cancelled()`` to stop
+early."""
 
 from fsm_agent.tools.cancel import cancelled
 from fsm_agent.tools.decorator import Tool, as_tool, tool

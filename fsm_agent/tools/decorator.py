@@ -22,18 +22,19 @@ Handler = Callable[..., Any]
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 """What the chat-completions and messages APIs accept as a function's name."""
 
-_MADE: weakref.WeakKeyDictionary[types.FunctionType, dict[Hashable, tuple[ToolSpec, Signature]]] = weakref.WeakKeyDictionary()
-"""What was read of a function, by the options: built-in tools are the same methods of other objects for every agent, and reading
-one costs about a millisecond."""
+_MADE: weakref.WeakKeyDictionary[types.FunctionType, dict[Hashable, tuple[ToolSpec, Signature]]] = (
+    weakref.WeakKeyDictionary()
+)
+"""What was read of a function, by the options: built-in tools are the same methods of other objects for every
+agent, and reading one costs about a millisecond."""
 
 
 @dataclass(frozen=True)
 class Tool:
     """A function with all that a turn must know of it. Calling a ``Tool`` calls the function, unchecked.
 
-    ``external``: its results are wrapped as untrusted data. ``closer`` releases what the tool holds (processes, connections)
-    when its agent is closed; tools may share one, and it may be called twice.
-    """
+    ``external``: its results are wrapped as untrusted data. ``closer`` releases what the tool holds
+    (processes, connections) when its agent is closed; tools may share one, and it may be called twice."""
 
     spec: ToolSpec
     handler: Handler
@@ -52,11 +53,11 @@ class Tool:
         return self.handler(*args, **kwargs)
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Check a call's arguments (a JSON object) and convert them to what the function's annotations ask for.
+        """Check a call's arguments (a JSON object) and convert them to what the function's annotations ask
+        for.
 
-        Arguments that were not given are left to the function's own defaults. Raises ``ToolFailure`` that names each
-        wrong argument, what was given and what is expected.
-        """
+        Arguments that were not given are left to the function's own defaults. Raises ``ToolFailure`` that
+        names each wrong argument, what was given and what is expected."""
         return self.signature.bind(arguments)
 
 
@@ -78,17 +79,19 @@ def tool(function: Handler | None = None, /, **options: Any) -> Tool | Callable[
     """Make a tool of a function, synchronous or asynchronous; used bare or with options.
 
     The schema comes from the signature, descriptions from the docstring (``Args:`` sections, ``:param x:`` or
-    ``x: text``) or from ``Annotated[..., Field(description=...)]``. A parameter without annotation takes any JSON.
+    ``x: text``) or from ``Annotated[..., Field(description=...)]``. A parameter without annotation takes any
+    JSON.
 
-    ``concurrency``: may it run beside other calls. ``path_arguments``: its arguments that are paths; a parallel tool
-    with any runs beside others only while their paths are disjoint. ``effect``: may it be repeated, for instance when a
-    crash hid whether it ran: ``pure`` always, it only reads; ``idempotent`` with the same key, the second time changes
-    nothing more; ``unsafe`` never, it runs at most once. ``timeout`` in seconds and ``max_result_chars``: ``None`` for the
-    settings' values. ``approval``: ``ask`` waits for a person. ``external``: its results come from somebody else and reach
-    the model marked as untrusted data.
+    ``concurrency``: may it run beside other calls. ``path_arguments``: its arguments that are paths; a
+    parallel tool with any runs beside others only while their paths are disjoint. ``effect``: may it be
+    repeated, for instance when a crash hid whether it ran: ``pure`` always, it only reads; ``idempotent``
+    with the same key, the second time changes nothing more; ``unsafe`` never, it runs at most once.
+    ``timeout`` in seconds and ``max_result_chars``: ``None`` for the settings' values. ``approval``: ``ask``
+    waits for a person. ``external``: its results come from somebody else and reach the model marked as
+    untrusted data.
 
-    A parameter ``idempotency_key: str`` is not shown to the model. It gets the call's key, the same when the call is
-    repeated, and empty outside a turn: hand it on to a service that knows such keys.
+    A parameter ``idempotency_key: str`` is not shown to the model. It gets the call's key, the same when the
+    call is repeated, and empty outside a turn: hand it on to a service that knows such keys.
 
     Raises ``ConfigError`` for an option or a signature that cannot be used.
     """
@@ -98,7 +101,8 @@ def tool(function: Handler | None = None, /, **options: Any) -> Tool | Callable[
 
 
 def as_tool(thing: object) -> Tool:
-    """A ``Tool`` as it is, or a plain function made one with the default options. Raises ``ConfigError`` otherwise."""
+    """A ``Tool`` as it is, or a plain function made one with the default options. Raises ``ConfigError``
+    otherwise."""
     if isinstance(thing, Tool):
         return thing
     if not inspect.isroutine(thing):
@@ -119,7 +123,9 @@ def _tool_of(
     external: bool = False,
 ) -> Tool:
     if not inspect.isroutine(handler):
-        raise ConfigError("@tool was put on something that is not a function", handler, "a function or a bound method")
+        raise ConfigError(
+            "@tool was put on something that is not a function", handler, "a function or a bound method"
+        )
     name = name if name is not None else handler.__name__
     _check_options(name, concurrency, effect, timeout, max_result_chars, approval)
     paths = (path_arguments,) if isinstance(path_arguments, str) else tuple(map(str, path_arguments))
@@ -129,9 +135,12 @@ def _tool_of(
 
 
 def _known(handler: Handler, options: tuple[Any, ...]) -> tuple[ToolSpec, Signature] | None:
-    """``_read``, once for each function and way of using it; ``None`` for what may say something else the next time."""
+    """``_read``, once for each function and way of using it; ``None`` for what may say something else the
+    next time."""
     function = getattr(handler, "__func__", handler)
-    if not isinstance(function, types.FunctionType) or vars(function):  # a signature or a function put over it
+    if not isinstance(function, types.FunctionType) or vars(
+        function
+    ):  # a signature or a function put over it
         return None
     made = _MADE.setdefault(function, {})
     key = (*options, function.__doc__, handler is function)
@@ -150,7 +159,8 @@ def _read(
     max_result_chars: int | None,
     approval: Any,
 ) -> tuple[ToolSpec, Signature]:
-    """What a model is told of the function, and how its calls are checked; the options were checked before."""
+    """What a model is told of the function, and how its calls are checked; the options were checked
+    before."""
     _check_kind(handler, name)
     names = [parameter.name for parameter in _safe_parameters(handler)]
     description, descriptions = described(inspect.getdoc(handler), names)
@@ -179,15 +189,24 @@ def _safe_parameters(handler: Handler) -> Sequence[inspect.Parameter]:
 
 
 def _check_options(
-    name: object, concurrency: object, effect: object, timeout: object, max_result_chars: object, approval: object
+    name: object,
+    concurrency: object,
+    effect: object,
+    timeout: object,
+    max_result_chars: object,
+    approval: object,
 ) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigError("a tool's name cannot be used", name, "1 to 64 letters, digits, underscores and dashes")
+        raise ConfigError(
+            "a tool's name cannot be used", name, "1 to 64 letters, digits, underscores and dashes"
+        )
     _one_of(f"concurrency of tool {name!r}", concurrency, get_args(Concurrency))
     _one_of(f"effect of tool {name!r}", effect, get_args(Effect))
     _one_of(f"approval of tool {name!r}", approval, get_args(Approval))
     for option, value in (("timeout", timeout), ("max_result_chars", max_result_chars)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, int | float) or not value > 0
+        ):
             raise ConfigError(f"{option} of tool {name!r} cannot be used", value, "a number above 0, or None")
 
 

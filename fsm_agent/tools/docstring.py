@@ -15,9 +15,9 @@ _PLAIN = re.compile(r"\s*(?:[-*]\s+)?`{0,2}(?P<name>\w+)`{0,2}\s*(?:\([^()]*\)\s
 def described(docstring: str | None, names: Collection[str]) -> tuple[str, dict[str, str]]:
     """What the tool does, and what each of ``names`` means.
 
-    Understands ``Args:`` sections (Google), ``:param name: text`` (Sphinx) and plain ``name: text`` lines; a deeper
-    indented line continues the entry above it. Everything that describes no parameter stays in the first text.
-    """
+    Understands ``Args:`` sections (Google), ``:param name: text`` (Sphinx) and plain ``name: text`` lines; a
+    deeper indented line continues the entry above it. Everything that describes no parameter stays in the
+    first text."""
     kept: list[str] = []
     found: dict[str, str] = {}
     current, indent = "", 0

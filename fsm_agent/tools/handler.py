@@ -53,7 +53,9 @@ def start(tool: Tool, arguments: Mapping[str, Any], context: Context) -> asyncio
     return ending
 
 
-async def _contained(handler: Callable[..., Coroutine[Any, Any, object]], arguments: Mapping[str, Any]) -> Ending:
+async def _contained(
+    handler: Callable[..., Coroutine[Any, Any, object]], arguments: Mapping[str, Any]
+) -> Ending:
     try:
         return Returned(await handler(**arguments))
     except asyncio.CancelledError:

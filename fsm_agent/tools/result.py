@@ -18,7 +18,9 @@ MAX_ERROR = 2_000
 """Characters of an exception's text; more is a dump, and nobody but the handler decided what is in it."""
 
 _ROLES = "system|developer|user|assistant|human|tool|tool_calls?|tool_results?|tool_response|function_calls?|invoke"
-_ROLE_TAG = re.compile(rf"</?\s*(?:{_ROLES})\b[^<>]{{0,200}}>|<\|[^<>|]{{0,60}}\|>|\[/?INST\]|<</?SYS>>", re.IGNORECASE)
+_ROLE_TAG = re.compile(
+    rf"</?\s*(?:{_ROLES})\b[^<>]{{0,200}}>|<\|[^<>|]{{0,60}}\|>|\[/?INST\]|<</?SYS>>", re.IGNORECASE
+)
 _FENCE = re.compile(r"`{3,}|~{3,}")
 
 
@@ -32,11 +34,11 @@ def images_of(value: object) -> tuple[Part, ...]:
 
 
 def text_of(value: object) -> str:
-    """A result as text: strings as they are, bytes decoded, ``None`` as "(no output)", of content parts their texts, all else as
-    JSON.
+    """A result as text: strings as they are, bytes decoded, ``None`` as "(no output)", of content parts their
+    texts, all else as JSON.
 
-    Pydantic models, dataclasses, dates, sets and paths become their JSON forms; what has none becomes its ``str``.
-    """
+    Pydantic models, dataclasses, dates, sets and paths become their JSON forms; what has none becomes its
+    ``str``."""
     if value is None:
         return NO_OUTPUT
     if images_of(value):

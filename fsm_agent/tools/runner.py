@@ -12,7 +12,7 @@ from typing import Any
 from fsm_agent.conversation.effects import RunTool, ToolOutcome, ToolSpec, ToolStatus
 from fsm_agent.conversation.messages import Part
 from fsm_agent.errors import ConfigError
-from fsm_agent.runtime.deadline import Finish, Stopwatch, race
+from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.support.untrusted import risks, wrapped
@@ -37,11 +37,11 @@ OnRisk = Callable[[str, tuple[str, ...]], None]
 class ToolRunner:
     """The tools of a turn, by name.
 
-    ``interrupt_grace``: seconds of real time that a running tool gets to end after an interrupt (catalogue INT-06: 3).
-    ``poll``: seconds between two looks at the time limit (INT-07: at most 0.5). ``on_risk`` hears of suspicious content
-    (EXEC-26). ``more``: tools that come and go between turns. ``reserved``: names that the agent itself handles and that are
-    refused here (AGT-01). Raises ``ConfigError`` when two tools have one name.
-    """
+    ``interrupt_grace``: seconds of real time that a running tool gets to end after an interrupt (catalogue
+    INT-06: 3). ``poll``: seconds between two looks at the time limit (INT-07: at most 0.5). ``on_risk`` hears
+    of suspicious content (EXEC-26). ``more``: tools that come and go between turns. ``reserved``: names that
+    the agent itself handles and that are refused here (AGT-01). Raises ``ConfigError`` when two tools have
+    one name."""
 
     def __init__(
         self,
@@ -71,7 +71,11 @@ class ToolRunner:
     @property
     def late_names(self) -> frozenset[str]:
         """Of the tools that come and go."""
-        return frozenset(tool.spec.name for tool in self._more.tools()) if self._more is not None else frozenset()
+        return (
+            frozenset(tool.spec.name for tool in self._more.tools())
+            if self._more is not None
+            else frozenset()
+        )
 
     @property
     def outside_names(self) -> frozenset[str]:
@@ -86,7 +90,11 @@ class ToolRunner:
 
     async def ready(self, interrupted: asyncio.Event) -> tuple[str, ...]:
         """Fix the tools of the next turn. Lines for people about what is missing."""
-        return await self._more.ready((*self._tools, *self._reserved), interrupted) if self._more is not None else ()
+        return (
+            await self._more.ready((*self._tools, *self._reserved), interrupted)
+            if self._more is not None
+            else ()
+        )
 
     async def aclose(self) -> None:
         """``close``, and end the programs behind the tools that come and go."""
@@ -95,7 +103,8 @@ class ToolRunner:
             await self._more.aclose()
 
     def close(self) -> None:
-        """Release what the tools hold: background processes, connections. Blocks for a moment; may be called twice."""
+        """Release what the tools hold: background processes, connections. Blocks for a moment; may be called
+        twice."""
         for closer in {tool.closer for tool in self._tools.values() if tool.closer is not None}:
             try:
                 closer()
@@ -103,12 +112,12 @@ class ToolRunner:
                 log.warning("a tool could not be closed", exc_info=True)
 
     async def run(self, request: RunTool, interrupted: asyncio.Event) -> ToolOutcome:
-        """Run the call and say how it ended. Raises nothing but ``CancelledError`` when the caller itself is cancelled.
+        """Run the call and say how it ended. Raises nothing but ``CancelledError`` when the caller itself is
+        cancelled.
 
-        Status ``ok`` or ``error`` when the handler ended; ``timeout`` after ``request.timeout`` seconds; after an
-        interrupt ``not_started``, or what the handler brought within the grace, or else ``cancelled`` for a tool that
-        only reads and ``unknown`` for every other.
-        """
+        Status ``ok`` or ``error`` when the handler ended; ``timeout`` after ``request.timeout`` seconds;
+        after an interrupt ``not_started``, or what the handler brought within the grace, or else
+        ``cancelled`` for a tool that only reads and ``unknown`` for every other."""
         watch = Stopwatch(self._clock)
         status, text, images = await self._ended(request, interrupted, watch)
         return ToolOutcome(request.call_id, status, text, watch.elapsed(), images)
@@ -118,7 +127,11 @@ class ToolRunner:
             return "error", f"{request.name} is a part of the agent and cannot be run as a tool.", ()
         tool = self._tools.get(request.name) or await self._late(request.name)
         if tool is None:
-            return "error", f"Unknown tool {request.name!r}. Available: {', '.join(self._tools) or 'none'}.", ()
+            return (
+                "error",
+                f"Unknown tool {request.name!r}. Available: {', '.join(self._tools) or 'none'}.",
+                (),
+            )
         if interrupted.is_set():
             return "not_started", "Not started: the user interrupted.", ()
         signal, context = threading.Event(), contextvars.copy_context()
@@ -128,7 +141,9 @@ class ToolRunner:
         except Exception as error:
             return _told(handler.Raised(error))
         try:
-            finish = await race(work, left=lambda: request.timeout - watch.elapsed(), interrupted=interrupted, poll=self._poll)
+            finish = await wait_with_deadline(
+                work, left=lambda: request.timeout - watch.elapsed(), interrupted=interrupted, poll=self._poll
+            )
             if finish != "done":
                 signal.set()
                 await self._wound_up(work, wait=tool.is_async or finish == "interrupted")
@@ -141,7 +156,9 @@ class ToolRunner:
     async def _late(self, name: str) -> Tool | None:
         if self._more is None:
             return None
-        return next((tool for tool in self._more.tools() if tool.spec.name == name), None) or await self._more.find(name)
+        return next(
+            (tool for tool in self._more.tools() if tool.spec.name == name), None
+        ) or await self._more.find(name)
 
     def _marked(self, tool: Tool, told: Told) -> Told:
         """What somebody else wrote is wrapped as data; short answers cannot do harm and stay readable."""
@@ -153,7 +170,8 @@ class ToolRunner:
         return status, wrapped(text, tool.spec.name), images
 
     async def _wound_up(self, work: asyncio.Future[handler.Ending], *, wait: bool) -> None:
-        """Let the handler end within the grace; a thread that is late gets none, because nothing can make it end."""
+        """Let the handler end within the grace; a thread that is late gets none, because nothing can make it
+        end."""
         if isinstance(work, asyncio.Task):
             work.cancel()
         if wait:

@@ -24,7 +24,8 @@ MAX_PROBLEMS = 8
 """Arguments that one error result complains about; more would only repeat the schema."""
 
 MOST_KNOWN = 512
-"""Signatures that are remembered: built-in tools are made again for each agent, and a model costs half a millisecond."""
+"""Signatures that are remembered: built-in tools are made again for each agent, and a model costs half a
+millisecond."""
 
 _KNOWN: dict[Hashable, Signature] = {}
 _UNUSABLE = (PydanticUserError, PydanticUndefinedAnnotation, TypeError, ValueError, NameError, AttributeError)
@@ -40,9 +41,9 @@ class _Quiet(GenerateJsonSchema):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Fields of ``model`` are numbered and carry the argument's name as alias, so that a tool may call an argument
-    ``json`` or ``copy``, which pydantic reserves. ``always`` names arguments whose default only pydantic knows; ``keyed``:
-    the handler wants to know the call's idempotency key."""
+    """Fields of ``model`` are numbered and carry the argument's name as alias, so that a tool may call an
+    argument ``json`` or ``copy``, which pydantic reserves. ``always`` names arguments whose default only
+    pydantic knows; ``keyed``: the handler wants to know the call's idempotency key."""
 
     tool: str
     model: type[BaseModel]
@@ -56,13 +57,18 @@ class Signature:
         return copy.deepcopy(dict(self.written))
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Checked and converted keyword arguments. Raises ``ToolFailure`` that tells the model what to correct."""
+        """Checked and converted keyword arguments. Raises ``ToolFailure`` that tells the model what to
+        correct."""
         try:
             values = self.model.model_validate(dict(arguments))
         except ValidationError as error:
             raise ToolFailure(self.complaint(error)) from None
         given = values.model_fields_set
-        return {name: getattr(values, field) for field, name in self.fields.items() if field in given or name in self.always}
+        return {
+            name: getattr(values, field)
+            for field, name in self.fields.items()
+            if field in given or name in self.always
+        }
 
     def complaint(self, error: ValidationError) -> str:
         problems = error.errors(include_url=False, include_context=False)
@@ -82,7 +88,8 @@ class Signature:
 
 
 def signature_of(function: Callable[..., Any], tool: str, descriptions: Mapping[str, str]) -> Signature:
-    """Read the parameters of ``function``. A parameter without annotation takes any JSON value; ``idempotency_key`` is left out.
+    """Read the parameters of ``function``. A parameter without annotation takes any JSON value;
+    ``idempotency_key`` is left out.
 
     Raises ``ConfigError`` for a signature that a JSON object cannot fill.
     """
@@ -103,7 +110,11 @@ def signature_of(function: Callable[..., Any], tool: str, descriptions: Mapping[
     names = dict(zip(fields, (parameter.name for parameter in parameters), strict=True))
     try:
         model = create_model(f"{tool}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
-        own = {names[f] for f, info in model.model_fields.items() if not isinstance(fields[f], tuple) and not info.is_required()}
+        own = {
+            names[f]
+            for f, info in model.model_fields.items()
+            if not isinstance(fields[f], tuple) and not info.is_required()
+        }
         signature = Signature(tool, model, names, frozenset(own), keyed, _schema(model))
     except _UNUSABLE as error:
         raise _unusable(tool, parameters, hints, error) from error
@@ -113,10 +124,15 @@ def signature_of(function: Callable[..., Any], tool: str, descriptions: Mapping[
 
 
 def _likeness(
-    tool: str, parameters: Sequence[inspect.Parameter], hints: Mapping[str, Any], descriptions: Mapping[str, str]
+    tool: str,
+    parameters: Sequence[inspect.Parameter],
+    hints: Mapping[str, Any],
+    descriptions: Mapping[str, str],
 ) -> Hashable:
     """What two functions share that have the same signature; ``None`` where that cannot be compared."""
-    parts = tuple((p.name, p.kind, hints.get(p.name), type(p.default), repr(p.default), p.default) for p in parameters)
+    parts = tuple(
+        (p.name, p.kind, hints.get(p.name), type(p.default), repr(p.default), p.default) for p in parameters
+    )
     key = (tool, parts, tuple(sorted(descriptions.items())))
     try:
         hash(key)
@@ -136,19 +152,23 @@ def _parameters(function: Callable[..., Any], tool: str) -> list[inspect.Paramet
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        raise ConfigError(f"tool {tool!r} has no readable signature", function, "a plain Python function") from None
+        raise ConfigError(
+            f"tool {tool!r} has no readable signature", function, "a plain Python function"
+        ) from None
     for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise ConfigError(
                 f"tool {tool!r} has a parameter that yields no schema",
-                str(parameter) + (" (positional only)" if parameter.kind is parameter.POSITIONAL_ONLY else ""),
+                str(parameter)
+                + (" (positional only)" if parameter.kind is parameter.POSITIONAL_ONLY else ""),
                 "named parameters that can be passed by keyword",
             )
     return parameters
 
 
 def _hints(function: Callable[..., Any], parameters: list[inspect.Parameter], tool: str) -> dict[str, Any]:
-    """Evaluated annotations of the parameters; the return annotation is not needed and may be unresolvable."""
+    """Evaluated annotations of the parameters; the return annotation is not needed and may be
+    unresolvable."""
     source = inspect.unwrap(getattr(function, "__func__", function))
 
     def probe() -> None: ...
@@ -158,7 +178,9 @@ def _hints(function: Callable[..., Any], parameters: list[inspect.Parameter], to
         return typing.get_type_hints(probe, globalns=getattr(source, "__globals__", {}), include_extras=True)
     except (NameError, TypeError, SyntaxError, AttributeError) as error:
         raise ConfigError(
-            f"an annotation of tool {tool!r} cannot be resolved", str(error), "types that are visible in its module"
+            f"an annotation of tool {tool!r} cannot be resolved",
+            str(error),
+            "types that are visible in its module",
         ) from error
 
 
@@ -170,17 +192,25 @@ def _annotation(parameter: inspect.Parameter, hint: Any, description: str | None
         hint, *metadata = typing.get_args(hint)
     else:
         metadata = []
-    return Annotated[(hint, *own, *metadata, *default, Field(alias=parameter.name, validation_alias=parameter.name))]
+    return Annotated[
+        (hint, *own, *metadata, *default, Field(alias=parameter.name, validation_alias=parameter.name))
+    ]
 
 
-def _unusable(tool: str, parameters: list[inspect.Parameter], hints: Mapping[str, Any], error: BaseException) -> ConfigError:
+def _unusable(
+    tool: str, parameters: list[inspect.Parameter], hints: Mapping[str, Any], error: BaseException
+) -> ConfigError:
     allowed = "types that pydantic can describe in JSON schema"
     for parameter in parameters:
         try:
             TypeAdapter(hints.get(parameter.name, Any)).json_schema(schema_generator=_Quiet)
         except _UNUSABLE:
-            return ConfigError(f"tool {tool!r} has a parameter that yields no schema", str(parameter), allowed)
-    return ConfigError(f"tool {tool!r} has a signature that yields no schema", one_line(str(error), 200), allowed)
+            return ConfigError(
+                f"tool {tool!r} has a parameter that yields no schema", str(parameter), allowed
+            )
+    return ConfigError(
+        f"tool {tool!r} has a signature that yields no schema", one_line(str(error), 200), allowed
+    )
 
 
 def _untitled(schema: Any) -> Any:

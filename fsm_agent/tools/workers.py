@@ -1,8 +1,9 @@
-"""Threads for synchronous handlers, kept for a while after their work because starting one costs more than most calls.
+"""Threads for synchronous handlers, kept for a while after their work because starting one costs more than
+most calls.
 
-They are daemons, because a wedged tool must not keep the process from exiting, and their number has no limit: how many calls run
-at the same time is the turn's decision, and a tool that never ends keeps nobody else waiting.
-"""
+They are daemons, because a wedged tool must not keep the process from exiting, and their number has no limit:
+how many calls run at the same time is the turn's decision, and a tool that never ends keeps nobody else
+waiting."""
 
 from __future__ import annotations
 

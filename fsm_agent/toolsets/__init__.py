@@ -38,8 +38,9 @@ from fsm_agent.toolsets.web import web_tools
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the tools of an agent work. Without ``home``, the default one is looked up by the tools that need it."""
+class ToolsetPlace:
+    """Where the tools of an agent work. Without ``home``, the default one is looked up by the tools that need
+    it."""
 
     root: Path
     results: Path | None = None
@@ -56,7 +57,7 @@ class Place:
         return () if self.home is None else (self.home,)
 
 
-TOOLSETS: dict[str, Callable[[Place], tuple[Tool, ...]]] = {
+TOOLSETS: dict[str, Callable[[ToolsetPlace], tuple[Tool, ...]]] = {
     "core": lambda place: core(place.root, place.results, place.protected),
     "files": lambda place: files(place.root, place.results, place.protected),
     "terminal": lambda place: (*terminal_tools(place.root), *job_tools(place.root)),
@@ -67,7 +68,7 @@ TOOLSETS: dict[str, Callable[[Place], tuple[Tool, ...]]] = {
 }
 """Each makes its tools for one place. ``skills`` has none where there are no skills."""
 
-__all__ = ["TOOLSETS", "Place", "toolset", "toolsets"]
+__all__ = ["TOOLSETS", "ToolsetPlace", "toolset", "toolsets"]
 
 
 def toolset(
@@ -78,8 +79,9 @@ def toolset(
     notes: Notes | None = None,
     web: Web | None = None,
 ) -> tuple[Tool, ...]:
-    """The tools of a group, bound to the working directory ``root`` (default: the process's own). ``results`` is where long
-    tool results are saved; they can be read there. ``home`` holds skills and, unless ``notes`` are given, the memory files.
+    """The tools of a group, bound to the working directory ``root`` (default: the process's own). ``results``
+    is where long tool results are saved; they can be read there. ``home`` holds skills and, unless ``notes``
+    are given, the memory files.
 
     Raises ``ConfigError`` for an unknown name, and for a root that is no directory.
     """
@@ -97,8 +99,10 @@ def toolsets(
     """The tools of several groups; one that is in two of them, such as the terminal, only once."""
     directory = Path.cwd() if root is None else Path(root)
     if not directory.is_dir():
-        raise ConfigError("the working directory of a toolset cannot be used", str(directory), "an existing directory")
-    place = Place(directory.resolve(), results, home, notes, web or Web())
+        raise ConfigError(
+            "the working directory of a toolset cannot be used", str(directory), "an existing directory"
+        )
+    place = ToolsetPlace(directory.resolve(), results, home, notes, web or Web())
     found: dict[str, Tool] = {}
     for name in names:
         if name not in TOOLSETS:

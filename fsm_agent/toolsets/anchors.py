@@ -1,8 +1,7 @@
 """Finding the place in a file that a text means, when it is not there letter for letter.
 
-Three ways, the next only when the one before finds nothing: the exact text; the same lines when spaces are not compared; the
-most similar lines. Each must find one place: with two, nobody knows which is meant.
-"""
+Three ways, the next only when the one before finds nothing: the exact text; the same lines when spaces are
+not compared; the most similar lines. Each must find one place: with two, nobody knows which is meant."""
 
 from __future__ import annotations
 
@@ -16,10 +15,11 @@ from itertools import islice
 from typing import Literal
 
 SIMILAR = 0.85
-"""Share of characters in common from which lines count as meant. Below it, lines of one kind (imports, rows of a table) begin
-to be taken for each other."""
+"""Share of characters in common from which lines count as meant. Below it, lines of one kind (imports, rows
+of a table) begin to be taken for each other."""
 EDGE = 0.6
-"""So similar the first line must be to the first and the last to the last, or a line more or less would be replaced."""
+"""So similar the first line must be to the first and the last to the last, or a line more or less would be
+replaced."""
 DISTANCE = 0.05
 """By so much the best place must be more similar than the next, or they are ambiguous."""
 SHORTEST = 20
@@ -35,8 +35,9 @@ How = Literal["exact", "spaces", "similar"]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Characters ``start`` to before ``end`` of the file, on lines ``first`` to ``last`` (from 1). ``score``: how similar."""
+class TextPlace:
+    """Characters ``start`` to before ``end`` of the file, on lines ``first`` to ``last`` (from 1). ``score``:
+    how similar."""
 
     start: int
     end: int
@@ -49,17 +50,20 @@ class Place:
         return f"line {self.first}" if self.first == self.last else f"lines {self.first} to {self.last}"
 
 
-def places(text: str, wanted: str) -> list[Place]:
-    """Where ``wanted`` may be meant: one place when it is clear, several when it is ambiguous, the best first."""
+def places(text: str, wanted: str) -> list[TextPlace]:
+    """Where ``wanted`` may be meant: one place when it is clear, several when it is ambiguous, the best
+    first."""
     if exact := list(islice(_exact(text, wanted), MAX_PLACES)):
         return exact
-    index = Lines(text)
+    index = FileLines(text)
     if not wanted.strip() or len(index.lines) > MAX_LINES:
         return []
-    return list(_by_spaces(index, wanted)) or list(_inside_a_line(text, wanted)) or _by_similarity(index, wanted)
+    return (
+        list(_by_spaces(index, wanted)) or list(_inside_a_line(text, wanted)) or _by_similarity(index, wanted)
+    )
 
 
-class Lines:
+class FileLines:
     """A text as lines with their ends, and where each begins."""
 
     def __init__(self, text: str) -> None:
@@ -68,28 +72,30 @@ class Lines:
         for line in self.lines:
             self.starts.append(self.starts[-1] + len(line))
 
-    def place(self, first: int, count: int, whole: bool, how: How, score: float = 1.0) -> Place:
-        """Of ``count`` lines from index ``first``; without the last line's end unless the ``whole`` line is meant."""
+    def place(self, first: int, count: int, whole: bool, how: How, score: float = 1.0) -> TextPlace:
+        """Of ``count`` lines from index ``first``; without the last line's end unless the ``whole`` line is
+        meant."""
         end = self.starts[first + count]
         if not whole:
             last = self.lines[first + count - 1]
             end -= len(last) - len(last.rstrip("\r\n"))
-        return Place(self.starts[first], end, first + 1, first + count, how, score)
+        return TextPlace(self.starts[first], end, first + 1, first + count, how, score)
 
 
-def _exact(text: str, wanted: str) -> Iterator[Place]:
+def _exact(text: str, wanted: str) -> Iterator[TextPlace]:
     """Overlapping places included, because those are ambiguous too."""
     at, starts = text.find(wanted), None
     while at >= 0:
         starts = starts or [0, *(match.end() for match in re.finditer("\n", text))]
         first = bisect_right(starts, at)
         last = bisect_right(starts, max(at, at + len(wanted) - 1))
-        yield Place(at, at + len(wanted), first, last, "exact")
+        yield TextPlace(at, at + len(wanted), first, last, "exact")
         at = text.find(wanted, at + 1)
 
 
-def _by_spaces(index: Lines, wanted: str) -> Iterator[Place]:
-    """Runs of lines that are the wanted ones when all spaces are taken out; blank lines at its ends do not count."""
+def _by_spaces(index: FileLines, wanted: str) -> Iterator[TextPlace]:
+    """Runs of lines that are the wanted ones when all spaces are taken out; blank lines at its ends do not
+    count."""
     lines = _trimmed(wanted)
     keys = [_packed(line) for line in lines]
     packed = [_packed(line) for line in index.lines]
@@ -98,17 +104,17 @@ def _by_spaces(index: Lines, wanted: str) -> Iterator[Place]:
             yield index.place(first, len(keys), wanted.endswith("\n"), "spaces")
 
 
-def _inside_a_line(text: str, wanted: str) -> Iterator[Place]:
+def _inside_a_line(text: str, wanted: str) -> Iterator[TextPlace]:
     """A part of a line whose words are apart by other spaces."""
     if wanted != wanted.strip() or "\n" in wanted:
         return
     pattern = r"[^\S\n]+".join(re.escape(word) for word in wanted.split())
     for match in islice(re.finditer(pattern, text), MAX_PLACES):
         line = text.count("\n", 0, match.start()) + 1
-        yield Place(match.start(), match.end(), line, line, "spaces")
+        yield TextPlace(match.start(), match.end(), line, line, "spaces")
 
 
-def _by_similarity(index: Lines, wanted: str) -> list[Place]:
+def _by_similarity(index: FileLines, wanted: str) -> list[TextPlace]:
     lines = _trimmed(wanted)
     target = "\n".join(_spaced(line) for line in lines)
     if len(_packed(target)) < SHORTEST:
@@ -122,7 +128,7 @@ def _by_similarity(index: Lines, wanted: str) -> list[Place]:
         if score >= SIMILAR:
             scored.append(index.place(first, count, wanted.endswith("\n"), "similar", score))
     scored.sort(key=lambda place: -place.score)
-    apart: list[Place] = []
+    apart: list[TextPlace] = []
     for place in scored:
         if all(place.first > other.last or place.last < other.first for other in apart):
             apart.append(place)
@@ -131,8 +137,9 @@ def _by_similarity(index: Lines, wanted: str) -> list[Place]:
     return [place for place in apart if place.score > apart[0].score - DISTANCE]
 
 
-def _candidates(index: Lines, lines: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Where to look: (first line, number of lines). Places that share most whole lines with the text come first."""
+def _candidates(index: FileLines, lines: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """Where to look: (first line, number of lines). Places that share most whole lines with the text come
+    first."""
     where: dict[str, list[int]] = defaultdict(list)
     for number, line in enumerate(index.lines):
         where[_packed(line)].append(number)
@@ -153,12 +160,14 @@ def _candidates(index: Lines, lines: Sequence[str]) -> Iterator[tuple[int, int]]
                     yield first, count
 
 
-def _like_a_line(index: Lines, lines: Sequence[str]) -> list[int]:
+def _like_a_line(index: FileLines, lines: Sequence[str]) -> list[int]:
     """Where the text may begin when none of its lines is there: where its longest line has a likeness."""
     offset = max(range(len(lines)), key=lambda number: len(lines[number]))
     target = _spaced(lines[offset])
     likeness = [(_similarity(_spaced(line), target), number) for number, line in enumerate(index.lines)]
-    return [number - offset for score, number in sorted(likeness, reverse=True)[:10] if score >= SIMILAR - 0.1]
+    return [
+        number - offset for score, number in sorted(likeness, reverse=True)[:10] if score >= SIMILAR - 0.1
+    ]
 
 
 def _similarity(one: str, other: str, least: float = SIMILAR - 0.1) -> float:

@@ -1,4 +1,5 @@
-"""Running Python that a model wrote: in a process of its own, with limits, without the agent's environment."""
+"""Running Python that a model wrote: in a process of its own, with limits, without the agent's
+environment."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from typing import Annotated
 from pydantic import Field
 
 from fsm_agent.tools import Tool, ToolFailure, tool
-from fsm_agent.toolsets.keeper import Order
-from fsm_agent.toolsets.process import TERM_GRACE, Ended, run, run_errors
+from fsm_agent.toolsets.keeper import SupervisorOrder
+from fsm_agent.toolsets.process import TERM_GRACE, ProcessEnded, run, run_errors
 
 MAX_SECONDS = 300
 MAX_CODE = 200_000
@@ -22,23 +23,25 @@ MEMORY = 1 << 30
 FILE = 50_000_000
 OPEN_FILES = 128
 PROCESSES = 32
-"""Processes and threads besides those that the user has already. The system counts by user, and not at all for root."""
+"""Processes and threads besides those that the user has already. The system counts by user, and not at all
+for root."""
 SCRIPT = "main.py"
 
 
 class Sandbox:
-    """Runs code in a folder that is thrown away. The limits are against accidents; what keeps harm away is that a person reads
-    the code first: it can still read the user's files and use the network."""
+    """Runs code in a folder that is thrown away. The limits are against accidents; what keeps harm away is
+    that a person reads the code first: it can still read the user's files and use the network."""
 
     async def execute_code(
         self,
         code: Annotated[str, Field(min_length=1, max_length=MAX_CODE)],
         timeout: Annotated[float, Field(gt=0, le=MAX_SECONDS)] = 30,
     ) -> str:
-        """Run a Python program and return its exit code and what it printed (standard output and error together).
+        """Run a Python program and return its exit code and what it printed (standard output and error
+        together).
 
-        It starts in an empty folder that is deleted afterwards, without environment variables, input or anything from earlier
-        runs. Print what you want to see; the value of the last line is not shown.
+        It starts in an empty folder that is deleted afterwards, without environment variables, input or
+        anything from earlier runs. Print what you want to see; the value of the last line is not shown.
 
         Args:
             code: The program.
@@ -46,7 +49,10 @@ class Sandbox:
         """
         if os.name != "posix":
             raise ToolFailure("Code can be run on POSIX systems only.")
-        with tempfile.TemporaryDirectory(prefix="fsm-agent-code-", ignore_cleanup_errors=True) as folder, run_errors():
+        with (
+            tempfile.TemporaryDirectory(prefix="fsm-agent-code-", ignore_cleanup_errors=True) as folder,
+            run_errors(),
+        ):
             ended = await run(_order(code, folder, timeout), _environment(folder), timeout)
         output = ended.output.strip("\n") or "(no output)"
         if ended.timed_out:
@@ -59,14 +65,14 @@ def code_tools() -> tuple[Tool, ...]:
     return (tool(approval="ask", timeout=MAX_SECONDS + 60)(Sandbox().execute_code),)
 
 
-def _order(code: str, folder: str, timeout: float) -> Order:
+def _order(code: str, folder: str, timeout: float) -> SupervisorOrder:
     """What to run, after the program was written down."""
     Path(folder, SCRIPT).write_text(code, encoding="utf-8", errors="replace")
     limits = {"CPU": ceil(timeout) + 1, "AS": MEMORY, "FSIZE": FILE, "NOFILE": OPEN_FILES, "CORE": 0}
     if (running := _running()) is not None:
         limits["NPROC"] = running + PROCESSES
     command = [sys.executable, "-I", "-B", "-u", "-X", "utf8", SCRIPT]
-    return Order(command, folder, TERM_GRACE, limits=limits, sweep=True, limit=timeout + 5)
+    return SupervisorOrder(command, folder, TERM_GRACE, limits=limits, sweep=True, limit=timeout + 5)
 
 
 def _environment(folder: str) -> dict[str, str]:
@@ -90,7 +96,7 @@ def _running() -> int | None:
     return count
 
 
-def _how(ended: Ended) -> str:
+def _how(ended: ProcessEnded) -> str:
     if ended.code >= 0:
         return f"exit code {ended.code}"
     why = {24: " (its CPU time was used up)", 25: " (a file became too large)"}.get(-ended.code, "")

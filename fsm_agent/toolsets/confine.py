@@ -17,10 +17,10 @@ _GIT = frozenset((".git", "git~1"))
 def resolve(root: Path, path: str) -> Path:
     """The real place of ``path``, which is relative to ``root`` or absolute, and must lie in ``root``.
 
-    Links are followed first, so neither ``..`` nor a link leads outside; a path in other letters than the directory's counts
-    as outside, also where the file system does not tell them apart. It keeps a model from straying; it is no sandbox against
-    other programs that change links meanwhile; for reading, ``still_inside`` looks again. Raises ``ToolFailure``.
-    """
+    Links are followed first, so neither ``..`` nor a link leads outside; a path in other letters than the
+    directory's counts as outside, also where the file system does not tell them apart. It keeps a model from
+    straying; it is no sandbox against other programs that change links meanwhile; for reading,
+    ``still_inside`` looks again. Raises ``ToolFailure``."""
     if "\0" in path or path.startswith("~"):
         raise ToolFailure(f"{path!r} is not a usable path: write it relative to the working directory.")
     base = root.resolve()
@@ -34,8 +34,9 @@ def resolve(root: Path, path: str) -> Path:
 
 
 def writable(root: Path, path: str, protected: Sequence[Path] = ()) -> Path:
-    """``resolve`` for a file that will be written. Git's own folder is refused, because hooks and configuration in it are
-    programs that would run without anybody's yes, and so are ``protected`` folders. Raises ``ToolFailure``."""
+    """``resolve`` for a file that will be written. Git's own folder is refused, because hooks and
+    configuration in it are programs that would run without anybody's yes, and so are ``protected`` folders.
+    Raises ``ToolFailure``."""
     real = resolve(root, path)
     if any(_plain(part) in _GIT for part in real.relative_to(root.resolve()).parts):
         raise ToolFailure(f"{path}: files of Git itself are not written; use git.")
@@ -47,14 +48,16 @@ def writable(root: Path, path: str, protected: Sequence[Path] = ()) -> Path:
 
 
 def still_inside(folders: Sequence[Path], descriptor: int, path: str) -> None:
-    """Is the file that was opened in one of ``folders``, also when a link was changed since its path was looked at? Raises
-    ``ToolFailure``. Only where the system tells what was opened (Linux)."""
+    """Is the file that was opened in one of ``folders``, also when a link was changed since its path was
+    looked at? Raises ``ToolFailure``. Only where the system tells what was opened (Linux)."""
     try:
         real = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
     except OSError:
         return
     if not any(folder.resolve() in real.parents for folder in folders):
-        raise ToolFailure(f"{path}: leads outside the working directory since a moment ago. Nothing was read.")
+        raise ToolFailure(
+            f"{path}: leads outside the working directory since a moment ago. Nothing was read."
+        )
 
 
 @contextmanager
@@ -69,7 +72,8 @@ def plain_errors(path: str) -> Iterator[None]:
 
 
 def _plain(part: str) -> str:
-    """The name as some file systems read it: without case, invisible characters, streams, and dots or spaces at its end."""
+    """The name as some file systems read it: without case, invisible characters, streams, and dots or spaces
+    at its end."""
     text = unicodedata.normalize("NFKC", part).casefold()
     text = "".join(character for character in text if unicodedata.category(character) != "Cf")
     return text.split(":")[0].rstrip(" .")

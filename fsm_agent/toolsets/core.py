@@ -1,4 +1,5 @@
-"""The toolsets that a general agent starts with: look at files, change them, run commands, tell the time, reckon."""
+"""The toolsets that a general agent starts with: look at files, change them, run commands, tell the time,
+reckon."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from fsm_agent.toolsets.terminal import terminal_tools
 
 
 def files(root: Path, results: Path | None = None, protected: Sequence[Path] = ()) -> tuple[Tool, ...]:
-    """Reading, searching and changing files, confined to ``root`` as ``confine.resolve`` describes; ``read_file`` also reads
-    saved ``results``, and nothing is written into ``protected`` folders."""
+    """Reading, searching and changing files, confined to ``root`` as ``confine.resolve`` describes;
+    ``read_file`` also reads saved ``results``, and nothing is written into ``protected`` folders."""
     seen = Seen()
     return (*file_tools(root, results, seen), *search_tools(root), *edit_tools(root, seen, protected))
 

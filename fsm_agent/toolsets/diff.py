@@ -18,7 +18,8 @@ _HEADER = re.compile(r"@@ -(\d+)(,\d+)? \+(\d+)(,\d+)? @@")
 
 
 def diff(before: str, after: str, path: str) -> str:
-    """The change in the form of ``diff -u``, cut in the middle when it is long; a sentence when it cannot be shown so."""
+    """The change in the form of ``diff -u``, cut in the middle when it is long; a sentence when it cannot be
+    shown so."""
     old, new = before.splitlines(), after.splitlines()
     if old == new:
         return "Changed line ends only." if before != after else "Changed nothing."

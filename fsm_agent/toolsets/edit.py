@@ -1,4 +1,5 @@
-"""Changing files: write a whole one, or replace a place in it. A file is either the old one or the new one."""
+"""Changing files: write a whole one, or replace a place in it. A file is either the old one or the new
+one."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from pathlib import Path
 
 from fsm_agent.support.atomic_write import replace_file
 from fsm_agent.tools import Tool, ToolFailure, tool
-from fsm_agent.toolsets.anchors import Place, places
+from fsm_agent.toolsets.anchors import TextPlace, places
 from fsm_agent.toolsets.confine import plain_errors, writable
 from fsm_agent.toolsets.diff import diff
 from fsm_agent.toolsets.indent import reindented
@@ -25,9 +26,11 @@ class Edits:
         self.root, self.seen, self.protected = root, seen, protected
 
     def write_file(self, path: str, content: str) -> str:
-        """Write a text file, replacing it if it exists, and show what changed. Missing parent directories are made.
+        """Write a text file, replacing it if it exists, and show what changed. Missing parent directories are
+        made.
 
-        To change a part of a file, use patch_file. A file that somebody else changed since you read it is not replaced.
+        To change a part of a file, use patch_file. A file that somebody else changed since you read it is not
+        replaced.
 
         Args:
             path: The file, relative to the working directory.
@@ -48,16 +51,15 @@ class Edits:
     def patch_file(self, path: str, old_text: str, new_text: str, every: bool = False) -> str:
         """Replace a place in a text file and show the change as a diff.
 
-        When old_text is not in the file letter for letter, the lines that differ from it only in spaces are taken, or else
-        those that are most similar, if there is one such place; the answer says so. Check the diff then.
+        When old_text is not in the file letter for letter, the lines that differ from it only in spaces are
+        taken, or else those that are most similar, if there is one such place; the answer says so. Check the
+        diff then.
 
         Args:
-            path: The file, relative to the working directory.
-            old_text: The text to replace, as it is in the file, without line numbers. It must occur exactly once, so take in
-                enough lines around the place.
-            new_text: What to put there. Empty to delete.
-            every: Replace every place where old_text is letter for letter.
-        """
+            path: The file, relative to the working directory. old_text: The text to replace, as it is in the
+            file, without line numbers. It must occur exactly once, so take in enough lines around the place.
+            new_text: What to put there. Empty to delete. every: Replace every place where old_text is letter
+            for letter."""
         real = self._writable(path)
         with plain_errors(path):
             real.stat()
@@ -78,7 +80,9 @@ class Edits:
             replace_file(real, after.encode())
             self.seen.note(real)
         warning = (
-            f"\n[{path} {DRIFTED}; the place was still there. Read it again before you rely on the rest.]" if drifted else ""
+            f"\n[{path} {DRIFTED}; the place was still there. Read it again before you rely on the rest.]"
+            if drifted
+            else ""
         )
         return note + diff(before, after, path) + warning
 
@@ -114,7 +118,7 @@ def _text(data: bytes, path: str) -> str:
         raise ToolFailure(f"{path}: not UTF-8 text; patching it would damage it.") from None
 
 
-def _found(before: str, old: str, new: str, path: str) -> tuple[list[Place], str, str]:
+def _found(before: str, old: str, new: str, path: str) -> tuple[list[TextPlace], str, str]:
     """The places that may be meant, at least one, and both texts with the file's line ends."""
     if not old:
         raise ToolFailure("old_text is empty; use write_file to write a whole file.")
@@ -128,20 +132,25 @@ def _found(before: str, old: str, new: str, path: str) -> tuple[list[Place], str
     return found, old, new
 
 
-def _only(found: Sequence[Place], drifted: bool, path: str) -> Place:
+def _only(found: Sequence[TextPlace], drifted: bool, path: str) -> TextPlace:
     if len(found) > 1:
         where = ", ".join(
-            f"{place.first}" if place.first == place.last else f"{place.first}-{place.last}" for place in found[:10]
+            f"{place.first}" if place.first == place.last else f"{place.first}-{place.last}"
+            for place in found[:10]
         )
-        how = {"exact": "occurs", "spaces": "occurs, apart from spaces,", "similar": "is similar to"}[found[0].how]
+        how = {"exact": "occurs", "spaces": "occurs, apart from spaces,", "similar": "is similar to"}[
+            found[0].how
+        ]
         times = f"{len(found)} times" if found[0].how != "similar" else f"{len(found)} places"
-        raise ToolFailure(f"{path}: old_text {how} {times} (at lines {where}); add lines around the one you mean.")
+        raise ToolFailure(
+            f"{path}: old_text {how} {times} (at lines {where}); add lines around the one you mean."
+        )
     if drifted and found[0].how != "exact":
         raise ToolFailure(f"{path}: {DRIFTED}, and old_text is not in it letter for letter. Read it again.")
     return found[0]
 
 
-def _patched(before: str, place: Place, old: str, new: str) -> str:
+def _patched(before: str, place: TextPlace, old: str, new: str) -> str:
     if place.how == "exact":
         return before[: place.start] + new + before[place.end :]
     found = before[place.start : place.end]
@@ -151,7 +160,7 @@ def _patched(before: str, place: Place, old: str, new: str) -> str:
     return before[: place.start] + new + before[place.end :]
 
 
-def _note(place: Place) -> str:
+def _note(place: TextPlace) -> str:
     if place.how == "exact":
         return ""
     how = "differs in spaces" if place.how == "spaces" else f"is {place.score:.0%} the same"

@@ -1,4 +1,5 @@
-"""Getting one page over HTTP: bounded in time, size and redirects, and only from where it is allowed at every hop."""
+"""Getting one page over HTTP: bounded in time, size and redirects, and only from where it is allowed at every
+hop."""
 
 from __future__ import annotations
 
@@ -61,14 +62,18 @@ class Fetcher:
             async with asyncio.timeout(self.settings.timeout):
                 return await self._fetched(address)
         except TimeoutError:
-            raise ToolFailure(f"{address}: no whole answer within {self.settings.timeout:g} seconds.") from None
+            raise ToolFailure(
+                f"{address}: no whole answer within {self.settings.timeout:g} seconds."
+            ) from None
         except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, ssl.SSLError) as error:
             raise ToolFailure(f"{address}: {type(error).__name__}: {error}".rstrip(": ")) from None
 
     async def _fetched(self, address: str) -> Fetched:
         import httpx2
 
-        from fsm_agent.providers.sdk_port import tls  # kept for the whole process: reading the certificates takes a while
+        from fsm_agent.providers.sdk_port import (
+            tls,
+        )  # kept for the whole process: reading the certificates takes a while
 
         verify = self.tls() if self.tls else tls()
         timeout = httpx2.Timeout(self.settings.timeout, connect=CONNECT)
@@ -103,7 +108,10 @@ class Fetcher:
         if url.userinfo:
             raise ToolFailure("Addresses with a user name or password are not fetched.")
         if self.settings.only_hosts and not named(url.host, self.settings.only_hosts):
-            raise ToolFailure(f"{url.host}: not among the hosts that may be fetched ({', '.join(self.settings.only_hosts)}).")
+            raise ToolFailure(
+                f"{url.host}: not among the hosts that may be fetched"
+                f" ({', '.join(self.settings.only_hosts)})."
+            )
         return url.copy_with(fragment=None)
 
     async def _sent(self, client: httpx2.AsyncClient, url: httpx2.URL) -> httpx2.Response:
@@ -134,11 +142,19 @@ class Fetcher:
             if len(body) > limit:
                 break
         kind = response.headers.get("content-type", "")
-        return Fetched(address, response.status_code, response.reason_phrase, kind, bytes(body[:limit]), len(body) > limit)
+        return Fetched(
+            address,
+            response.status_code,
+            response.reason_phrase,
+            kind,
+            bytes(body[:limit]),
+            len(body) > limit,
+        )
 
 
 async def _decompressed(response: httpx2.Response, most: int) -> AsyncIterator[bytes]:
-    """The body, never more than ``most`` bytes at a time: a few bytes can be made to unfold into gigabytes."""
+    """The body, never more than ``most`` bytes at a time: a few bytes can be made to unfold into
+    gigabytes."""
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if encoding in ("identity", ""):
         async for piece in response.aiter_raw():

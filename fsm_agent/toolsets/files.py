@@ -16,7 +16,8 @@ MAX_ENTRIES = 1_000
 MAX_LINES = 2_000
 MAX_LINE = 2_000
 MAX_PAGE = 60_000
-"""Characters of one page of a file, about 15,000 tokens. The reader pages by itself, so a page is never spilled."""
+"""Characters of one page of a file, about 15,000 tokens. The reader pages by itself, so a page is never
+spilled."""
 
 NEVER_SPILLED = 1_000_000_000
 _SNIFF = 8_192
@@ -53,7 +54,8 @@ class Files:
     def list_directory(self, path: str = ".") -> str:
         """List the files and directories in a directory, sorted by name.
 
-        Directories end with "/", links show where they point, files show their size in bytes. Hidden ones are listed.
+        Directories end with "/", links show where they point, files show their size in bytes. Hidden ones are
+        listed.
 
         Args:
             path: The directory, relative to the working directory.
@@ -91,7 +93,9 @@ class Files:
             if is_binary(real):
                 raise ToolFailure(f"{path}: a binary file of {real.stat().st_size:,} bytes, not text.")
             with real.open(encoding="utf-8-sig", errors="replace") as file:
-                still_inside([self.root, *([] if self.results is None else [self.results])], file.fileno(), path)
+                still_inside(
+                    [self.root, *([] if self.results is None else [self.results])], file.fileno(), path
+                )
                 self.seen.note(real, os.fstat(file.fileno()))
                 return _page(file, path, start_line, end_line)
 
@@ -99,7 +103,9 @@ class Files:
 def file_tools(root: Path, results: Path | None, seen: Seen) -> tuple[Tool, ...]:
     """list_directory and read_file."""
     files = Files(root, results, seen)
-    reader = tool(concurrency="parallel", effect="pure", path_arguments=("path",), max_result_chars=NEVER_SPILLED)
+    reader = tool(
+        concurrency="parallel", effect="pure", path_arguments=("path",), max_result_chars=NEVER_SPILLED
+    )
     lister = tool(concurrency="parallel", effect="pure", path_arguments=("path",))
     return (lister(files.list_directory), reader(files.read_file))
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 
 def reindented(new: str, wanted: str, found: str) -> str:
-    """``new`` with the indentation moved as ``found`` is against ``wanted``, when that is the same for every line of them."""
+    """``new`` with the indentation moved as ``found`` is against ``wanted``, when that is the same for every
+    line of them."""
     move = _move(_filled(wanted), _filled(found))
     if move is None:
         return new
@@ -18,7 +19,8 @@ def reindented(new: str, wanted: str, found: str) -> str:
 
 
 def _move(wanted: Sequence[str], found: Sequence[str]) -> tuple[str, str] | None:
-    """The indentation to take away and the one to put there; ``None`` when lines are moved differently, or not at all."""
+    """The indentation to take away and the one to put there; ``None`` when lines are moved differently, or
+    not at all."""
     if len(wanted) != len(found) or not wanted:
         return None
     for cut in range(len(_indent(wanted[0])) + 1):
@@ -28,7 +30,8 @@ def _move(wanted: Sequence[str], found: Sequence[str]) -> tuple[str, str] | None
             continue
         own = _indent(found[0])[: len(_indent(found[0])) - len(kept)]
         if all(
-            _indent(w).startswith(old) and _indent(f) == own + _indent(w)[len(old) :] for w, f in zip(wanted, found, strict=True)
+            _indent(w).startswith(old) and _indent(f) == own + _indent(w)[len(old) :]
+            for w, f in zip(wanted, found, strict=True)
         ):
             return None if old == own else (old, own)
     return None

@@ -1,8 +1,7 @@
 """Programs that run in the background of an agent, and end with it.
 
-Each has a keeper of its own, which ends it when this process goes away, also by ``kill -9``. Output goes to files of bounded
-size in a temporary folder, so that nothing waits for a reader.
-"""
+Each has a keeper of its own, which ends it when this process goes away, also by ``kill -9``. Output goes to
+files of bounded size in a temporary folder, so that nothing waits for a reader."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fsm_agent.tools import ToolFailure
-from fsm_agent.toolsets.keeper import Order, Report
+from fsm_agent.toolsets.keeper import SupervisorOrder, SupervisorReport
 from fsm_agent.toolsets.process import STOP, TERM_GRACE, environment, keeper_words, report_from, shell_words
 
 MAX_RUNNING = 8
@@ -32,8 +31,9 @@ STOP_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """Output from byte ``start`` to before byte ``end`` of everything that was written, ``total`` bytes by now."""
+class OutputPage:
+    """Output from byte ``start`` to before byte ``end`` of everything that was written, ``total`` bytes by
+    now."""
 
     data: bytes
     start: int
@@ -46,7 +46,8 @@ class Page:
 
 @dataclass(slots=True)
 class Job:
-    """One program. ``limit`` in seconds; times by the machine's own clock, because the program lives by it too."""
+    """One program. ``limit`` in seconds; times by the machine's own clock, because the program lives by it
+    too."""
 
     id: str
     command: str
@@ -55,7 +56,7 @@ class Job:
     line: socket.socket
     limit: float
     began: float = field(default_factory=time.monotonic)
-    report: Report | None = None
+    report: SupervisorReport | None = None
     why: str = ""
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
@@ -102,17 +103,18 @@ class Job:
         how = self.why or (f"exited with code {code}" if code >= 0 else f"killed by signal {-code}")
         return f"{how}, after {self.seconds:.1f} s"
 
-    def read(self, since: int | None, most: int) -> Page:
-        """At most ``most`` bytes from ``since`` on, or as much as is still kept; the newest when ``since`` is ``None``."""
+    def read(self, since: int | None, most: int) -> OutputPage:
+        """At most ``most`` bytes from ``since`` on, or as much as is still kept; the newest when ``since`` is
+        ``None``."""
         for _ in range(3):  # the keeper may throw a file away while it is looked at
             with contextlib.suppress(FileNotFoundError):
                 return self._read(since, most)
-        return Page(b"", since or 0, since or 0)
+        return OutputPage(b"", since or 0, since or 0)
 
-    def _read(self, since: int | None, most: int) -> Page:
+    def _read(self, since: int | None, most: int) -> OutputPage:
         files = sorted(self.folder.iterdir())
         if not files:
-            return Page(b"", 0, 0)
+            return OutputPage(b"", 0, 0)
         total = int(files[-1].name) + files[-1].stat().st_size
         start = max(int(files[0].name), total - most if since is None else min(since, total))
         data = b""
@@ -122,13 +124,16 @@ class Job:
                 opened.seek(max(0, start + len(data) - first))
                 if start + len(data) >= first:
                     data += opened.read(most - len(data))
-        return Page(data, start, total)
+        return OutputPage(data, start, total)
 
 
 class Jobs:
-    """The background programs of one agent. ``close`` ends all of them, and so does the end of the process."""
+    """The background programs of one agent. ``close`` ends all of them, and so does the end of the
+    process."""
 
-    def __init__(self, max_running: int = MAX_RUNNING, log_bytes: int = LOG_BYTES, max_kept: int = MAX_KEPT) -> None:
+    def __init__(
+        self, max_running: int = MAX_RUNNING, log_bytes: int = LOG_BYTES, max_kept: int = MAX_KEPT
+    ) -> None:
         self.max_running, self.log_bytes, self.max_kept = max_running, log_bytes, max_kept
         self._jobs: dict[str, Job] = {}
         self._lock = threading.RLock()
@@ -137,11 +142,15 @@ class Jobs:
         self._closing: Callable[[], object] | None = None
 
     def start(self, command: str, directory: Path, limit: float) -> Job:
-        """Start a shell's command line. Raises ``ToolFailure`` when there are too many, ``OSError`` when it cannot be."""
+        """Start a shell's command line. Raises ``ToolFailure`` when there are too many, ``OSError`` when it
+        cannot be."""
         with self._lock:
             running = [job.id for job in self._jobs.values() if job.running]
             if len(running) >= self.max_running:
-                raise ToolFailure(f"{len(running)} jobs are running ({', '.join(running)}), and no more may; stop one first.")
+                raise ToolFailure(
+                    f"{len(running)} jobs are running ({', '.join(running)}), and no more may; stop one"
+                    " first."
+                )
             self._count += 1
             job = self._started(f"job{self._count}", command, directory, limit)
             self._jobs[job.id] = job
@@ -170,7 +179,7 @@ class Jobs:
     def _started(self, name: str, command: str, directory: Path, limit: float) -> Job:
         folder = self._place() / name
         folder.mkdir(mode=0o700)
-        order = Order(
+        order = SupervisorOrder(
             shell_words(command), str(directory), TERM_GRACE,
             log=str(folder), log_bytes=self.log_bytes, sweep=True, limit=limit,
         )  # fmt: skip

@@ -1,9 +1,10 @@
-"""A script that keeps watch over one command: it ends the command, and all that it started, as soon as nobody wants it any more.
+"""A script that keeps watch over one command: it ends the command, and all that it started, as soon as nobody
+wants it any more.
 
-It runs as a process of its own with the standard library only, because only another process can clean up after an agent that
-was killed. Called with one argument, an ``Order`` as JSON. Standard input is a socket to the agent: when the other end goes
-away, for whatever reason, the command is ended; when the command ends, a ``Report`` is written to it as JSON.
-"""
+It runs as a process of its own with the standard library only, because only another process can clean up
+after an agent that was killed. Called with one argument, an ``SupervisorOrder`` as JSON. Standard input is a
+socket to the agent: when the other end goes away, for whatever reason, the command is ended; when the command
+ends, a ``SupervisorReport`` is written to it as JSON."""
 
 from __future__ import annotations
 
@@ -22,17 +23,19 @@ from typing import Any, NamedTuple
 LOOK = 0.02
 """Seconds between two looks at a group that was asked to end."""
 SETTLE = 0.5
-"""Seconds in which what a command leaves behind may end by itself, such as the ``tee`` of a process substitution."""
+"""Seconds in which what a command leaves behind may end by itself, such as the ``tee`` of a process
+substitution."""
 SWEEPS = 50
 _SUBREAPER, _DEATH_SIGNAL = 36, 1
 """``prctl`` numbers of Linux."""
 
 
-class Order(NamedTuple):
-    """``command`` as words, started in ``directory``. ``grace``: seconds between asking to end and killing. ``limits``: by the
-    names of the resource module, without ``RLIMIT_``. ``log``: a folder that takes the output, the newest ``log_bytes`` of
-    it; without, the output goes where this script's own goes. ``sweep``: when the command ends, daemons that it left
-    are ended too, not only its own group. ``limit``: seconds after which the command is ended, 0 for never."""
+class SupervisorOrder(NamedTuple):
+    """``command`` as words, started in ``directory``. ``grace``: seconds between asking to end and killing.
+    ``limits``: by the names of the resource module, without ``RLIMIT_``. ``log``: a folder that takes the
+    output, the newest ``log_bytes`` of it; without, the output goes where this script's own goes. ``sweep``:
+    when the command ends, daemons that it left are ended too, not only its own group. ``limit``: seconds
+    after which the command is ended, 0 for never."""
 
     command: list[str]
     directory: str
@@ -44,9 +47,10 @@ class Order(NamedTuple):
     limit: float = 0
 
 
-class Report(NamedTuple):
-    """``code`` is negative for a signal. ``left``: something that the command had started was still running and was ended.
-    ``late``: it was ended because of its limit. ``error``: why the command could not be started."""
+class SupervisorReport(NamedTuple):
+    """``code`` is negative for a signal. ``left``: something that the command had started was still running
+    and was ended. ``late``: it was ended because of its limit. ``error``: why the command could not be
+    started."""
 
     code: int
     left: bool = False
@@ -56,7 +60,8 @@ class Report(NamedTuple):
 
 
 class Log:
-    """Output as files that are named after the place of their first byte; the two newest are kept, each of half the size."""
+    """Output as files that are named after the place of their first byte; the two newest are kept, each of
+    half the size."""
 
     def __init__(self, folder: str, size: int) -> None:
         self.folder, self.half = folder, max(1, size // 2)
@@ -85,7 +90,7 @@ class Log:
 class Keeper:
     """One command, from start to end."""
 
-    def __init__(self, order: Order, agent: socket.socket) -> None:
+    def __init__(self, order: SupervisorOrder, agent: socket.socket) -> None:
         self.order, self.agent = order, agent
         self.unwanted = self.orphaned = self.late = False
         self.deadline = time.monotonic() + order.limit if order.limit else float("inf")
@@ -98,7 +103,7 @@ class Keeper:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, self._stop)
 
-    def keep(self) -> Report:
+    def keep(self) -> SupervisorReport:
         """Run the command to its end. Raises ``OSError`` when it cannot be started."""
         began = time.monotonic()
         self.child = subprocess.Popen(  # noqa: S603  # what the agent's person has agreed to
@@ -122,7 +127,7 @@ class Keeper:
         if self.unwanted or self.order.sweep:
             left = self._swept() or left
         self._drain(source)
-        return Report(code, left, self.late, seconds=time.monotonic() - began)
+        return SupervisorReport(code, left, self.late, seconds=time.monotonic() - began)
 
     def _confine(self) -> None:
         import resource  # no system has it that has no process groups
@@ -193,7 +198,8 @@ class Keeper:
         return found
 
     def _reap(self) -> None:
-        """Take note of children that ended; those that were adopted would otherwise stay in their group for ever."""
+        """Take note of children that ended; those that were adopted would otherwise stay in their group for
+        ever."""
         self.child.poll()
         while hasattr(os, "waitid"):
             try:
@@ -208,7 +214,8 @@ class Keeper:
                 os.waitpid(ended.si_pid, 0)
 
     def tidy(self) -> None:
-        """The agent is gone, and nobody will read the output: take it away, and the folder around it when it was the last."""
+        """The agent is gone, and nobody will read the output: take it away, and the folder around it when it
+        was the last."""
         if not (self.orphaned and self.log):
             return
         self.log.file.close()
@@ -236,7 +243,10 @@ def _children() -> Iterator[int]:
     except OSError:
         return
     for number in numbers:
-        with contextlib.suppress(OSError), open(f"/proc/{number}/stat", encoding="utf-8", errors="replace") as file:
+        with (
+            contextlib.suppress(OSError),
+            open(f"/proc/{number}/stat", encoding="utf-8", errors="replace") as file,
+        ):
             state, parent = file.read().rpartition(")")[2].split()[:2]
             if parent == own and state != "Z":
                 yield int(number)
@@ -256,11 +266,11 @@ def main() -> int:
     agent = socket.socket(fileno=0)
     os.set_inheritable(0, False)
     _prctl(_SUBREAPER, 1)
-    keeper = Keeper(Order(**json.loads(sys.argv[1])), agent)
+    keeper = Keeper(SupervisorOrder(**json.loads(sys.argv[1])), agent)
     try:
         report = keeper.keep()
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        report = Report(127, error=str(error))
+        report = SupervisorReport(127, error=str(error))
     with contextlib.suppress(OSError):
         agent.sendall(json.dumps(report._asdict()).encode())
     keeper.tidy()

@@ -7,14 +7,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from fsm_agent.memory.entries import Operation, Refused
+from fsm_agent.memory.entries import EntryRefused, Operation
 from fsm_agent.memory.files import Held, MemoryFile, Notes
 from fsm_agent.runtime.events import CURRENT
 from fsm_agent.tools import Tool, ToolFailure, tool
 
 Target = Literal["memory", "user"]
 MOST_FAILURES = 3
-"""Refused changes of one turn after which no more are tried: making room is not worth a whole turn (AGT-03)."""
+"""Refused changes of one turn after which no more are tried: making room is not worth a whole turn
+(AGT-03)."""
 LEAVE = "Leave them as they are now, and go on with what you were asked."
 
 
@@ -39,17 +40,15 @@ class NoteKeeper:
     ) -> dict[str, Any]:
         """Read or change the notes that are kept between sessions. Each note is a short text of its own.
 
-        Notes are part of the prompt from the next session on. The answer shows all of them as they are now, and how much of
-        the room they take. When it is full, merge or remove notes in the same call: the list of operations is done whole or
-        not at all.
+        Notes are part of the prompt from the next session on. The answer shows all of them as they are now,
+        and how much of the room they take. When it is full, merge or remove notes in the same call: the list
+        of operations is done whole or not at all.
 
         Args:
-            action: What to do with one note.
-            target: memory for facts about machine, project and work; user for the person and what they prefer.
-            content: The new note; for add and replace, which puts it in place of the whole old note.
-            old_text: A part of the old note that no other note has; for replace and remove.
-            operations: Several changes at once, instead of action, content and old_text.
-        """
+            action: What to do with one note. target: memory for facts about machine, project and work; user
+            for the person and what they prefer. content: The new note; for add and replace, which puts it in
+            place of the whole old note. old_text: A part of the old note that no other note has; for replace
+            and remove. operations: Several changes at once, instead of action, content and old_text."""
         file, turn = self.files[target], CURRENT.get()
         asked = list(operations or ())
         if action != "read":
@@ -58,7 +57,7 @@ class NoteKeeper:
             raise ToolFailure(f"{MOST_FAILURES} changes of the notes were refused in this turn. {LEAVE}")
         try:
             held = file.change(asked) if asked else file.read()
-        except Refused as error:
+        except EntryRefused as error:
             self._failed = turn, self._failures(turn) + 1
             raise ToolFailure(f"{error}\n{_now(file)}".strip()) from None
         except OSError as error:
@@ -76,8 +75,9 @@ def _shown(held: Held) -> dict[str, Any]:
 
 
 def _now(file: MemoryFile) -> str:
-    """The live state for the model that must correct its call; nothing when the file itself is the problem."""
+    """The live state for the model that must correct its call; nothing when the file itself is the
+    problem."""
     try:
         return f"Now: {json.dumps(_shown(file.read()), ensure_ascii=False)}"
-    except (Refused, OSError):
+    except (EntryRefused, OSError):
         return ""

@@ -14,8 +14,11 @@ _SEQUENCE = re.compile(
     r"|\x1b[ -/]*[0-~]"
 )
 _STRUCK = re.compile("[^\n\x08]\x08")
-_OTHER = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2060-\u206f\ufff9-\ufffb\U000e0000-\U000e007f]")
-"""C0 but tab and newline, C1, marks that change the direction of text, and letters that nobody sees but a model reads."""
+_OTHER = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2060-\u206f\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+"""C0 but tab and newline, C1, marks that change the direction of text, and letters that nobody sees but a
+model reads."""
 
 
 class Output:
@@ -41,8 +44,8 @@ class Output:
 
 
 def readable(data: bytes | bytearray) -> str:
-    """Text as a person would see it in the end: without colours and other control sequences, and of a line that was written
-    over and over, such as a progress bar, only its last state."""
+    """Text as a person would see it in the end: without colours and other control sequences, and of a line
+    that was written over and over, such as a progress bar, only its last state."""
     text = data.decode("utf-8", "replace").replace("\r\n", "\n")
     text = _SEQUENCE.sub("", text)
     text = _STRUCK.sub("", text)

@@ -14,14 +14,16 @@ from fsm_agent.toolsets.fetch import Fetched
 
 PARSE_SECONDS = 10.0
 _HTML = ("text/html", "application/xhtml+xml")
-_TEXT = re.compile(r"text/.*|application/(?:[\w.+-]*\+)?(?:json|xml|yaml|toml|javascript|x-javascript|x-sh|x-ndjson|sql)")
+_TEXT = re.compile(
+    r"text/.*|application/(?:[\w.+-]*\+)?(?:json|xml|yaml|toml|javascript|x-javascript|x-sh|x-ndjson|sql)"
+)
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 
 
 async def text_of_page(fetched: Fetched, whole: bool, seconds: float = PARSE_SECONDS) -> str:
-    """The text of a page, or of whatever else is text. Raises ``ToolFailure`` for what is none, and for a page that takes longer
-    than ``seconds`` to be read."""
+    """The text of a page, or of whatever else is text. Raises ``ToolFailure`` for what is none, and for a
+    page that takes longer than ``seconds`` to be read."""
     kind = fetched.content_type.partition(";")[0].strip().lower() or _guessed(fetched.body)
     if kind in _HTML:
         return await _from_html(_decoded(fetched, markup=True), fetched.address, whole, seconds)
@@ -45,16 +47,29 @@ def _decoded(fetched: Fetched, markup: bool) -> str:
     declared = _CHARSET.search(fetched.content_type)
     if declared is None and markup:
         declared = _CHARSET.search(fetched.body[:2_048].decode("ascii", "replace"))
-    with contextlib.suppress(LookupError):  # a name that Python does not know, or of something that is no text
+    with contextlib.suppress(
+        LookupError
+    ):  # a name that Python does not know, or of something that is no text
         return fetched.body.decode(declared[1] if declared else "utf-8", "replace")
     return fetched.body.decode("utf-8", "replace")
 
 
 async def _from_html(page: str, address: str, whole: bool, seconds: float) -> str:
     """In a process of its own, which is killed when a page keeps it busy."""
-    command = (sys.executable, "-I", "-S", "-X", "utf8", page_worker.__file__, address, "whole" if whole else "main")
+    command = (
+        sys.executable,
+        "-I",
+        "-S",
+        "-X",
+        "utf8",
+        page_worker.__file__,
+        address,
+        "whole" if whole else "main",
+    )
     pipe = asyncio.subprocess.PIPE
-    worker = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL)
+    worker = await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL
+    )
     try:
         async with asyncio.timeout(seconds):
             text, _ = await worker.communicate(page.encode("utf-8", "replace"))

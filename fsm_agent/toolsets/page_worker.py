@@ -1,7 +1,8 @@
-"""From a web page to text that can be read: a script that runs in a process of its own, with the standard library only.
+"""From a web page to text that can be read: a script that runs in a process of its own, with the standard
+library only.
 
-Standard input is the page in UTF-8; the first argument is its address, the second ``main`` or ``whole``. Prints the text. A page
-is somebody else's, and a parser that a page keeps busy for ever must not do so here.
+Standard input is the page in UTF-8; the first argument is its address, the second ``main`` or ``whole``.
+Prints the text. A page is somebody else's, and a parser that a page keeps busy for ever must not do so here.
 """
 
 from __future__ import annotations
@@ -13,30 +14,93 @@ from html.parser import HTMLParser
 from urllib.parse import urljoin
 
 NEVER = frozenset(
-    ("script", "style", "template", "noscript", "svg", "math", "iframe", "object", "canvas", "audio", "video", "select")
+    (
+        "script",
+        "style",
+        "template",
+        "noscript",
+        "svg",
+        "math",
+        "iframe",
+        "object",
+        "canvas",
+        "audio",
+        "video",
+        "select",
+    )
 )
 ASIDE = frozenset(("nav", "aside", "footer"))
 BLOCKS = frozenset(
     (
-        *("address", "article", "blockquote", "body", "dd", "details", "div", "dl", "dt", "fieldset", "figcaption", "figure"),
-        *("footer", "form", "header", "hr", "legend", "li", "main", "nav", "ol", "p", "pre", "section", "summary", "table"),
+        *(
+            "address",
+            "article",
+            "blockquote",
+            "body",
+            "dd",
+            "details",
+            "div",
+            "dl",
+            "dt",
+            "fieldset",
+            "figcaption",
+            "figure",
+        ),
+        *(
+            "footer",
+            "form",
+            "header",
+            "hr",
+            "legend",
+            "li",
+            "main",
+            "nav",
+            "ol",
+            "p",
+            "pre",
+            "section",
+            "summary",
+            "table",
+        ),
         *("tbody", "tfoot", "thead", "tr", "ul", "h1", "h2", "h3", "h4", "h5", "h6"),
     )
 )
-APART = frozenset(("p", "pre", "table", "ul", "ol", "dl", "blockquote", "h1", "h2", "h3", "h4", "h5", "h6", "section", "article"))
-VOID = frozenset(("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"))
+APART = frozenset(
+    (
+        "p",
+        "pre",
+        "table",
+        "ul",
+        "ol",
+        "dl",
+        "blockquote",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "section",
+        "article",
+    )
+)
+VOID = frozenset(
+    ("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr")
+)
 SELF_CLOSING = frozenset(("p", "li", "dd", "dt", "tr", "td", "th", "option"))
 """Elements that end where the next of their kind begins."""
 MAX_LINK = 500
 _HIDDEN = re.compile(
-    r"display\s*:\s*none|visibility\s*:\s*hidden|opacity\s*:\s*0(?![.\d])|font-size\s*:\s*0(?![.\d])", re.IGNORECASE
+    r"display\s*:\s*none|visibility\s*:\s*hidden|opacity\s*:\s*0(?![.\d])|font-size\s*:\s*0(?![.\d])",
+    re.IGNORECASE,
 )
 
 Attributes = Sequence[tuple[str, str | None]]
 
 
-class Page(HTMLParser):
-    """Collects what a person would see. ``skip``: elements that are left out with all that is in them, besides hidden ones."""
+class WebPage(HTMLParser):
+    """Collects what a person would see. ``skip``: elements that are left out with all that is in them,
+    besides hidden ones."""
 
     def __init__(self, address: str, skip: frozenset[str]) -> None:
         super().__init__(convert_charrefs=True)
@@ -140,7 +204,12 @@ class Page(HTMLParser):
         start, address = self.link
         self.link = None
         words = " ".join("".join(self.parts[start:]).split())
-        if words and address.startswith(("http://", "https://")) and len(address) <= MAX_LINK and words != address:
+        if (
+            words
+            and address.startswith(("http://", "https://"))
+            and len(address) <= MAX_LINK
+            and words != address
+        ):
             self.parts[start:] = [f"[{words}]({address})"]
 
     def text(self) -> str:
@@ -156,7 +225,8 @@ class Page(HTMLParser):
 
 
 def read(page: str, address: str, whole: bool) -> str:
-    """The page as text, with its title first. The main part is tried first, and everything is taken when it is no part."""
+    """The page as text, with its title first. The main part is tried first, and everything is taken when it
+    is no part."""
     main = _parsed(page, address, NEVER if whole else NEVER | ASIDE)
     if not whole and (main.skipping or not main.text()):
         main = _parsed(page, address, NEVER)
@@ -165,15 +235,19 @@ def read(page: str, address: str, whole: bool) -> str:
     return f"{title}\n\n{text}".strip() if title and not text.startswith(f"# {title}") else text
 
 
-def _parsed(page: str, address: str, skip: frozenset[str]) -> Page:
-    parser = Page(address, skip)
+def _parsed(page: str, address: str, skip: frozenset[str]) -> WebPage:
+    parser = WebPage(address, skip)
     parser.feed(page)
     parser.close()
     return parser
 
 
 def _hidden(given: dict[str, str | None]) -> bool:
-    return "hidden" in given or given.get("aria-hidden") == "true" or bool(_HIDDEN.search(given.get("style") or ""))
+    return (
+        "hidden" in given
+        or given.get("aria-hidden") == "true"
+        or bool(_HIDDEN.search(given.get("style") or ""))
+    )
 
 
 def _joined(base: str, link: str) -> str:

@@ -1,4 +1,5 @@
-"""Running a command under a keeper, as a process group of its own, with bounded output. POSIX only, because of the groups."""
+"""Running a command under a keeper, as a process group of its own, with bounded output. POSIX only, because
+of the groups."""
 
 from __future__ import annotations
 
@@ -15,11 +16,12 @@ from pathlib import Path
 
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import keeper
-from fsm_agent.toolsets.keeper import Order, Report
+from fsm_agent.toolsets.keeper import SupervisorOrder, SupervisorReport
 from fsm_agent.toolsets.output import Output
 
 TERM_GRACE = 1.0
-"""Seconds between asking a group to end and killing it; less than the three that a tool has after an interrupt."""
+"""Seconds between asking a group to end and killing it; less than the three that a tool has after an
+interrupt."""
 _KEEPER_GRACE = 5.0
 """Seconds that a keeper may take to end its command; it is killed after that, and the command with it."""
 _DRAIN = 0.5
@@ -31,9 +33,9 @@ _OURS = ("FSM_AGENT_", "ANTHROPIC_", "OPENAI_", "OPENROUTER_")
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """``code`` is negative for a signal. ``output`` is standard output and error in the order they came. ``left``: something
-    that the command had left running was ended with it."""
+class ProcessEnded:
+    """``code`` is negative for a signal. ``output`` is standard output and error in the order they came.
+    ``left``: something that the command had left running was ended with it."""
 
     code: int
     output: str
@@ -47,24 +49,33 @@ def shell_words(command: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """This process's environment without the keys of model providers, and set so that no program waits for a person."""
-    kept = {name: value for name, value in os.environ.items() if not (name.endswith("_API_KEY") or name.startswith(_OURS))}
+    """This process's environment without the keys of model providers, and set so that no program waits for a
+    person."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not (name.endswith("_API_KEY") or name.startswith(_OURS))
+    }
     return {**kept, **_QUIET}
 
 
-def keeper_words(order: Order) -> list[str]:
+def keeper_words(order: SupervisorOrder) -> list[str]:
     """The command line of a keeper."""
     return [sys.executable, "-I", "-S", "-X", "utf8", keeper.__file__, json.dumps(order._asdict())]
 
 
-def report_from(line: socket.socket) -> Report:
+def report_from(line: socket.socket) -> SupervisorReport:
     """What a keeper that has ended had to say. Never waits."""
     line.setblocking(False)
     said = b""
     with contextlib.suppress(OSError):
         while piece := line.recv(65_536):
             said += piece
-    return Report(**json.loads(said)) if said else Report(-9, error="the process that watches over it was killed")
+    return (
+        SupervisorReport(**json.loads(said))
+        if said
+        else SupervisorReport(-9, error="the process that watches over it was killed")
+    )
 
 
 @contextlib.contextmanager
@@ -76,18 +87,18 @@ def run_errors() -> Iterator[None]:
         raise ToolFailure(f"It could not be run: {error.strerror or error}.") from None
 
 
-async def run_shell(command: str, directory: Path, limit: float) -> Ended:
+async def run_shell(command: str, directory: Path, limit: float) -> ProcessEnded:
     """``run`` for a shell's command line in the agent's own environment."""
-    return await run(Order(shell_words(command), str(directory), TERM_GRACE), environment(), limit)
+    return await run(SupervisorOrder(shell_words(command), str(directory), TERM_GRACE), environment(), limit)
 
 
-async def run(order: Order, environ: Mapping[str, str], limit: float) -> Ended:
-    """Run a command for at most ``limit`` seconds of real time. Cancelling ends all that it started, and so does the end of
-    this process, whatever the reason.
+async def run(order: SupervisorOrder, environ: Mapping[str, str], limit: float) -> ProcessEnded:
+    """Run a command for at most ``limit`` seconds of real time. Cancelling ends all that it started, and so
+    does the end of this process, whatever the reason.
 
     Nothing can be typed into it. Raises ``OSError`` when it cannot be started.
     """
-    loop, output = asyncio.get_running_loop(), _Reader()
+    loop, output = asyncio.get_running_loop(), _PipeReader()
     line, far_end = socket.socketpair()
     read_end, write_end = os.pipe()
     with line:
@@ -109,16 +120,26 @@ async def run(order: Order, environ: Mapping[str, str], limit: float) -> Ended:
         report = report_from(line)
     if report.error:
         raise OSError(report.error)
-    return Ended(report.code, output.kept.text(), timed_out, report.left and not timed_out)
+    return ProcessEnded(report.code, output.kept.text(), timed_out, report.left and not timed_out)
 
 
 async def _started(
-    order: Order, environ: Mapping[str, str], line: socket.socket, far_end: socket.socket, write_end: int
+    order: SupervisorOrder,
+    environ: Mapping[str, str],
+    line: socket.socket,
+    far_end: socket.socket,
+    write_end: int,
 ) -> asyncio.subprocess.Process:
-    """The keeper's process. A cancellation while it starts ends it too: it may be there before it is known."""
+    """The keeper's process. A cancellation while it starts ends it too: it may be there before it is
+    known."""
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
-            *keeper_words(order), stdin=far_end.fileno(), stdout=write_end, stderr=write_end, env=environ, start_new_session=True
+            *keeper_words(order),
+            stdin=far_end.fileno(),
+            stdout=write_end,
+            stderr=write_end,
+            env=environ,
+            start_new_session=True,
         )
     )
     try:
@@ -154,7 +175,7 @@ async def _stop(process: asyncio.subprocess.Process, line: socket.socket) -> Non
     await process.wait()
 
 
-class _Reader(asyncio.Protocol):
+class _PipeReader(asyncio.Protocol):
     def __init__(self) -> None:
         self.kept = Output()
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -28,9 +28,9 @@ _LOOK = 0.1
 Pattern = Annotated[str | None, Field(min_length=1, max_length=1_000)]
 
 
-class Search:
-    """The searching tool of one working directory. ``ripgrep``: the program that makes it fast, or empty for none; results
-    are the same."""
+class FileSearch:
+    """The searching tool of one working directory. ``ripgrep``: the program that makes it fast, or empty for
+    none; results are the same."""
 
     def __init__(self, root: Path, ripgrep: str | None = None) -> None:
         self.root = root
@@ -49,20 +49,25 @@ class Search:
         Skips .git, .venv, node_modules and the like, links, binary files, and files over 10 MB.
 
         Args:
-            content: A Python regular expression to find in lines.
-            name: A glob that the file's name must match, such as "*.py"; with a slash, its path, such as "src/**/*.py".
-            path: The directory or file to search, relative to the working directory.
-            ignore_case: Ignore upper and lower case, in content and name.
-            max_results: How many results to show. All are counted.
-        """
+            content: A Python regular expression to find in lines. name: A glob that the file's name must
+            match, such as "*.py"; with a slash, its path, such as "src/**/*.py". path: The directory or file
+            to search, relative to the working directory. ignore_case: Ignore upper and lower case, in content
+            and name. max_results: How many results to show. All are counted."""
         if content is None and name is None:
             raise ToolFailure("Give content, name, or both.")
         base = resolve(self.root, path)
         with plain_errors(path):
             base.stat()
         literal = (certain_literal(content, ignore_case) or "") if content else ""
-        order = search_worker.Order(
-            str(self.root.resolve()), str(base), content, name, ignore_case, max_results, self.ripgrep, literal
+        order = search_worker.SearchOrder(
+            str(self.root.resolve()),
+            str(base),
+            content,
+            name,
+            ignore_case,
+            max_results,
+            self.ripgrep,
+            literal,
         )
         return _answer(json.dumps(order._asdict()))
 
@@ -70,15 +75,20 @@ class Search:
 def search_tools(root: Path, ripgrep: str | None = None) -> tuple[Tool, ...]:
     """search_files."""
     reader = tool(concurrency="parallel", effect="pure", path_arguments=("path",))
-    return (reader(Search(root, ripgrep).search_files),)
+    return (reader(FileSearch(root, ripgrep).search_files),)
 
 
 def _answer(order: str) -> str:
-    """Search in a process of its own: a regular expression that takes for ever would stop this one, threads and all."""
+    """Search in a process of its own: a regular expression that takes for ever would stop this one, threads
+    and all."""
     command = [sys.executable, "-I", "-S", "-X", "utf8", search_worker.__file__, order]
     deadline = time.monotonic() + MAX_SECONDS
     with subprocess.Popen(  # noqa: S603
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     ) as worker:
         while True:
             try:
@@ -89,7 +99,8 @@ def _answer(order: str) -> str:
                 if late or cancelled():
                     _kill(worker)
                     raise ToolFailure(
-                        f"The search took longer than {MAX_SECONDS:g} seconds; use a simpler pattern or a smaller path."
+                        f"The search took longer than {MAX_SECONDS:g} seconds; use a simpler pattern or a"
+                        " smaller path."
                         if late
                         else "The search was stopped."
                     ) from None

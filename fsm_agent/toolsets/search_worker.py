@@ -1,8 +1,7 @@
 """The search itself: a script that runs in a process of its own, with the standard library only.
 
-Called with one argument, an ``Order`` as JSON. Prints the results; exits with 2 and one line of explanation when the
-regular expression cannot be used.
-"""
+Called with one argument, an ``SearchOrder`` as JSON. Prints the results; exits with 2 and one line of
+explanation when the regular expression cannot be used."""
 
 from __future__ import annotations
 
@@ -16,7 +15,18 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 SKIPPED = frozenset(
-    (".git", ".hg", ".svn", ".venv", "venv", "node_modules", "__pycache__", ".mypy_cache", ".pytest_cache", ".tox")
+    (
+        ".git",
+        ".hg",
+        ".svn",
+        ".venv",
+        "venv",
+        "node_modules",
+        "__pycache__",
+        ".mypy_cache",
+        ".pytest_cache",
+        ".tox",
+    )
 )
 MAX_BYTES = 10_000_000
 MAX_TEXT = 300
@@ -24,10 +34,10 @@ MAX_TEXT = 300
 _SNIFF = 8_192
 
 
-class Order(NamedTuple):
-    """What to search. ``root`` is what printed paths are relative to; ``content`` is a regular expression, ``name`` a
-    glob, and at least one of them is given. ``ripgrep``: the program, or empty; ``literal``: a text that is in every line that
-    matches, or empty."""
+class SearchOrder(NamedTuple):
+    """What to search. ``root`` is what printed paths are relative to; ``content`` is a regular expression,
+    ``name`` a glob, and at least one of them is given. ``ripgrep``: the program, or empty; ``literal``: a
+    text that is in every line that matches, or empty."""
 
     root: str
     base: str
@@ -39,7 +49,7 @@ class Order(NamedTuple):
     literal: str = ""
 
 
-def search(order: Order) -> str:
+def search(order: SearchOrder) -> str:
     """The results, one a line, under a line with their number. Raises ``re.error`` for a broken pattern."""
     pattern = re.compile(order.content, re.IGNORECASE if order.ignore_case else 0) if order.content else None
     shown: list[str] = []
@@ -58,7 +68,7 @@ def search(order: Order) -> str:
     return "\n".join([f"{what}{cut}:", *shown])
 
 
-def _files(order: Order) -> Iterator[str]:
+def _files(order: SearchOrder) -> Iterator[str]:
     if os.path.isfile(order.base):
         if _named(order.base, order):
             yield order.base
@@ -75,17 +85,29 @@ def _walked(base: str) -> Iterator[str]:
         yield from (os.path.join(directory, name) for name in sorted(names))
 
 
-def _from_ripgrep(order: Order) -> list[str] | None:
+def _from_ripgrep(order: SearchOrder) -> list[str] | None:
     """The files that may have results, in the order of the walk; ``None`` when ripgrep cannot be used.
 
-    It only says where to look: what matches is always decided here, so that results are the same with it and without.
-    """
-    what = ["--fixed-strings", "--files-with-matches", "--text", "--encoding=none", f"--regexp={order.literal}"]
+    It only says where to look: what matches is always decided here, so that results are the same with it and
+    without."""
+    what = [
+        "--fixed-strings",
+        "--files-with-matches",
+        "--text",
+        "--encoding=none",
+        f"--regexp={order.literal}",
+    ]
     command = [order.ripgrep, "--no-config", "--no-ignore", "--hidden", "--no-messages", "--null"]
     command += [f"--glob=!{name}/" for name in sorted(SKIPPED)]
-    command += [*(what if order.content else ["--files"]), *(["--ignore-case"] if order.ignore_case else []), "./"]
+    command += [
+        *(what if order.content else ["--files"]),
+        *(["--ignore-case"] if order.ignore_case else []),
+        "./",
+    ]
     try:
-        done = subprocess.run(command, cwd=order.base, stdin=subprocess.DEVNULL, capture_output=True, check=False)  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            command, cwd=order.base, stdin=subprocess.DEVNULL, capture_output=True, check=False
+        )
     except OSError:
         return None
     if done.returncode not in (0, 1) and done.stderr:
@@ -100,7 +122,7 @@ def _walking_order(name: str) -> list[tuple[bool, str]]:
     return [*((True, directory) for directory in directories), (False, file)]
 
 
-def _named(path: str, order: Order) -> bool:
+def _named(path: str, order: SearchOrder) -> bool:
     if order.name is None:
         return True
     subject, glob = os.path.basename(path), order.name.replace("\\", "/")
@@ -130,7 +152,7 @@ def _lines(path: str, pattern: re.Pattern[str]) -> Iterator[str]:
 def main() -> int:
     """Do the order in ``sys.argv[1]``."""
     try:
-        answer = search(Order(**json.loads(sys.argv[1])))
+        answer = search(SearchOrder(**json.loads(sys.argv[1])))
     except (re.error, OverflowError, RecursionError) as error:
         sys.stderr.write(f"The regular expression cannot be used: {error}.")
         return 2

@@ -13,7 +13,8 @@ Mark = tuple[int, int, int]
 
 
 class Seen:
-    """The state of each file when it was last read or written here, by time of change, size and inode; no file is read for it.
+    """The state of each file when it was last read or written here, by time of change, size and inode; no
+    file is read for it.
 
     It lives in memory: after a restart nothing is known, and nothing is held against a write.
     """

@@ -20,7 +20,8 @@ class SkillShelf:
         self.home, self.workdir = home, workdir
 
     def skill_view(self, name: str, file: str | None = None) -> str:
-        """Read a skill: instructions for a kind of task. Without file, its SKILL.md and the list of its other files.
+        """Read a skill: instructions for a kind of task. Without file, its SKILL.md and the list of its other
+        files.
 
         Args:
             name: The skill's name, as it is listed.
@@ -33,7 +34,10 @@ class SkillShelf:
         if reasons := scan(text):
             raise ToolFailure(f"Skill {skill.name} was not read: it holds {'; '.join(reasons)}.")
         others = _others(skill)
-        return f"{text}\n\n[Folder of this skill: {skill.folder}{''.join(f'{chr(10)}- {other}' for other in others)}]"
+        return (
+            f"{text}\n\n[Folder of this skill:"
+            f" {skill.folder}{''.join(f'{chr(10)}- {other}' for other in others)}]"
+        )
 
     def _skill(self, name: str) -> Skill:
         skills = {skill.name: skill for skill in find_skills(self.home, self.workdir).found}

@@ -35,15 +35,18 @@ def get_time(zone: str | None = None) -> str:
     try:
         now = datetime.now(UTC).astimezone(ZoneInfo(zone) if zone else None)
     except (KeyError, ValueError, OSError):
-        raise ToolFailure(f"{one_line(repr(zone), 100)} is not an IANA time zone; write it like Europe/Zurich or UTC.") from None
+        raise ToolFailure(
+            f"{one_line(repr(zone), 100)} is not an IANA time zone; write it like Europe/Zurich or UTC."
+        ) from None
     return f"{now.strftime('%A')} {now.isoformat(timespec='seconds')} ({zone or now.tzname()})"
 
 
 def calculate(expression: str) -> str:
-    """Work out an arithmetic expression and return its value: whole numbers exactly, others as floating point.
+    """Work out an arithmetic expression and return its value: whole numbers exactly, others as floating
+    point.
 
-    Knows + - * / // % ** and parentheses, pi, e and tau, and abs, round, min, max, sum, sqrt, exp, log, log2, log10,
-    sin, cos, tan, asin, acos, atan, degrees, radians, floor, ceil, factorial, gcd.
+    Knows + - * / // % ** and parentheses, pi, e and tau, and abs, round, min, max, sum, sqrt, exp, log, log2,
+    log10, sin, cos, tan, asin, acos, atan, degrees, radians, floor, ceil, factorial, gcd.
 
     Args:
         expression: For example "2 * (3 + 4) ** 2" or "sqrt(2) / 2".

@@ -15,7 +15,7 @@ from fsm_agent.tools import Tool, ToolFailure, cancelled, tool
 from fsm_agent.toolsets.confine import resolve
 from fsm_agent.toolsets.jobs import Job, Jobs
 from fsm_agent.toolsets.output import readable
-from fsm_agent.toolsets.process import Ended, run_errors, run_shell
+from fsm_agent.toolsets.process import ProcessEnded, run_errors, run_shell
 
 MAX_SECONDS = 600
 MAX_JOB_SECONDS = 86_400
@@ -36,12 +36,16 @@ class Terminal:
         self.root = root
 
     async def terminal(
-        self, command: Command, directory: str = ".", timeout: Annotated[float, Field(gt=0, le=MAX_SECONDS)] = 120
+        self,
+        command: Command,
+        directory: str = ".",
+        timeout: Annotated[float, Field(gt=0, le=MAX_SECONDS)] = 120,
     ) -> str:
         """Run a shell command and return its exit code and output (standard output and error together).
 
-        Nothing can be typed into the command, so use options that answer its questions. Each call is a new shell. Very
-        long output is cut in the middle. What the command leaves running in the background is ended with it.
+        Nothing can be typed into the command, so use options that answer its questions. Each call is a new
+        shell. Very long output is cut in the middle. What the command leaves running in the background is
+        ended with it.
 
         Args:
             command: The command line.
@@ -52,21 +56,27 @@ class Terminal:
         with run_errors():
             ended = await run_shell(command, place, timeout)
         if ended.timed_out:
-            raise ToolFailure(f"Killed after {timeout:g} seconds, with all that it started. Output so far:\n{_shown(ended)}")
+            raise ToolFailure(
+                f"Killed after {timeout:g} seconds, with all that it started. Output so far:\n{_shown(ended)}"
+            )
         how = f"exit code {ended.code}" if ended.code >= 0 else f"killed by signal {-ended.code}"
         return f"{how}\n{_shown(ended)}"
 
 
-class Background:
+class BackgroundProcess:
     """The jobs of one working directory, in the hands of its model."""
 
     def __init__(self, root: Path, jobs: Jobs) -> None:
         self.root, self.jobs = root, jobs
 
     def job_start(
-        self, command: Command, directory: str = ".", timeout: Annotated[float, Field(gt=0, le=MAX_JOB_SECONDS)] = 3_600
+        self,
+        command: Command,
+        directory: str = ".",
+        timeout: Annotated[float, Field(gt=0, le=MAX_JOB_SECONDS)] = 3_600,
     ) -> str:
-        """Start a shell command in the background, such as a server or a long build, and return the name of the job at once.
+        """Start a shell command in the background, such as a server or a long build, and return the name of
+        the job at once.
 
         At most 8 jobs run at the same time. They all end when the session ends.
 
@@ -89,9 +99,8 @@ class Background:
         """Read what a background job has written (standard output and error together), and how it is doing.
 
         Args:
-            job: The job's name.
-            since: Where to read on: the number at the end of the last answer. Leave it out for the newest output.
-        """
+            job: The job's name. since: Where to read on: the number at the end of the last answer. Leave it
+            out for the newest output."""
         return _told(self.jobs.job(job), since)
 
     def job_wait(
@@ -101,14 +110,13 @@ class Background:
         text: Annotated[str | None, Field(min_length=1, max_length=500)] = None,
         since: Annotated[int | None, Field(ge=0)] = None,
     ) -> str:
-        """Wait until a background job has ended, or has written a text, or the time is up; then read its output.
+        """Wait until a background job has ended, or has written a text, or the time is up; then read its
+        output.
 
         Args:
-            job: The job's name.
-            timeout: Seconds to wait at most. The job goes on when they are over.
-            text: Wait only until this text is in the output, such as "listening on".
-            since: Where to read on: the number at the end of the last answer. Leave it out for the newest output.
-        """
+            job: The job's name. timeout: Seconds to wait at most. The job goes on when they are over. text:
+            Wait only until this text is in the output, such as "listening on". since: Where to read on: the
+            number at the end of the last answer. Leave it out for the newest output."""
         waited_for, deadline = self.jobs.job(job), time.monotonic() + timeout
         wanted, at = (text or "").encode(), since or 0
         while waited_for.running and time.monotonic() < deadline and not cancelled():
@@ -137,9 +145,10 @@ def terminal_tools(root: Path) -> tuple[Tool, ...]:
 
 
 def job_tools(root: Path) -> tuple[Tool, ...]:
-    """job_start, job_list, job_output, job_wait and job_stop. Starting needs a yes, looking and stopping do not."""
+    """job_start, job_list, job_output, job_wait and job_stop. Starting needs a yes, looking and stopping do
+    not."""
     jobs = Jobs()
-    background = Background(root, jobs)
+    background = BackgroundProcess(root, jobs)
     reader = tool(concurrency="parallel", effect="pure")
     tools = (
         tool(approval="ask")(background.job_start),
@@ -165,7 +174,7 @@ def checked(root: Path, command: str, directory: str) -> Path:
     return place
 
 
-def _shown(ended: Ended) -> str:
+def _shown(ended: ProcessEnded) -> str:
     output = ended.output.strip("\n") or "(no output)"
     return f"{output}\n{LEFT}" if ended.left else output
 

@@ -14,7 +14,9 @@ from fsm_agent_states.logic.scaffolds import last_word
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
 
-Event = Literal["built", "oversized", "starved", "spoken", "window_too_small", "failed", "cancelled_waiting", "cancelled"]
+Event = Literal[
+    "built", "oversized", "starved", "spoken", "window_too_small", "failed", "cancelled_waiting", "cancelled"
+]
 
 
 def build_messages(turn: TurnState) -> Asks[Event]:
@@ -36,14 +38,20 @@ def build_messages(turn: TurnState) -> Asks[Event]:
     call.request = compose(turn)
     if facts.window_too_small(turn):
         return "window_too_small"
-    return "oversized" if facts.compactable(turn) and facts.over_threshold(turn, call.request.estimate) else "built"
+    return (
+        "oversized"
+        if facts.compactable(turn) and facts.over_threshold(turn, call.request.estimate)
+        else "built"
+    )
 
 
 def compose(turn: TurnState) -> ModelRequest:
     """The request as a pure function of history, runtime and scaffolding."""
     setup, recovery, toolless = turn.setup, turn.recovery, facts.toolless(turn)
     scaffold = (*recovery.scaffold, last_word(turn)) if toolless else recovery.scaffold
-    prompt = "\n\n".join(text.strip() for text in (setup.system_prompt, setup.ephemeral_prompt) if text.strip())
+    prompt = "\n\n".join(
+        text.strip() for text in (setup.system_prompt, setup.ephemeral_prompt) if text.strip()
+    )
     view = View.of(setup.runtime, recovery.repairs_done, turn.settings.cache.ttl)
     messages = turn.wire.messages(prompt, turn.history, scaffold, view)
     ask = Ask(
@@ -58,7 +66,9 @@ def compose(turn: TurnState) -> ModelRequest:
     )
     body = format_of(setup.runtime.api_mode).body(ask, messages)
     chars = len(body) - turn.wire.image_bytes
-    return ModelRequest(body, setup.runtime.streaming, toolless, estimate=turn.accounting.meter.estimate(chars), chars=chars)
+    return ModelRequest(
+        body, setup.runtime.streaming, toolless, estimate=turn.accounting.meter.estimate(chars), chars=chars
+    )
 
 
 def recompose(turn: TurnState) -> None:

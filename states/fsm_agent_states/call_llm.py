@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Literal, assert_never
 
-from fsm_agent.conversation.effects import CallModel, Cancelled, Compacted, Failure, ModelRequest, NoteCompaction
+from fsm_agent.conversation.effects import (
+    CallModel,
+    Cancelled,
+    Compacted,
+    Failure,
+    ModelRequest,
+    NoteCompaction,
+)
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.triage import ReplyKind, spoken_in, triage
@@ -73,7 +80,15 @@ def _gather(turn: TurnState, kind: ReplyKind) -> None:
         case "incomplete":
             if visible.strip():
                 draft.partial, draft.needs_break = visible, True
-        case "tools" | "blank" | "dropped_call" | "cut_call" | "open_scratchpad" | "all_thinking" | "no_summary":
+        case (
+            "tools"
+            | "blank"
+            | "dropped_call"
+            | "cut_call"
+            | "open_scratchpad"
+            | "all_thinking"
+            | "no_summary"
+        ):
             pass  # there is no text, or it belongs to calls
         case _:
             assert_never(kind)

@@ -16,7 +16,15 @@ from fsm_agent.conversation.compaction.carry import carried_todos
 from fsm_agent.conversation.compaction.cut import cut_row, is_longer, whole
 from fsm_agent.conversation.compaction.divide import size_of
 from fsm_agent.conversation.compaction.prune import without_images
-from fsm_agent.conversation.effects import Compacted, NoteCompaction, Replaced, ReplaceHistory, Saved, Spill, Tell
+from fsm_agent.conversation.effects import (
+    Compacted,
+    NoteCompaction,
+    Replaced,
+    ReplaceHistory,
+    Saved,
+    Spill,
+    Tell,
+)
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.token_meter import ASSUMED_WINDOW, threshold
 from fsm_agent.conversation.wire import CHARS_PER_TOKEN
@@ -69,7 +77,11 @@ def compress(turn: TurnState) -> Asks[Event]:
 
 def _plan(turn: TurnState, before: int) -> Plan:
     """What to do, by what can be known before it is paid for; pruning at least."""
-    compression, window, goal = turn.settings.compression, turn.setup.runtime.window or ASSUMED_WINDOW, _goal(turn, before)
+    compression, window, goal = (
+        turn.settings.compression,
+        turn.setup.runtime.window or ASSUMED_WINDOW,
+        _goal(turn, before),
+    )
     usual = Protection(
         front=0 if facts.compacted_before(turn) else compression.protect_first,
         tail_rows=min(compression.tail_floor, max(3, len(turn.history) // 2)),
@@ -95,7 +107,11 @@ def _enough(turn: TurnState, before: int) -> float:
 def _goal(turn: TurnState, before: int) -> int:
     """Characters to get below: half of the threshold, so that the next rounds fit too; half of now when
     forced."""
-    wanted = threshold(turn.setup.runtime.window or ASSUMED_WINDOW, turn.settings.compression) * CHARS_PER_TOKEN // 2
+    wanted = (
+        threshold(turn.setup.runtime.window or ASSUMED_WINDOW, turn.settings.compression)
+        * CHARS_PER_TOKEN
+        // 2
+    )
     return min(wanted, before // 2) if facts.forced(turn) else wanted
 
 
@@ -134,7 +150,9 @@ def _take(turn: TurnState, shorter: list[Message], before: int, begun: float, su
     turn.shorten(shorter)
     turn.accounting.forget()
     turn.accounting.mute(not forced)
-    replaced: Replaced = yield ReplaceHistory(tuple(shorter), rotate=turn.settings.compression.mode == "rotate")
+    replaced: Replaced = yield ReplaceHistory(
+        tuple(shorter), rotate=turn.settings.compression.mode == "rotate"
+    )
     turn.move_to(replaced.session_id, replaced.parent_session_id)
     metrics = {
         "messages_before": rows_before,

@@ -120,7 +120,9 @@ def _admit(turn: TurnState, item: Checked) -> Asks[bool]:
     """May this call run? Sets its outcome when not. True when the user interrupted instead of answering."""
     if item.outcome is not None or item.spec is None or item.arguments is None:
         return False
-    if reason := turn.tooling.guardrails.refuses(item.spec.name, item.arguments, turn.settings.guardrail, hard_stops(turn)):
+    if reason := turn.tooling.guardrails.refuses(
+        item.spec.name, item.arguments, turn.settings.guardrail, hard_stops(turn)
+    ):
         item.answer(f"not run: {reason}. Stop repeating this call.")
         return False
     if item.spec.approval == "never":
@@ -131,7 +133,11 @@ def _admit(turn: TurnState, item: Checked) -> Asks[bool]:
     if approval.interrupted:
         item.answer(NOT_STARTED, "not_started")
         return True
-    item.answer(f"denied: {approval.reason}. Do not try the same thing in other words; ask the user or go on without.", "denied")
+    item.answer(
+        f"denied: {approval.reason}. Do not try the same thing in other words; ask the user or go on"
+        " without.",
+        "denied",
+    )
     return False
 
 
@@ -156,12 +162,20 @@ def _with_warning(turn: TurnState, item: Checked, outcome: ToolOutcome) -> ToolO
     if ok:
         turn.tooling.unverified = changes_files(item.spec)
     warning = turn.tooling.guardrails.note(
-        item.spec.name, item.arguments, ok, outcome.text, item.spec.effect, turn.settings.guardrail, hard_stops(turn)
+        item.spec.name,
+        item.arguments,
+        ok,
+        outcome.text,
+        item.spec.effect,
+        turn.settings.guardrail,
+        hard_stops(turn),
     )
     return replace(outcome, text=f"{outcome.text}\n\n{warning}") if warning else outcome
 
 
-def _finish(turn: TurnState, calls: Sequence[Checked], steer: Sequence[str], news: Sequence[str]) -> Asks[None]:
+def _finish(
+    turn: TurnState, calls: Sequence[Checked], steer: Sequence[str], news: Sequence[str]
+) -> Asks[None]:
     """Store one row for each call, in call order; a message from the user, and reports on tasks in the
     background, are added to the last of them."""
     added = [STEER.format(text="\n".join(steer))] if steer else []
@@ -173,7 +187,12 @@ def _finish(turn: TurnState, calls: Sequence[Checked], steer: Sequence[str], new
     rows = yield from result_rows(turn, calls)
     turn.append(*rows)
     turn.tooling.last_round = [
-        ToolRound(item.call.name, item.call.arguments, row.text, item.outcome is not None and item.outcome.status == "ok")
+        ToolRound(
+            item.call.name,
+            item.call.arguments,
+            row.text,
+            item.outcome is not None and item.outcome.status == "ok",
+        )
         for item, row in zip(calls, rows, strict=True)
     ]
     yield Persist(tuple(rows))

@@ -99,7 +99,11 @@ def _show_trace(turn: TurnState) -> Asks[None]:
     request, recovery = turn.call.request, turn.recovery
     if _outcome(turn) is Outcome.FAILED and request is not None and turn.settings.dump_failed_requests:
         saved: Saved = yield DumpRequest(request)
-        recovery.note(f"the request was saved to {saved.path}" if saved.path else f"it could not be saved: {saved.error}")
+        recovery.note(
+            f"the request was saved to {saved.path}"
+            if saved.path
+            else f"it could not be saved: {saved.error}"
+        )
     for line in recovery.trace[-TRACE:]:
         yield Tell("status", (line,))
 
@@ -121,8 +125,15 @@ def _spoken(turn: TurnState) -> str:
     match turn.ending.exit:
         case E.PRIOR_CONTENT_USED:
             return draft.prior_content
-        case E.INTERRUPTED_IN_CALL | E.INTERRUPTED_BEFORE_CALL | E.INTERRUPTED_IN_BACKOFF | E.INTERRUPTED_IN_TOOLS:
-            return (draft.partial or draft.begun or draft.held) if turn.settings.interrupt.keep_partial else ""
+        case (
+            E.INTERRUPTED_IN_CALL
+            | E.INTERRUPTED_BEFORE_CALL
+            | E.INTERRUPTED_IN_BACKOFF
+            | E.INTERRUPTED_IN_TOOLS
+        ):
+            return (
+                (draft.partial or draft.begun or draft.held) if turn.settings.interrupt.keep_partial else ""
+            )
         case E.RESPONSES_INCOMPLETE:
             return draft.begun + draft.partial
     return draft.begun or draft.held
@@ -135,7 +146,12 @@ def _final_text(turn: TurnState, spoken: str) -> str | None:
     explanation = explain(turn) if turn.settings.explain_abnormal_end else ""
     if not spoken.strip():
         return explanation or None
-    if explanation and reason is not E.LENGTH_EXHAUSTED and len(spoken) <= FRAGMENT and spoken.rstrip()[-1] not in ".!?…":
+    if (
+        explanation
+        and reason is not E.LENGTH_EXHAUSTED
+        and len(spoken) <= FRAGMENT
+        and spoken.rstrip()[-1] not in ".!?…"
+    ):
         return f"{spoken}\n\n({explanation})"
     return spoken
 

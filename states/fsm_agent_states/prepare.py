@@ -50,7 +50,9 @@ def _user_row(turn: TurnState) -> Asks[Message]:
     found: Prefetched = yield Prefetch(content)
     if found.problem:
         yield Tell("status", (found.problem,))
-    return Message("user", content, sent=with_memory_block(content, found.text) if found.text.strip() else None)
+    return Message(
+        "user", content, sent=with_memory_block(content, found.text) if found.text.strip() else None
+    )
 
 
 def clean_content(content: Any) -> Any:
@@ -58,5 +60,6 @@ def clean_content(content: Any) -> Any:
     if isinstance(content, str):
         return without_memory_block(clean(content))
     return [
-        {**part, "text": clean_content(part["text"])} if isinstance(part.get("text"), str) else dict(part) for part in content
+        {**part, "text": clean_content(part["text"])} if isinstance(part.get("text"), str) else dict(part)
+        for part in content
     ]

@@ -5,9 +5,9 @@ How to read a line: ``on(event, rung, rung, ...)`` takes the first rung whose bu
 defined once, above the table, in four groups: the door to the model, recovery, continuation, blank replies.
 ``end(...)`` ends the turn with an exit reason, ``go(...)`` is unconditional. Three rules:
 
-1. BuildMessages is the only door to the model; caps, open block, iteration and grace are tested there and nowhere else.
-2. Every rung that can be part of a loop spends a counter. Counters grow or are reset, they never go down.
-3. A row has no action. The state that is entered sees what the row spent, and does it first.
+1. BuildMessages is the only door to the model; caps, open block, iteration and grace are tested there and
+nowhere else. 2. Every rung that can be part of a loop spends a counter. Counters grow or are reset, they
+never go down. 3. A row has no action. The state that is entered sees what the row spent, and does it first.
 
 A call block is all requests that serve one iteration. It opens (and the iteration is charged) by ``send``;
 what goes out again inside it (``send again``) is not charged; a reply closes it.
@@ -20,7 +20,14 @@ from typing import Literal, get_args
 from fsm_agent.fsm.table import Counter, Rung, Table, any_of, end, go, left, lines_of, on
 
 StateName = Literal[
-    "Prepare", "BuildMessages", "CallLLM", "ClassifyError", "Compress", "ExecuteTools", "EmptyRecovery", "Finalize"
+    "Prepare",
+    "BuildMessages",
+    "CallLLM",
+    "ClassifyError",
+    "Compress",
+    "ExecuteTools",
+    "EmptyRecovery",
+    "Finalize",
 ]
 
 # Counters and resets
@@ -33,7 +40,15 @@ COUNTERS = (
     *(Counter(name) for name in ("retries", "rebuilds", "rekeys", "compactions", "overflows", "repairs")),
     *(Counter(name) for name in ("continuations", "strikes", "recalls", "nudges", "prefills", "empties")),
 )
-BLOCK = ("opened", "sends", "rebuilds", "retries", "rekeys", "compactions", "overflows")  # a reply closes the block
+BLOCK = (
+    "opened",
+    "sends",
+    "rebuilds",
+    "retries",
+    "rekeys",
+    "compactions",
+    "overflows",
+)  # a reply closes the block
 EMPTIES = ("nudges", "prefills", "empties")  # a compaction gives the ladder of blanks back
 STREAKS = ("continuations", "strikes", "recalls", *EMPTIES)  # a tool round ends all streaks
 PROVIDER = ("retries", "rekeys", "repairs", "compactions", "overflows", *EMPTIES)  # a fallback starts afresh
@@ -51,14 +66,19 @@ SEND_AGAIN = Rung("send again", "CallLLM", ~BLOCK_CLOSED, ("sends", "attempts"))
 SEND = Rung("send", "CallLLM", left("iterations"), ("iterations", "opened", "sends", "attempts"))
 SUMMARISE = Rung("summarise", "BuildMessages", left("graces") & BLOCK_CLOSED, ("graces", "opened"))
 ASK_SUMMARY = Rung("ask again", "BuildMessages", left("graces"), ("graces",))
-FREE_ROUND = Rung("free round", "BuildMessages", left("free_rounds") & BLOCK_CLOSED, ("free_rounds", "opened"))
+FREE_ROUND = Rung(
+    "free round", "BuildMessages", left("free_rounds") & BLOCK_CLOSED, ("free_rounds", "opened")
+)
 # recovery
 COMPACT = Rung("compact", "Compress", left("compactions"), ("compactions", "attempts"))
 COMPRESS = Rung("compress", "Compress", left("overflows"), ("overflows", "attempts"))
 REPAIR = Rung("repair", "BuildMessages", left("repairs"), ("repairs",))
 REKEY = Rung("rekey", "BuildMessages", left("rekeys"), ("rekeys",))
 ONE_RETRY = Rung(
-    "one retry", "BuildMessages", left("retries", "patience", yes="not yet retried", no="already retried"), ("retries",)
+    "one retry",
+    "BuildMessages",
+    left("retries", "patience", yes="not yet retried", no="already retried"),
+    ("retries",),
 )
 RETRY = Rung("retry", "BuildMessages", left("retries"), ("retries",))
 REBUILD = Rung("rebuild", "BuildMessages", left("rebuilds"), ("rebuilds",), ("retries",))

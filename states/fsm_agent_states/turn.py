@@ -23,8 +23,8 @@ from fsm_agent.settings.model import Settings
 from fsm_agent_states.logic.parts import (
     ELSEWHERE,
     Accounting,
-    Call,
     Compaction,
+    CurrentCall,
     Draft,
     Ending,
     Recovery,
@@ -95,7 +95,7 @@ class TurnState(Counters):
     wire: WireCopy = field(default_factory=WireCopy, metadata=ELSEWHERE)
 
     setup: Setup = field(metadata=A_PART)
-    call: Call = field(default_factory=Call, metadata=A_PART)
+    call: CurrentCall = field(default_factory=CurrentCall, metadata=A_PART)
     accounting: Accounting = field(default_factory=Accounting, metadata=A_PART)
     recovery: Recovery = field(default_factory=Recovery, metadata=A_PART)
     compaction: Compaction = field(default_factory=Compaction, metadata=A_PART)

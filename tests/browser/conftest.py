@@ -42,16 +42,23 @@ class Browser:
         self.strange: list[str] = []
 
     def serve(self, workshop: DebugSession, first: str | None = None) -> Any:
-        from fsm_agent.debug.web.serve import Server
+        from fsm_agent.debug.web.serve import DebugServer
 
-        server = Server(workshop, first=first)
+        server = DebugServer(workshop, first=first)
         server.start()
         self._closing.callback(workshop.close)
         self._closing.callback(server.stop)
         return server
 
     def open(
-        self, url: str, width: int = 1280, height: int = 800, dark: bool = False, *, text: int = 16, still: bool = False
+        self,
+        url: str,
+        width: int = 1280,
+        height: int = 800,
+        dark: bool = False,
+        *,
+        text: int = 16,
+        still: bool = False,
     ) -> Any:
         """``text``: pixels of the reader's usual text; ``still``: a reader who wants nothing to move."""
         context = self._chromium.new_context(
@@ -64,7 +71,12 @@ class Browser:
         if text != 16:
             page.add_init_script(LARGER.replace("TEXT", str(text)))
         page.set_default_timeout(10_000)
-        page.on("console", lambda message: self.errors.append(message.text) if message.type in ("error", "warning") else None)
+        page.on(
+            "console",
+            lambda message: (
+                self.errors.append(message.text) if message.type in ("error", "warning") else None
+            ),
+        )
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("request", lambda request: self._look(request.url, url))
         page.goto(url)

@@ -10,7 +10,7 @@ from typing import Any
 
 from examples.review_loop import workflow
 from fsm_agent.debug import DebugSession
-from fsm_agent.debug.web.serve import Server
+from fsm_agent.debug.web.serve import DebugServer
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import repeat
 from tests.browser.scenes import TAIL, cleaner, failed_turn, lengthened, long_turn, provider, workshop_of
@@ -26,7 +26,10 @@ def main() -> None:
     home = Path(tempfile.mkdtemp())
     turn = failed_turn(home)
     workshops = [workshop_of(home, repeat(provider)), workshop_of(Path(tempfile.mkdtemp()), repeat(cleaner))]
-    servers = [Server(workshops[0], first=turn), Server(workshops[1], first=workshops[1].start("Remove the duplicate").id)]
+    servers = [
+        DebugServer(workshops[0], first=turn),
+        DebugServer(workshops[1], first=workshops[1].start("Remove the duplicate").id),
+    ]
     for server in servers:
         server.start()
     with sync_playwright() as playwright:
@@ -87,7 +90,7 @@ def own_table(browser: Any) -> None:
     """A review of the example, held back before the writer is asked to revise."""
     workshop = DebugSession.of_workflow(workflow(home=Path(tempfile.mkdtemp())))
     debugger = workshop.start("Say what a finite-state machine is.")
-    server = Server(workshop, first=debugger.id)
+    server = DebugServer(workshop, first=debugger.id)
     server.start()
     page = opened(browser, server.url)
     for _ in range(2):

@@ -15,9 +15,14 @@ from fsm_agent.testing import FakeClock, ScriptedModel, call, overflow, repeat, 
 ROOM = 12_000
 """Characters that the scripted provider takes in one request."""
 QUESTION = "Why did last night's import fail?"
-LOG = "\n".join(f"02:{n // 60:02d}:{n % 60:02d} worker-{n % 7} imported batch {n} of 4000, 250 rows" for n in range(600))
+LOG = "\n".join(
+    f"02:{n // 60:02d}:{n % 60:02d} worker-{n % 7} imported batch {n} of 4000, 250 rows" for n in range(600)
+)
 TAIL = "02:09:58 worker-3 batch 599: duplicate key 'invoice 20481'\n02:09:59 import stopped"
-ANSWER = "The import stopped at batch 599: invoice 20481 was there already. Remove the duplicate, then run it again."
+ANSWER = (
+    "The import stopped at batch 599: invoice 20481 was there already. Remove the duplicate, then run it"
+    " again."
+)
 
 
 @tool(effect="pure")
@@ -46,8 +51,8 @@ def note(number: int) -> str:
 
 
 def provider(body: dict[str, Any]) -> Any:
-    """Too long for a window in which not even the question has room, so that no compaction helps; otherwise: read the log, then
-    answer."""
+    """Too long for a window in which not even the question has room, so that no compaction helps; otherwise:
+    read the log, then answer."""
     rows = body["messages"]
     if len(str(rows)) > ROOM:
         return overflow(100, len(str(rows)) // 4)
@@ -66,7 +71,10 @@ def cleaner(body: dict[str, Any]) -> Any:
 
 def paced(rounds: int, seconds: float) -> list[Any]:
     """A turn that makes three moves in about so many seconds, over and over."""
-    return [*[tools(call("wait_a_little", {"seconds": seconds + number / 1e6})) for number in range(rounds)], text("done")]
+    return [
+        *[tools(call("wait_a_little", {"seconds": seconds + number / 1e6})) for number in range(rounds)],
+        text("done"),
+    ]
 
 
 def agent_of(home: Path, script: Any, **options: Any) -> Agent:
@@ -101,12 +109,14 @@ def long_turn(home: Path, rounds: int) -> str:
 
 
 def lengthened(store: Store, turn_id: str, moves: int) -> int:
-    """Put the rounds of a finished turn behind each other in the journal until it has so many moves: running as many would take
-    minutes. The number of moves it has then."""
+    """Put the rounds of a finished turn behind each other in the journal until it has so many moves: running
+    as many would take minutes. The number of moves it has then."""
 
     def write(c: Any) -> int:
         columns = "source, event, dest, row, exit, guards, changes, seconds, at, delta"
-        rows = c.execute(f"SELECT {columns} FROM transitions WHERE turn = ? ORDER BY seq", (turn_id,)).fetchall()
+        rows = c.execute(
+            f"SELECT {columns} FROM transitions WHERE turn = ? ORDER BY seq", (turn_id,)
+        ).fetchall()
         first, body, last = rows[:1], rows[1:-2], rows[-2:]
         while len(body) + 3 < moves:
             body += body[: moves - len(body) - 3]

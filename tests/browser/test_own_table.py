@@ -1,4 +1,5 @@
-"""A table of the user's own on the page: the map of its states, its turns, its requests; and a table that is played by hand."""
+"""A table of the user's own on the page: the map of its states, its turns, its requests; and a table that is
+played by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +25,10 @@ def own(home: Path) -> DebugSession:
 def test_a_review_is_stepped_looked_at_and_forked(browser: Browser, home: Path) -> None:
     workshop = own(home)
     page = browser.open(browser.serve(workshop, workshop.start("Say what a cat is.").id).url)
-    names = [page.locator(f"#state-{name} .name").inner_html() for name in ("Draft", "Criticise", "Revise", "Close")]
+    names = [
+        page.locator(f"#state-{name} .name").inner_html()
+        for name in ("Draft", "Criticise", "Revise", "Close")
+    ]
     assert len(names) == 4
     assert page.locator(".lane-names li").all_inner_texts() == ["Draft", "Criticise", "Revise", "Close"]
     assert page.get_by_role("tab").all_inner_texts() == ["Move", "State", "Breaks"]
@@ -77,7 +81,9 @@ def test_a_review_is_stepped_looked_at_and_forked(browser: Browser, home: Path) 
     assert page.get_by_role("button", name="Make a pytest").count() == 0
     page.get_by_role("button", name="Compare with …").click()
     page.get_by_role("dialog").get_by_role("button", name=re.compile("completed")).click()
-    page.get_by_text("2 moves in common before the fork · first other answer in move 3 · first other move is 3").wait_for()
+    page.get_by_text(
+        "2 moves in common before the fork · first other answer in move 3 · first other move is 3"
+    ).wait_for()
 
 
 def test_a_new_turn_an_export_and_its_import(browser: Browser, home: Path, tmp_path: Path) -> None:
@@ -110,7 +116,12 @@ def test_a_table_is_played_by_hand(browser: Browser, home: Path) -> None:
     workshop = DebugSession.of_workflow(played(TABLE, {"rounds": 1}, home))
     page = browser.open(browser.serve(workshop, workshop.start("").id).url)
     page.keyboard.press("c")
-    for state, event in (("Draft", "written"), ("Criticise", "objections"), ("Revise", "written"), ("Criticise", "objections")):
+    for state, event in (
+        ("Draft", "written"),
+        ("Criticise", "objections"),
+        ("Revise", "written"),
+        ("Criticise", "objections"),
+    ):
         card = page.get_by_role("alertdialog", name=f"What does {state} report?")
         card.get_by_role("button", name=f"report {event}", exact=True).click()
     page.get_by_label("how the turn ended").get_by_text("Ended: rounds spent").wait_for()
@@ -118,7 +129,8 @@ def test_a_table_is_played_by_hand(browser: Browser, home: Path) -> None:
 
 @pytest.mark.parametrize("size", [(1280, 800), (1024, 768), (768, 1024)])
 def test_its_map_is_readable(browser: Browser, home: Path, size: tuple[int, int]) -> None:
-    """No text on the map is smaller than eight pixels, nothing lies on anything else, and all of it is in sight."""
+    """No text on the map is smaller than eight pixels, nothing lies on anything else, and all of it is in
+    sight."""
     workshop = own(home)
     page = browser.open(browser.serve(workshop, workshop.start("").id).url, *size)
     assert page.evaluate(NAMELESS) == []
@@ -130,8 +142,11 @@ def test_its_map_is_readable(browser: Browser, home: Path, size: tuple[int, int]
     for number, (left, top, right, bottom) in enumerate(boxes):
         assert 0 <= left < right <= size[0]
         others = boxes[number + 1 :]
-        assert not [one for one in others if one[0] < right and left < one[2] and one[1] < bottom and top < one[3]]
+        assert not [
+            one for one in others if one[0] < right and left < one[2] and one[1] < bottom and top < one[3]
+        ]
     smallest = page.evaluate(
-        "() => Math.min(...[...document.querySelectorAll('#map .label')].map((one) => one.getBoundingClientRect().height))"
+        "() => Math.min(...[...document.querySelectorAll('#map .label')].map((one) =>"
+        " one.getBoundingClientRect().height))"
     )
     assert smallest >= 8

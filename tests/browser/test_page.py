@@ -16,7 +16,17 @@ from fsm_agent.debug import DebugSession
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import repeat, text
 from tests.browser.conftest import Browser
-from tests.browser.scenes import ANSWER, TAIL, cleaner, failed_turn, lengthened, long_turn, paced, provider, workshop_of
+from tests.browser.scenes import (
+    ANSWER,
+    TAIL,
+    cleaner,
+    failed_turn,
+    lengthened,
+    long_turn,
+    paced,
+    provider,
+    workshop_of,
+)
 from tests.test_debug_remote import Elsewhere
 
 pytestmark = pytest.mark.slow
@@ -32,7 +42,9 @@ def looks_at(page: Any, words: str) -> None:
     page.locator(".chip.look", has_text=re.compile(words)).wait_for()
 
 
-def test_a_failed_turn_is_understood_and_cured_by_a_fork(browser: Browser, home: Path, tmp_path: Path) -> None:
+def test_a_failed_turn_is_understood_and_cured_by_a_fork(
+    browser: Browser, home: Path, tmp_path: Path
+) -> None:
     turn = failed_turn(home)
     page = browser.open(browser.serve(workshop_of(home, repeat(provider)), turn).url)
 
@@ -82,7 +94,9 @@ def test_a_failed_turn_is_understood_and_cured_by_a_fork(browser: Browser, home:
     page.get_by_label("more", exact=True).click()
     page.get_by_role("button", name="Compare with …").click()
     page.get_by_role("dialog").get_by_role("button", name=re.compile("failed")).click()
-    page.get_by_text("3 moves in common before the fork · first other answer in move 4 · first other move is 6").wait_for()
+    page.get_by_text(
+        "3 moves in common before the fork · first other answer in move 4 · first other move is 6"
+    ).wait_for()
     page.get_by_label("two runs compared").get_by_text("overflow uncompressible").wait_for()
     page.get_by_label("left reply").first.wait_for()
     page.keyboard.press("ArrowDown")
@@ -97,7 +111,8 @@ def test_a_failed_turn_is_understood_and_cured_by_a_fork(browser: Browser, home:
     made.get_by_text("def test_turn").wait_for()
     (tmp_path / "test_made.py").write_text(page.locator("pre.tall").inner_text())
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "test_made.py")], capture_output=True
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path / "test_made.py")],
+        capture_output=True,
     )
     assert ran.returncode == 0, ran.stdout.decode()
     page.get_by_role("button", name="close", exact=True).click()
@@ -166,7 +181,11 @@ def test_conditions_hits_and_notes(browser: Browser, home: Path) -> None:
     page.locator(".tabs").click(position={"x": 2, "y": 2})
     page.keyboard.press("c")
     engine(page, "paused.*ExecuteTools.*9 moves")
-    assert page.locator(".logs").inner_text().split("\n") == ["3 round 1 at 3", "6 round 2 at 6", "9 round 3 at 9"]
+    assert page.locator(".logs").inner_text().split("\n") == [
+        "3 round 1 at 3",
+        "6 round 2 at 6",
+        "9 round 3 at 9",
+    ]
     page.get_by_label("condition of ExecuteTools").fill("nonsense >= 2")
     page.get_by_label("condition of ExecuteTools").press("Tab")
     page.get_by_role("alert").filter(has_text="unknown counter").wait_for()
@@ -181,7 +200,9 @@ def _soon(holds: Callable[[], bool]) -> bool:
 
 
 def test_what_is_typed_stays_while_the_turn_runs(browser: Browser, home: Path) -> None:
-    workshop = workshop_of(home, paced(60, 0.03), settings={"max_iterations": 100, "guardrail": {"hard_stop": False}})
+    workshop = workshop_of(
+        home, paced(60, 0.03), settings={"max_iterations": 100, "guardrail": {"hard_stop": False}}
+    )
     turn = workshop.start("go").id
     page = browser.open(browser.serve(workshop, turn).url)
     page.get_by_role("tab", name="Breaks").click()
@@ -215,7 +236,8 @@ def test_script_in_a_tool_result_is_text(browser: Browser, home: Path) -> None:
 
 
 def test_twenty_moves_a_second(browser: Browser, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The best of up to three turns: what a machine that has other things to do cannot keep to, the page is not to blame for."""
+    """The best of up to three turns: what a machine that has other things to do cannot keep to, the page is
+    not to blame for."""
     for number in range(3):
         rate, p95 = _followed(browser, home / str(number), capsys)
         if rate >= 16 and p95 < 50:
@@ -225,7 +247,9 @@ def test_twenty_moves_a_second(browser: Browser, home: Path, capsys: pytest.Capt
 
 def _followed(browser: Browser, home: Path, capsys: pytest.CaptureFixture[str]) -> tuple[float, float]:
     """(moves a second, milliseconds from event to page at the 95th of a hundred) of one turn."""
-    workshop = workshop_of(home, paced(70, 0.13), settings={"max_iterations": 100, "guardrail": {"hard_stop": False}})
+    workshop = workshop_of(
+        home, paced(70, 0.13), settings={"max_iterations": 100, "guardrail": {"hard_stop": False}}
+    )
     page = browser.open(browser.serve(workshop, workshop.start("go").id).url)
     page.evaluate("""() => {
         window.inserted = 0;
@@ -240,14 +264,19 @@ def _followed(browser: Browser, home: Path, capsys: pytest.CaptureFixture[str]) 
     rate = (len(moves) - 1) / (moves[-1]["at"] - moves[0]["at"])
     p95 = sorted(lag)[int(len(lag) * 0.95)]
     with capsys.disabled():
-        print(f"\n{len(lag)} moves at {rate:.1f} a second: p95 {p95:.1f} ms from event to page, {inserted} insertions in the map")
+        print(
+            f"\n{len(lag)} moves at {rate:.1f} a second: p95 {p95:.1f} ms from event to page, {inserted}"
+            " insertions in the map"
+        )
     assert len(lag) == record.count
     assert inserted == 0
     return rate, p95
 
 
 @pytest.mark.parametrize("moves", [2_000, 20_000])
-def test_long_turns_are_scrubbed_by_windows(browser: Browser, home: Path, moves: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_turns_are_scrubbed_by_windows(
+    browser: Browser, home: Path, moves: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     turn = long_turn(home, 60)
     assert lengthened(store_for(home, "normal"), turn, moves) == moves
     server = browser.serve(workshop_of(home, repeat(provider)), turn)
@@ -266,9 +295,14 @@ def test_long_turns_are_scrubbed_by_windows(browser: Browser, home: Path, moves:
     page.keyboard.press("Home")
     looks_at(page, f"0 of {moves}")
     page.get_by_role("listbox", name="list of moves").get_by_text("the turn begins").wait_for()
-    loaded, rows = page.evaluate("() => [window.fsmAgent.moves().loaded, document.querySelectorAll('.move-row').length]")
+    loaded, rows = page.evaluate(
+        "() => [window.fsmAgent.moves().loaded, document.querySelectorAll('.move-row').length]"
+    )
     with capsys.disabled():
-        print(f"\n{moves} moves: {loaded} loaded for {PLACES} places, {rows} rows in the document, slowest {max(times):.0f} ms")
+        print(
+            f"\n{moves} moves: {loaded} loaded for {PLACES} places, {rows} rows in the document, slowest"
+            f" {max(times):.0f} ms"
+        )
     assert loaded <= 2 * PLACES * 100 < moves
     assert rows < 60
     assert max(times) < 1_000
@@ -281,8 +315,11 @@ COMPLETE = """() => new Promise((resolve) => {
 })"""
 
 
-def test_the_first_page_comes_within_a_second(browser: Browser, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the whole state of a failed turn on it; browsers without a cache. The best of up to five, as above."""
+def test_the_first_page_comes_within_a_second(
+    browser: Browser, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the whole state of a failed turn on it; browsers without a cache. The best of up to five, as
+    above."""
     server = browser.serve(workshop_of(home, repeat(provider)), failed_turn(home))
     times: list[float] = []
     while len(times) < 5 and min(times, default=1_000) >= 1_000:
@@ -311,13 +348,25 @@ OVERLAPS = """() => {
 }"""
 
 
-SIZES = [(1280, 800, 16), (1024, 768, 16), (768, 1024, 16), (1920, 1080, 16), (1280, 800, 24), (1024, 768, 22)]
+SIZES = [
+    (1280, 800, 16),
+    (1024, 768, 16),
+    (768, 1024, 16),
+    (1920, 1080, 16),
+    (1280, 800, 24),
+    (1024, 768, 22),
+]
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dark", [False, True])
-def test_every_control_has_a_name_and_a_place(browser: Browser, home: Path, size: tuple[int, int, int], dark: bool) -> None:
-    server, (width, height, letters) = browser.serve(workshop_of(home, repeat(provider)), failed_turn(home)), size
+def test_every_control_has_a_name_and_a_place(
+    browser: Browser, home: Path, size: tuple[int, int, int], dark: bool
+) -> None:
+    server, (width, height, letters) = (
+        browser.serve(workshop_of(home, repeat(provider)), failed_turn(home)),
+        size,
+    )
     page = browser.open(server.url, width, height, dark, text=letters)
     assert page.evaluate("document.documentElement.dataset.theme") == ("dark" if dark else "light")
     for name in ("Move", "State", "Messages", "Wire", "Breaks"):
@@ -384,7 +433,9 @@ def test_a_turn_of_another_process_is_paused_and_stepped(browser: Browser, home:
         engine(page, "paused")
         before = page.evaluate("document.querySelector('.chip.engine').textContent")
         page.keyboard.press("n")
-        page.wait_for_function("(before) => document.querySelector('.chip.engine.paused')?.textContent !== before", arg=before)
+        page.wait_for_function(
+            "(before) => document.querySelector('.chip.engine.paused')?.textContent !== before", arg=before
+        )
         page.locator("#state-CallLLM").click()
         page.locator("#state-CallLLM[aria-pressed=true]").wait_for()
         page.keyboard.press("c")
@@ -407,11 +458,15 @@ SPEAKS = """() => {
 
 
 def test_a_screen_reader_hears_where_it_stands_and_not_every_move(browser: Browser, home: Path) -> None:
-    workshop = workshop_of(home, paced(12, 0.05), settings={"max_iterations": 100, "guardrail": {"hard_stop": False}})
+    workshop = workshop_of(
+        home, paced(12, 0.05), settings={"max_iterations": 100, "guardrail": {"hard_stop": False}}
+    )
     page = browser.open(browser.serve(workshop, workshop.start("go").id).url)
     page.evaluate(SPEAKS)
     page.keyboard.press("n")
-    page.wait_for_function("() => window.spoken.at(-1)?.startsWith('engine paused in BuildMessages after 1 move')")
+    page.wait_for_function(
+        "() => window.spoken.at(-1)?.startsWith('engine paused in BuildMessages after 1 move')"
+    )
     page.keyboard.press("c")
     engine(page, "ended")
     page.wait_for_function("() => window.spoken.at(-1)?.startsWith('engine ended after')")
@@ -422,12 +477,17 @@ def test_a_screen_reader_hears_where_it_stands_and_not_every_move(browser: Brows
 
 
 def test_the_keyboard_reaches_everything_in_few_steps(browser: Browser, home: Path) -> None:
-    """The map is one stop; the arrow keys go through its states and arrows. What drops down closes with Escape."""
+    """The map is one stop; the arrow keys go through its states and arrows. What drops down closes with
+    Escape."""
     page = browser.open(browser.serve(workshop_of(home, repeat(provider)), failed_turn(home)).url)
     reached = []
     for _ in range(40):
         page.keyboard.press("Tab")
-        reached.append(page.evaluate("document.activeElement.getAttribute('aria-label') || document.activeElement.textContent"))
+        reached.append(
+            page.evaluate(
+                "document.activeElement.getAttribute('aria-label') || document.activeElement.textContent"
+            )
+        )
         if reached[-1] == "list of moves":
             break
     order = [
@@ -459,7 +519,9 @@ def test_the_keyboard_reaches_everything_in_few_steps(browser: Browser, home: Pa
 
 
 def test_nothing_moves_for_those_who_want_it_so(browser: Browser, home: Path) -> None:
-    workshop = workshop_of(home, paced(40, 0.1), settings={"max_iterations": 100, "guardrail": {"hard_stop": False}})
+    workshop = workshop_of(
+        home, paced(40, 0.1), settings={"max_iterations": 100, "guardrail": {"hard_stop": False}}
+    )
     page = browser.open(browser.serve(workshop, workshop.start("go").id).url, still=True)
     page.keyboard.press("c")
     engine(page, "running")

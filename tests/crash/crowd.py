@@ -1,14 +1,15 @@
-"""Several processes on one session of one home, each waiting until it may say something; killed, held up, declared dead.
+"""Several processes on one session of one home, each waiting until it may say something; killed, held up,
+declared dead.
 
-Run as a program: ``crowd.py PROCESSES SECONDS SEED MODE TROUBLE [MUTANT]``. It forks the workers, troubles them until the time is
-over, and prints one JSON object: what was counted, and what is wrong. What is compared are three records that the engine does
-not keep: lines that a worker writes when it was given a result, lines that the tool writes when it runs, and what the model
-was shown (each answer says it). The database is read with plain SQL.
+Run as a program: ``crowd.py PROCESSES SECONDS SEED MODE TROUBLE [MUTANT]``. It forks the workers, troubles
+them until the time is over, and prints one JSON object: what was counted, and what is wrong. What is compared
+are three records that the engine does not keep: lines that a worker writes when it was given a result, lines
+that the tool writes when it runs, and what the model was shown (each answer says it). The database is read
+with plain SQL.
 
-``MODE``: ``plain`` (a model that must have seen the whole conversation), ``rotate`` (compactions into child sessions all the
-time). ``TROUBLE``: ``none``, ``kill`` (kill -9, and SIGSTOP for a while), ``locks`` (files that show who lives are removed, so
-that running turns are taken over while their owners go on).
-"""
+``MODE``: ``plain`` (a model that must have seen the whole conversation), ``rotate`` (compactions into child
+sessions all the time). ``TROUBLE``: ``none``, ``kill`` (kill -9, and SIGSTOP for a while), ``locks`` (files
+that show who lives are removed, so that running turns are taken over while their owners go on)."""
 
 from __future__ import annotations
 
@@ -58,8 +59,12 @@ def answer(body: Record) -> Any:
     question = next(token for token in reversed(seen) if token[0] == "Q")[2:-1]
     if said[-1]["role"] == "user" and "use the tool" in json.dumps(said[-1]):
         return tools(call("put", {"key": question}, f"c-{question}"))
-    summary = max((place for place, row in enumerate(said) if SUMMARY in json.dumps(row.get("content"))), default=-1)
-    recent = [token for row in said[summary + 1 :] for token in tokens(row.get("content") or "")]  # first rows stay before it
+    summary = max(
+        (place for place, row in enumerate(said) if SUMMARY in json.dumps(row.get("content"))), default=-1
+    )
+    recent = [
+        token for row in said[summary + 1 :] for token in tokens(row.get("content") or "")
+    ]  # first rows stay before it
     last = next((token[2:-1] for token in reversed(recent) if token[0] == "A"), "none")
     return text(f"A[{question}] seen={digest(seen)} last={last}")
 
@@ -123,7 +128,9 @@ class Worker:
             time.sleep(self.chance.uniform(0, 0.02))
             return "done"
 
-        settings = Settings.of({**SETTINGS, "compression": {"mode": "rotate" if mode == "rotate" else "in_place"}})
+        settings = Settings.of(
+            {**SETTINGS, "compression": {"mode": "rotate" if mode == "rotate" else "in_place"}}
+        )
         store = Store(home)
         self.agents = [
             Speaker(
@@ -138,7 +145,9 @@ class Worker:
         while time.time() < until:
             number += 1
             words = f"Q[{self.name}-{number}] " + "use the tool" * (self.chance.random() < 0.4)
-            words += " and so on" * 200 if self.mode == "rotate" else ""  # a compaction is to be worth its summary
+            words += (
+                " and so on" * 200 if self.mode == "rotate" else ""
+            )  # a compaction is to be worth its summary
             while time.time() < until and not self.tried(words):
                 time.sleep(self.chance.uniform(0.001, 0.03))
 
@@ -169,7 +178,12 @@ class Worker:
         return said
 
     def report(self, result: Any) -> None:
-        told = {"worker": self.name, "answer": result.final_response, "completed": result.completed, "stored": result.stored}
+        told = {
+            "worker": self.name,
+            "answer": result.final_response,
+            "completed": result.completed,
+            "stored": result.stored,
+        }
         line(self.home / "reports.jsonl", {**told, "turn": result.turn_id, "problems": result.cleanup_errors})
 
     def failed(self) -> None:
@@ -179,7 +193,9 @@ class Worker:
 class Crowd:
     """The workers, and who troubles them."""
 
-    def __init__(self, home: Path, count: int, seconds: float, seed: int, mode: str, trouble: str, mutant: str) -> None:
+    def __init__(
+        self, home: Path, count: int, seconds: float, seed: int, mode: str, trouble: str, mutant: str
+    ) -> None:
         self.home, self.mode, self.trouble, self.mutant = home, mode, trouble, mutant
         self.chance, self.until = random.Random(seed), time.time() + seconds
         self.began, self.kills, self.stops, self.removed = 0, 0, 0, 0
@@ -232,8 +248,16 @@ def verdict(home: Path, mode: str) -> Record:
     undone = {turn for one in reports for turn in one.get("undone", ())}
     done = [one for one in reports if one.get("completed") and one["stored"] and one["turn"] not in undone]
     wrong = [one["error"] for one in reports if "error" in one]
-    wrong += [f"not stored, and no word of why: {one}" for one in reports if one.get("stored") is False and not one["problems"]]
-    wrong += [f"the tool ran {times} times for {key}" for key, times in Counter(one["key"] for one in world).items() if times > 1]
+    wrong += [
+        f"not stored, and no word of why: {one}"
+        for one in reports
+        if one.get("stored") is False and not one["problems"]
+    ]
+    wrong += [
+        f"the tool ran {times} times for {key}"
+        for key, times in Counter(one["key"] for one in world).items()
+        if times > 1
+    ]
     c = sqlite3.connect(f"file:{home / 'sessions.db'}?mode=ro", uri=True)
     (whole,) = c.execute("PRAGMA integrity_check").fetchone()
     wrong += [] if whole == "ok" else [whole]
@@ -241,7 +265,13 @@ def verdict(home: Path, mode: str) -> Record:
     wrong += walk
     for problem in (plain_problems if mode == "plain" else rotated_problems)(c, done):
         wrong.append(problem)
-    return {"turns": len(done), "undone": len(undone), "rotations": rotations, "tools": len(world), "wrong": wrong[:20]}
+    return {
+        "turns": len(done),
+        "undone": len(undone),
+        "rotations": rotations,
+        "tools": len(world),
+        "wrong": wrong[:20],
+    }
 
 
 def walked(c: sqlite3.Connection) -> tuple[int, list[str]]:
@@ -252,16 +282,22 @@ def walked(c: sqlite3.Connection) -> tuple[int, list[str]]:
         if parent is not None and sessions[parent][1] != name:
             wrong.append(f"{name} is not what {parent} went on as: the conversation forked")
     ends = [name for name, (_, successor) in sessions.items() if successor is None]
-    return len(sessions) - 1, wrong + ([f"the conversation has several ends: {ends}"] if len(ends) != 1 else [])
+    return len(sessions) - 1, wrong + (
+        [f"the conversation has several ends: {ends}"] if len(ends) != 1 else []
+    )
 
 
 def plain_problems(c: sqlite3.Connection, done: list[Record]) -> list[str]:
     """Every turn is in the transcript once, whole, after all that its model saw."""
     (version,) = c.execute("SELECT version FROM sessions WHERE id = ?", (SESSION,)).fetchone()
-    row = c.execute("SELECT numbers FROM transcripts WHERE session = ? AND version = ?", (SESSION, version)).fetchone()
+    row = c.execute(
+        "SELECT numbers FROM transcripts WHERE session = ? AND version = ?", (SESSION, version)
+    ).fetchone()
     base = json.loads(row[0]) if row else []
     bodies = dict(c.execute("SELECT number, body FROM messages WHERE session = ?", (SESSION,)).fetchall())
-    later = c.execute("SELECT number FROM messages WHERE session = ? AND version = ? ORDER BY number", (SESSION, version))
+    later = c.execute(
+        "SELECT number FROM messages WHERE session = ? AND version = ? ORDER BY number", (SESSION, version)
+    )
     rows = [json.loads(bodies[number]) for number in (*base, *(number for (number,) in later))]
     wrong, place, before = [], dict[str, int](), list[str]()
     for number, said in enumerate(rows):
@@ -289,10 +325,17 @@ def rotated_problems(c: sqlite3.Connection, done: list[Record]) -> list[str]:
     """Every turn is stored, and its model saw nothing older as the newest answer than the one before it."""
     turns = [row[0] for row in c.execute("SELECT id FROM turns ORDER BY began, rowid")]
     stored: dict[str, set[str]] = {}
-    for turn, body in c.execute("SELECT turn, body FROM messages WHERE role IN ('user', 'assistant') AND turn IS NOT NULL"):
+    for turn, body in c.execute(
+        "SELECT turn, body FROM messages WHERE role IN ('user', 'assistant') AND turn IS NOT NULL"
+    ):
         stored.setdefault(turn, set()).update(tokens(json.loads(body).get("content") or ""))
     order = {turn: number for number, turn in enumerate(turns)}
-    of = {token[2:-1]: order[turn] for turn, found in stored.items() for token in found if token[0] == "Q" and turn in order}
+    of = {
+        token[2:-1]: order[turn]
+        for turn, found in stored.items()
+        for token in found
+        if token[0] == "Q" and turn in order
+    }
     wrong, previous = [], -1
     for one in sorted(done, key=lambda one: order.get(one["turn"], -1)):
         question = tokens(one["answer"])[0][2:-1]

@@ -1,8 +1,8 @@
 """Runs one case after the other, each in processes of its own, and prints what came of it as JSON lines.
 
-Started as a program of its own, and warmed up by one whole turn whose threads have ended: every process is a fork of this one,
-so that thousands of them cost no import. Files, connections and threads are of the fork alone.
-"""
+Started as a program of its own, and warmed up by one whole turn whose threads have ended: every process is a
+fork of this one, so that thousands of them cost no import. Files, connections and threads are of the fork
+alone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ from tests.crash.scene import HERE, HISTORY, SESSION, Crash, GroupingDatabase, a
 Result = dict[str, Any]
 Point = tuple[str, int]
 MEMORY = Path("/dev/shm")
-"""Files that are never flushed to a disk: a process that is killed leaves the same in them, and need not wait."""
+"""Files that are never flushed to a disk: a process that is killed leaves the same in them, and need not
+wait."""
 
 
 def warm_up() -> None:
@@ -90,7 +91,8 @@ def first(home: Path, crash: Crash, durability: str, **options: Any) -> Result:
 
 
 def again(home: Path, crash: Crash, durability: str, **options: Any) -> Result:
-    """Go on after a crash: resume what is unfinished; begin anew when nothing had begun; look up what had ended."""
+    """Go on after a crash: resume what is unfinished; begin anew when nothing had begun; look up what had
+    ended."""
     heard: list[str] = []
     agent = agent_of(home, crash, durability, heard=heard, **options)
     turns = agent.journal.recent(session=SESSION)
@@ -114,7 +116,9 @@ def again(home: Path, crash: Crash, durability: str, **options: Any) -> Result:
 def anew(home: Path, crash: Crash, durability: str, **options: Any) -> Result:
     """Say something else after a crash, instead of going on with what it left."""
     heard: list[str] = []
-    agent = agent_of(home, crash, durability, heard=heard, port=ScriptedModel(repeat(text("all done"))), **options)
+    agent = agent_of(
+        home, crash, durability, heard=heard, port=ScriptedModel(repeat(text("all done"))), **options
+    )
     result = agent.run_conversation("and now?")
     return {
         **told(agent, result),
@@ -129,7 +133,9 @@ def told(agent: Any, result: Any) -> Result:
     other = Store(agent.home)
     fresh = [row.to_dict() for row in other.session(result.session_id).rows]
     with other.database.reading() as c:
-        tokens = c.execute("SELECT TOTAL(input + output) FROM usage WHERE turn = ?", (result.turn_id,)).fetchone()[0]
+        tokens = c.execute(
+            "SELECT TOTAL(input + output) FROM usage WHERE turn = ?", (result.turn_id,)
+        ).fetchone()[0]
     other.close()
     states = [visit.state for visit in result.states]
     return {
@@ -146,19 +152,30 @@ def told(agent: Any, result: Any) -> Result:
 
 def points(counts: dict[str, int]) -> list[Point]:
     """Every point of a run in which these things happened so often."""
-    return [(what, number) for what in ("before", "after", "model", "tool") for number in range(1, counts.get(what, 0) + 1)]
+    return [
+        (what, number)
+        for what in ("before", "after", "model", "tool")
+        for number in range(1, counts.get(what, 0) + 1)
+    ]
 
 
 def case(durability: str, point: Point, home: Path, **options: Any) -> Result:
-    """The turn in ``home``, killed at ``point``, and its recovery in a copy: ``home`` is left as the kill left it."""
+    """The turn in ``home``, killed at ``point``, and its recovery in a copy: ``home`` is left as the kill
+    left it."""
     signal, _ = in_process(lambda: first(home, Crash(point), durability, **options))
     return {"point": point, **recovery(durability, home, None, [signal], **options)}
 
 
 def recovery(
-    durability: str, killed: Path, then: Point | None, signals: list[int], go_on: Callable[..., Result] = again, **options: Any
+    durability: str,
+    killed: Path,
+    then: Point | None,
+    signals: list[int],
+    go_on: Callable[..., Result] = again,
+    **options: Any,
 ) -> Result:
-    """Go on in a copy of what a kill left; perhaps killed again on the way at ``then``, and gone on with once more."""
+    """Go on in a copy of what a kill left; perhaps killed again on the way at ``then``, and gone on with once
+    more."""
     with copied(killed) as home:
         if then is not None:
             signals = [*signals, in_process(lambda: go_on(home, Crash(then), durability, **options))[0]]
@@ -173,7 +190,8 @@ def undisturbed(durability: str) -> Result:
 
 
 def matrix(durability: str, recoveries: bool, every: int = 1) -> None:
-    """Every point of the turn (or one in ``every``), and, if so wanted, every point of the recovery from each."""
+    """Every point of the turn (or one in ``every``), and, if so wanted, every point of the recovery from
+    each."""
     base = undisturbed(durability)
     say({"base": base})
     for point in points(base["counts"])[::every]:
@@ -192,7 +210,10 @@ def asked() -> None:
         return "once"
 
     def asking(*given: Any, tools: Any, callbacks: Any, **options: Any) -> Agent:
-        with_question = [replace(one, spec=replace(one.spec, approval="ask")) if one.spec.name == "put" else one for one in tools]
+        with_question = [
+            replace(one, spec=replace(one.spec, approval="ask")) if one.spec.name == "put" else one
+            for one in tools
+        ]
         return Agent(*given, tools=with_question, callbacks={**callbacks, "approval": person}, **options)
 
     with folder() as home:
@@ -204,7 +225,8 @@ def asked() -> None:
 
 
 def given_up() -> None:
-    """Every point of the turn; then another turn in its session, itself killed at every point up to its first few commits."""
+    """Every point of the turn; then another turn in its session, itself killed at every point up to its first
+    few commits."""
     base = undisturbed("full")
     say({"base": base})
     for point in points(base["counts"]):
@@ -245,7 +267,9 @@ def forks(name: str) -> None:
             say({"base": {**made, "forked": base}})
         for point in points(base["counts"]):
             with copied(whole) as killed:
-                ended, _ = in_process(lambda killed=killed, point=point: fork(killed, turn, edit, Crash(point)))  # type: ignore[misc]
+                ended, _ = in_process(
+                    lambda killed=killed, point=point: fork(killed, turn, edit, Crash(point))
+                )  # type: ignore[misc]
                 found = fork_recovery(killed, turn, edit, None, ended)
                 say({"point": point, **found})
                 for then in points(found.get("counts", {})):
@@ -279,12 +303,15 @@ def fork_recovery(killed: Path, turn: str, edit: dict[str, Any], then: Point | N
 
 
 def many(count: int, shares: list[float]) -> None:
-    """Turns that run together, in sessions of their own, killed together after shares of their commits. How many moves share a
-    commit differs from run to run: one that ended before it was killed is done again, and killed earlier."""
+    """Turns that run together, in sessions of their own, killed together after shares of their commits. How
+    many moves share a commit differs from run to run: one that ended before it was killed is done again, and
+    killed earlier."""
 
     def start(home: Path, crash: Crash) -> Result:
         store = Store(home, "full", GroupingDatabase)
-        agents = [agent_of(home, crash, session=f"{SESSION}-{number}", store=store) for number in range(count)]
+        agents = [
+            agent_of(home, crash, session=f"{SESSION}-{number}", store=store) for number in range(count)
+        ]
 
         async def all_of_them() -> None:
             await asyncio.gather(*(agent.arun("please", conversation_history=HISTORY) for agent in agents))
@@ -312,7 +339,9 @@ def many(count: int, shares: list[float]) -> None:
         commit, ended = max(1, int(share * whole["counts"]["before"])), 0
         while not ended:
             with folder() as home:
-                ended, begun = in_process(lambda home=home, commit=commit: start(home, Crash(("before", commit))))  # type: ignore[misc]
+                ended, begun = in_process(
+                    lambda home=home, commit=commit: start(home, Crash(("before", commit)))
+                )  # type: ignore[misc]
                 if ended:
                     _, after = in_process(lambda home=home: go_on(home))  # type: ignore[misc]
                     say({"commit": commit, "signal": ended, **begun, **after, "world": world(home)})

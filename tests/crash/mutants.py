@@ -1,4 +1,5 @@
-"""Engines with one fault each in how they write things down. The kill matrix must notice every one of them."""
+"""Engines with one fault each in how they write things down. The kill matrix must notice every one of
+them."""
 
 from __future__ import annotations
 
@@ -65,13 +66,19 @@ class EarlyDatabase(CrashingDatabase):
         return super()._commit(connection, group)
 
 
-def engine(log: type[ConversationLog] = ConversationLog, recording: type[ConversationRecording] | None = None) -> type[Agent]:
+def engine(
+    log: type[ConversationLog] = ConversationLog, recording: type[ConversationRecording] | None = None
+) -> type[Agent]:
     class Log(log):  # type: ignore[valid-type, misc]
         def began(self, epoch: int, known: ConversationRecording | None = None) -> None:
-            super().began(epoch, recording(known.entries) if recording is not None and known is not None else known)
+            super().began(
+                epoch, recording(known.entries) if recording is not None and known is not None else known
+            )
 
     class Mutant(Agent):
-        def _log(self, state: Any, session: Any, known: ConversationRecording | None = None) -> ConversationLog:
+        def _log(
+            self, state: Any, session: Any, known: ConversationRecording | None = None
+        ) -> ConversationLog:
             made: ConversationLog = Log(self._store.database, session, state, known, tell=self._status)
             return made
 

@@ -1,8 +1,8 @@
-"""A turn through all eight states whose model has no memory of its own, and a world that notes what was done to it.
+"""A turn through all eight states whose model has no memory of its own, and a world that notes what was done
+to it.
 
-The model answers from what it is sent, as a real one does, so a turn can be continued in another process. The tools write to a
-file, so that what really happened can be compared with what the journal says.
-"""
+The model answers from what it is sent, as a real one does, so a turn can be continued in another process. The
+tools write to a file, so that what really happened can be compared with what the journal says."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from fsm_agent.testing import FakeClock, ScriptedModel, blank, call, overflow, r
 
 SESSION = "s-crash"
 HISTORY = [
-    {"role": role, "content": f"{role} {number} " + "word " * 60} for number in range(10) for role in ("user", "assistant")
+    {"role": role, "content": f"{role} {number} " + "word " * 60}
+    for number in range(10)
+    for role in ("user", "assistant")
 ]
 SUMMARY = "the summary of it all"
 
 
 class Crash:
-    """Ends this process at one point: ``("before", 3)`` the third commit, ``("after", 3)``, in the middle of the second model
-    call ``("model", 2)`` or of a tool ``("tool", 1)``."""
+    """Ends this process at one point: ``("before", 3)`` the third commit, ``("after", 3)``, in the middle of
+    the second model call ``("model", 2)`` or of a tool ``("tool", 1)``."""
 
     def __init__(self, point: tuple[str, int] | None = None) -> None:
         self.point = point
@@ -39,7 +41,8 @@ class Crash:
 
 
 class CrashingDatabase(Database):
-    """Ends the process before or after a commit; each job has one of its own, so that the points are the same each time."""
+    """Ends the process before or after a commit; each job has one of its own, so that the points are the same
+    each time."""
 
     crash = Crash()
     group = 1
@@ -71,7 +74,8 @@ def world(home: Path) -> list[list[str]]:
 
 
 class Place:
-    """Where the tools act, and what may end them in the middle of it; one a process, so that tools are made only once."""
+    """Where the tools act, and what may end them in the middle of it; one a process, so that tools are made
+    only once."""
 
     home = Path()
     crash = Crash()
@@ -106,7 +110,9 @@ def tools_of(here: Place) -> list[Any]:
 
 HERE = Place()
 TOOLS = tools_of(HERE)
-SETTINGS = Settings.of({"prompt": {"context_files": False}, "poll": {"control": 0.005}, "store": {"index": False}})
+SETTINGS = Settings.of(
+    {"prompt": {"context_files": False}, "poll": {"control": 0.005}, "store": {"index": False}}
+)
 
 
 def model(crash: Crash) -> ScriptedModel:
@@ -119,7 +125,11 @@ def model(crash: Crash) -> ScriptedModel:
             return blank() if body["messages"][-1]["role"] == "tool" else text("all done")
         if '"role": "tool"' in said:
             return overflow()
-        return tools(call("put", {"key": "a"}, "c1"), call("mark", {"key": "b"}, "c2"), call("look", {"key": "c"}, "c3"))
+        return tools(
+            call("put", {"key": "a"}, "c1"),
+            call("mark", {"key": "b"}, "c2"),
+            call("look", {"key": "c"}, "c3"),
+        )
 
     return ScriptedModel(repeat(answer))
 

@@ -26,9 +26,16 @@ def answers(body: dict[str, Any]) -> Any:
     asked = next(row["content"] for row in body["messages"] if row["role"] == "user")
     rounds = sum(row["role"] == "assistant" for row in body["messages"])
     scripts = {
-        "approval": [tools(call("todo", {"todos": PLAN})), tools(call("danger", {"name": "users"})), text("done")],
+        "approval": [
+            tools(call("todo", {"todos": PLAN})),
+            tools(call("danger", {"name": "users"})),
+            text("done"),
+        ],
         "clarify": [tools(call("clarify", {"question": "Which?"})), text("done")],
-        "children": [tools(call("delegate_task", {"tasks": [{"goal": "one"}, {"goal": "two"}]})), text("done")],
+        "children": [
+            tools(call("delegate_task", {"tasks": [{"goal": "one"}, {"goal": "two"}]})),
+            text("done"),
+        ],
         "one": [text("ONE")],
         "two": [tools(call("look")), text("TWO")],
     }
@@ -36,7 +43,14 @@ def answers(body: dict[str, Any]) -> Any:
 
 
 def agent_of(
-    home: Path, mark: Path, *, dies: bool, attended: bool = True, begun: bool = False, gone: bool = False, **options: Any
+    home: Path,
+    mark: Path,
+    *,
+    dies: bool,
+    attended: bool = True,
+    begun: bool = False,
+    gone: bool = False,
+    **options: Any,
 ) -> Agent:
     """``mark`` collects what was really done, one line each. ``begun``: it dies when the tool has begun
     instead of when the person is asked. ``gone``: it has that tool no longer; ``options`` of it otherwise."""

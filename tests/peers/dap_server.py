@@ -1,5 +1,6 @@
-"""What Microsoft's client starts: a server over standard input and output. With ``FSM_AGENT_SCENE=cli`` it is the command,
-else one whose turns are scripted, and whose tool writes to standard output, as tools do, and starts a process that does."""
+"""What Microsoft's client starts: a server over standard input and output. With ``FSM_AGENT_SCENE=cli`` it is
+the command, else one whose turns are scripted, and whose tool writes to standard output, as tools do, and
+starts a process that does."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, status, te
 def look_up(what: str) -> str:
     """Look something up, loudly."""
     print("a tool writes to standard output", flush=True)
-    subprocess.run([sys.executable, "-c", "import sys; print('so does its child', len(sys.stdin.read()))"], check=True)
+    subprocess.run(
+        [sys.executable, "-c", "import sys; print('so does its child', len(sys.stdin.read()))"], check=True
+    )
     return f"{what}: 42"
 
 
@@ -44,7 +47,9 @@ def workshop(home: Path) -> DebugSession:
     store = store_for(home, "normal")
 
     def make(hint: str | None) -> Agent:
-        return Agent(ScriptedModel(provider()), home=home, store=store, tools=[look_up], toolsets=[], clock=FakeClock())
+        return Agent(
+            ScriptedModel(provider()), home=home, store=store, tools=[look_up], toolsets=[], clock=FakeClock()
+        )
 
     return DebugSession(store, make)
 

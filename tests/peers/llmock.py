@@ -1,4 +1,5 @@
-"""PyPI ``llmock`` as a subprocess on loopback: a server that fails on demand, and its record of what a client then did."""
+"""PyPI ``llmock`` as a subprocess on loopback: a server that fails on demand, and its record of what a client
+then did."""
 
 from __future__ import annotations
 
@@ -24,19 +25,22 @@ with LLMockServer(chaos=ChaosSettings.from_env()) as server:
     print(server.url, flush=True)
     sys.stdin.read()
 """
-"""It chooses a free port, says which, and ends when our end of its input is closed, however we ended. Random faults are the same
-in every run."""
+"""It chooses a free port, says which, and ends when our end of its input is closed, however we ended. Random
+faults are the same in every run."""
 
 
 class LLMock:
-    """The server, driven through its ``/_llmock`` endpoints. ``options`` are its variables without ``LLMOCK_``: ``RPM``.
+    """The server, driven through its ``/_llmock`` endpoints. ``options`` are its variables without
+    ``LLMOCK_``: ``RPM``.
 
     Raises ``PeerUnavailable`` when it is not installed and cannot be.
     """
 
     def __init__(self, **options: object) -> None:
         python = peer_python("llmock", VERSION)
-        own = {name: value for name, value in os.environ.items() if not name.startswith(("LLMOCK_", "PYTHON"))}
+        own = {
+            name: value for name, value in os.environ.items() if not name.startswith(("LLMOCK_", "PYTHON"))
+        }
         own |= {f"LLMOCK_{name}": str(value) for name, value in options.items()}
         self._process = subprocess.Popen(
             [python, "-I", "-c", _SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=own, text=True
@@ -45,7 +49,9 @@ class LLMock:
         self._root = self._process.stdout.readline().strip()
         if not self._root:
             self.close()
-            raise RuntimeError(f"llmock ended with status {self._process.returncode} before it served anything")
+            raise RuntimeError(
+                f"llmock ended with status {self._process.returncode} before it served anything"
+            )
 
     @property
     def url(self) -> str:
@@ -58,7 +64,8 @@ class LLMock:
             self._ask("POST", "scenario", {"behaviors": behaviours})
 
     def requests(self) -> list[dict[str, Any]]:
-        """Every completion asked for since ``reset``, in order: ``body``, ``status``, ``fault``, ``chunks_sent`` …"""
+        """Every completion asked for since ``reset``, in order: ``body``, ``status``, ``fault``,
+        ``chunks_sent`` …"""
         return self._ask("GET", "requests")["requests"]
 
     def findings(self) -> list[str]:

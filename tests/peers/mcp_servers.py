@@ -1,4 +1,5 @@
-"""Published MCP servers: ``server-filesystem`` and ``server-everything`` from npm, ``mcp-server-time`` from PyPI."""
+"""Published MCP servers: ``server-filesystem`` and ``server-everything`` from npm, ``mcp-server-time`` from
+PyPI."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def time() -> dict[str, Any]:
 
 
 class EverythingOverHttp:
-    """``server-everything`` with streamable HTTP on loopback; can be stopped in mid-sentence and started again."""
+    """``server-everything`` with streamable HTTP on loopback; can be stopped in mid-sentence and started
+    again."""
 
     def __init__(self) -> None:
         self.port = _free_port()

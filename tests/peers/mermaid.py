@@ -45,7 +45,8 @@ console.log(JSON.stringify(answers));
 
 
 def read(texts: Sequence[str]) -> list[Seen]:
-    """What Mermaid's parser sees in each text. Raises ``AssertionError`` for one that it refuses, ``PeerUnavailable``."""
+    """What Mermaid's parser sees in each text. Raises ``AssertionError`` for one that it refuses,
+    ``PeerUnavailable``."""
     node = shutil.which("node")
     if node is None:
         raise PeerUnavailable("node is not installed")

@@ -1,4 +1,5 @@
-"""Microsoft's own test client drives the server over standard input and output, each message it gets is checked."""
+"""Microsoft's own test client drives the server over standard input and output, each message it gets is
+checked."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ CLIENT = ("@vscode/debugadapter-testsupport", "1.68.0")
 HERE = Path(__file__).parent
 
 
-@pytest.mark.parametrize("scene", ["breakpoints", "conditions", "back", "change", "restart", "evaluate", "cli"])
+@pytest.mark.parametrize(
+    "scene", ["breakpoints", "conditions", "back", "change", "restart", "evaluate", "cli"]
+)
 def test_the_client_gets_what_it_expects(tmp_path: Path, scene: str) -> None:
     try:
         folder = peer_package(*CLIENT)
@@ -29,7 +32,11 @@ def test_the_client_gets_what_it_expects(tmp_path: Path, scene: str) -> None:
         pytest.skip(f"the client is not here and cannot be installed: {why}")
     node = shutil.which("node")
     assert node is not None
-    lines = {"error": line_of('on("error", go("ClassifyError")'), "tools": line_of('on("tools"'), "built": line_of('on("built"')}
+    lines = {
+        "error": line_of('on("error", go("ClassifyError")'),
+        "tools": line_of('on("tools"'),
+        "built": line_of('on("built"'),
+    }
     root = str(HERE.parents[1])
     environment = {
         **os.environ,

@@ -1,7 +1,8 @@
-"""Real turns against llama.cpp's HTTP server with a real model, small and weak: protocol facts, never wording.
+"""Real turns against llama.cpp's HTTP server with a real model, small and weak: protocol facts, never
+wording.
 
-What this server does, and others do not: its Responses wire calls a reply that was cut by its length completed.
-"""
+What this server does, and others do not: its Responses wire calls a reply that was cut by its length
+completed."""
 
 from __future__ import annotations
 
@@ -105,7 +106,9 @@ class Played:
 
 
 @contextmanager
-def agent_for(server: LlamaCpp, mode: str, heard: Heard, base_url: str = "", **options: Any) -> Iterator[Agent]:
+def agent_for(
+    server: LlamaCpp, mode: str, heard: Heard, base_url: str = "", **options: Any
+) -> Iterator[Agent]:
     listeners = heard.functions(**options.pop("callbacks", {}))
     options = {"toolsets": [], "clock": FakeClock(), "system_prompt": "Be brief.", **options}
     url = base_url or server.base_url(mode)
@@ -133,7 +136,9 @@ def ask(agent: Agent, heard: Heard, message: str = "Say hello.", history: Any = 
     return played
 
 
-def play(server: LlamaCpp, mode: str, message: str = "Say hello.", history: Any = None, **options: Any) -> Played:
+def play(
+    server: LlamaCpp, mode: str, message: str = "Say hello.", history: Any = None, **options: Any
+) -> Played:
     """One turn of an agent of its own."""
     heard = Heard()
     with agent_for(server, mode, heard, **options) as agent:
@@ -170,14 +175,19 @@ def test_tokens_are_those_that_the_server_counts(brief: LlamaCpp, mode: str) -> 
     rows = [row for row in played.result.messages[:-1] if row["role"] in ("system", "user")]
     asked = played.result.prompt_tokens
     assert played.result.usage_known
-    assert asked == played.result.input_tokens + played.result.cache_read_tokens == played.result.last_prompt_tokens
+    assert (
+        asked
+        == played.result.input_tokens + played.result.cache_read_tokens
+        == played.result.last_prompt_tokens
+    )
     assert asked > brief.tokens(rows), "the system prompt is in it"
     assert abs(played.result.output_tokens - played.deltas) <= 2, "a delta is a token, but for the end mark"
     assert played.result.total_tokens == asked + played.result.output_tokens
 
 
 def test_every_wire_comes_to_the_same_prompt(brief: LlamaCpp) -> None:
-    """The same conversation is the same number of tokens and the same greedy answer, whichever way it came."""
+    """The same conversation is the same number of tokens and the same greedy answer, whichever way it
+    came."""
     seen = {
         (played.result.prompt_tokens, played.result.final_response)
         for name in sorted(MODES)
@@ -237,7 +247,9 @@ def test_what_an_overflow_says(small: LlamaCpp, mode: str) -> None:
         ["error", "stuck"],
         True,
     )
-    assert {(failure.status, failure.code) for failure in played.failures} == {(400, "exceed_context_size_error")}
+    assert {(failure.status, failure.code) for failure in played.failures} == {
+        (400, "exceed_context_size_error")
+    }
     assert {window_from(failure.detail) for failure in played.failures} == {SMALL}
 
 
@@ -274,7 +286,11 @@ def test_a_window_that_fills_while_the_model_writes(mode: str) -> None:
     """Each piece of a cut reply goes back with it, until it is too long for the window."""
     with peer(256, tireless=True) as server:
         played = play(server, mode, "Count. " + FILLER * 10)
-        assert played.result.turn_exit_reason.value in ("length_exhausted", "overflow_uncompressible", "text_response")
+        assert played.result.turn_exit_reason.value in (
+            "length_exhausted",
+            "overflow_uncompressible",
+            "text_response",
+        )
         assert played.result.attempts <= 8
         assert played.result.final_response
         assert not server.busy
@@ -297,7 +313,10 @@ def test_an_interrupt_in_mid_stream(tireless: LlamaCpp, mode: str) -> None:
         rested = tireless.wait_for_rest()
         held = tireless.position
     text = "".join(delta for delta in seen if delta)
-    assert (played.result.turn_exit_reason.value, played.result.interrupt_message) == ("interrupted_in_call", "enough")
+    assert (played.result.turn_exit_reason.value, played.result.interrupt_message) == (
+        "interrupted_in_call",
+        "enough",
+    )
     assert text
     assert played.result.messages[-1] | {"content": text, "interrupted": True} == played.result.messages[-1]
     assert held < tireless.window // 4
@@ -327,7 +346,8 @@ def test_an_interrupt_while_the_prompt_is_read(tireless: LlamaCpp, mode: str) ->
 
 
 def test_a_tool_is_called_and_answered(free: LlamaCpp, mode: str) -> None:
-    """Whether the model calls is its own affair, so a processor that rounds otherwise may lead it elsewhere."""
+    """Whether the model calls is its own affair, so a processor that rounds otherwise may lead it
+    elsewhere."""
     played = play(free, mode, "Call echo with candle", tools=[echo], settings={"max_output_tokens": 64})
     roles = [row["role"] for row in played.result.messages]
     if "tool" not in roles:
@@ -336,7 +356,10 @@ def test_a_tool_is_called_and_answered(free: LlamaCpp, mode: str) -> None:
     assert roles == ["user", "assistant", "tool", "assistant"]
     assert (*played.end, played.path) == ("text_response", None, ["tools", "text"])
     assert call["function"]["name"] == "echo"
-    assert (answer["tool_call_id"], answer["content"]) == (call["id"], json.loads(call["function"]["arguments"])["text"])
+    assert (answer["tool_call_id"], answer["content"]) == (
+        call["id"],
+        json.loads(call["function"]["arguments"])["text"],
+    )
     assert played.result.final_response
 
 

@@ -1,9 +1,8 @@
 """Real turns against PyPI ``llmock``, a fault server that nobody here wrote: each of its faults has its end.
 
-A streamed text of four words is eight chunks there: the role, four words, the finish reason, the usage, ``[DONE]``. A call
-of ``note`` is eight too: the role, the name without arguments, three pieces of arguments, and the same end. A fault
-``after_chunks`` n hits the chunk after n whole ones.
-"""
+A streamed text of four words is eight chunks there: the role, four words, the finish reason, the usage,
+``[DONE]``. A call of ``note`` is eight too: the role, the name without arguments, three pieces of arguments,
+and the same end. A fault ``after_chunks`` n hits the chunk after n whole ones."""
 
 from __future__ import annotations
 
@@ -57,7 +56,13 @@ def calls_note(times: int | None = 1) -> Behaviour:
 
 
 def stream_fault(kind: str, after_chunks: int, times: int | None = 1) -> Behaviour:
-    return {"type": "stream_fault", "kind": kind, "after_chunks": after_chunks, "stall_seconds": 20, "times": times}
+    return {
+        "type": "stream_fault",
+        "kind": kind,
+        "after_chunks": after_chunks,
+        "stall_seconds": 20,
+        "times": times,
+    }
 
 
 def bad_call(kind: str, times: int | None = 1) -> Behaviour:
@@ -113,7 +118,9 @@ class Played:
         return [request["body"] for request in self.requests]
 
 
-def play(llmock: LLMock, *behaviours: Behaviour, clock: Clock | None = None, history: Any = None, **options: Any) -> Played:
+def play(
+    llmock: LLMock, *behaviours: Behaviour, clock: Clock | None = None, history: Any = None, **options: Any
+) -> Played:
     """One turn that meets these behaviours, then a plain one of the same session; both are checked."""
     clock, heard = clock or FakeClock(), Heard()
     options = {"model": "openai:gpt-x", "api_key": "key", "tools": (), "toolsets": [], **options}
@@ -122,7 +129,10 @@ def play(llmock: LLMock, *behaviours: Behaviour, clock: Clock | None = None, his
         llmock.queue(*behaviours)
         turn = agent.start("go on", conversation_history=history)
         result = turn.run()
-        waits, shown = list(getattr(clock, "sleeps", ())), "".join(delta for delta in heard.of("stream_delta") if delta)
+        waits, shown = (
+            list(getattr(clock, "sleeps", ())),
+            "".join(delta for delta in heard.of("stream_delta") if delta),
+        )
         played = Played(result, turn.steps, llmock.requests(), llmock.findings(), waits, shown)
         check(result, turn.steps, played.requests)
         llmock.reset()
@@ -136,12 +146,14 @@ def play(llmock: LLMock, *behaviours: Behaviour, clock: Clock | None = None, his
 
 
 def check(result: TurnResult, steps: Sequence[Step], requests: Sequence[Mapping[str, Any]]) -> None:
-    """What holds after every turn, whatever the peer did. Stored user rows may stand beside each other, where the answer
-    between them was only a note for people; on the wire they are one."""
+    """What holds after every turn, whatever the peer did. Stored user rows may stand beside each other, where
+    the answer between them was only a note for people; on the wire they are one."""
     assert result.attempts == len(requests), "the peer saw another number of requests"
     assert sum(bool(result[name]) for name in SHOWN) == 1
     assert result.messages[-1]["role"] == "assistant"
-    stored = violations([message.to_dict() for message in messages_from(result.messages) if sendable(message)])
+    stored = violations(
+        [message.to_dict() for message in messages_from(result.messages) if sendable(message)]
+    )
     assert not [violation for violation in stored if "two user rows" not in violation]
     for request in requests:
         assert not violations(request["body"]["messages"])
@@ -201,14 +213,18 @@ def test_a_401_goes_to_the_next_key_at_once(llmock: LLMock) -> None:
 
 
 def test_a_quota_says_how_long_to_wait() -> None:
-    """Two requests a minute, and a clock of ours that the peer does not share: the third is told to wait half a minute."""
+    """Two requests a minute, and a clock of ours that the peer does not share: the third is told to wait half
+    a minute."""
     with peer(RPM=2) as llmock:
         clock = FakeClock()
         agent = Agent("openai:gpt-x", base_url=llmock.url, api_key="key", toolsets=[], clock=clock)
         results = [agent.run_conversation("go on") for _ in range(3)]
         agent.close()
         assert [result.attempts for result in results] == [1, 1, 3]
-        assert (results[2].turn_exit_reason, results[2].failure_class) == ("api_retries_exhausted", "rate_limit")
+        assert (results[2].turn_exit_reason, results[2].failure_class) == (
+            "api_retries_exhausted",
+            "rate_limit",
+        )
         assert clock.sleeps == [request["retry_after"] for request in llmock.requests()[2:4]]
         assert clock.sleeps == pytest.approx([30, 30], abs=5)
 
@@ -291,7 +307,8 @@ def test_broken_before_any_text_is_asked_again(llmock: LLMock, kind: str, after_
 @pytest.mark.parametrize("after_chunks", [2, 3, 4, 5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_broken_in_the_text_is_continued(llmock: LLMock, kind: str, after_chunks: int) -> None:
-    """Both SDKs end such a stream without a word; the fault after five chunks leaves out only the finish reason."""
+    """Both SDKs end such a stream without a word; the fault after five chunks leaves out only the finish
+    reason."""
     words = (WORDS + " and on").split(" ")
     begun, rest = " ".join(words[: after_chunks - 1]), " ".join(words[after_chunks - 1 :])
     begun += " " if after_chunks < 5 else ""
@@ -348,7 +365,9 @@ IN_A_CALL = [(kind, after_chunks) for kind in KINDS for after_chunks in (1, 2, 3
 @pytest.mark.parametrize(("kind", "after_chunks"), IN_A_CALL)
 def test_a_broken_call_runs_once_and_whole(llmock: LLMock, kind: str, after_chunks: int) -> None:
     noted, note = note_taker()
-    played = play(llmock, stream_fault(kind, after_chunks), calls_note(times=2), tools=[note], settings=IMPATIENT)
+    played = play(
+        llmock, stream_fault(kind, after_chunks), calls_note(times=2), tools=[note], settings=IMPATIENT
+    )
     assert noted[:1] == [NOTED]
     assert noted.count(NOTED) == 1
     assert played.end == (3, "text_response", None)
@@ -430,17 +449,18 @@ def test_a_blank_reply(llmock: LLMock) -> None:
     ids=lambda behaviours: str(behaviours[0].get("kind") or behaviours[0]["status"]),
 )
 def test_the_peer_finds_nothing_wrong(llmock: LLMock, behaviours: list[Behaviour]) -> None:
-    """It looks at real waits, so these are real, and short: Retry-After obeyed, growing gaps, nothing hopeless retried.
+    """It looks at real waits, so these are real, and short: Retry-After obeyed, growing gaps, nothing
+    hopeless retried.
 
-    Not asked about malformed chunks, which it holds to be ignored when its short stream was out before we hung up; nor
-    about streams cut in their text, as a continuation is to it another call.
-    """
+    Not asked about malformed chunks, which it holds to be ignored when its short stream was out before we
+    hung up; nor about streams cut in their text, as a continuation is to it another call."""
     quick = {**IMPATIENT, "backoff": {"exception": {"base": 0.2, "cap": 1}, "jitter": 0}}
     assert play(llmock, *behaviours, clock=SystemClock(), settings=quick).findings == []
 
 
 def test_a_hundred_turns_of_chaos() -> None:
-    """One session, two faults a turn. A connection lost late in it counts as an overflow (over 200 rows, catalogue 5.2)."""
+    """One session, two faults a turn. A connection lost late in it counts as an overflow (over 200 rows,
+    catalogue 5.2)."""
     rates = {
         "ERROR_RATE_429": 0.08,
         "ERROR_RATE_500": 0.08,
@@ -454,7 +474,13 @@ def test_a_hundred_turns_of_chaos() -> None:
     faults = 0
     with peer(**rates) as llmock:
         agent = Agent(
-            "openai:gpt-x", base_url=llmock.url, api_key="key", tools=TOOLS, toolsets=[], clock=FakeClock(), settings=IMPATIENT
+            "openai:gpt-x",
+            base_url=llmock.url,
+            api_key="key",
+            tools=TOOLS,
+            toolsets=[],
+            clock=FakeClock(),
+            settings=IMPATIENT,
         )
         for number in range(100):
             turn = agent.start(f"question {number}")
@@ -466,4 +492,9 @@ def test_a_hundred_turns_of_chaos() -> None:
         agent.close()
     assert faults > 100
     assert ends["text_response"] > 75, ends
-    assert ends.keys() <= {"text_response", "api_retries_exhausted", "length_exhausted", "overflow_uncompressible"}
+    assert ends.keys() <= {
+        "text_response",
+        "api_retries_exhausted",
+        "length_exhausted",
+        "overflow_uncompressible",
+    }

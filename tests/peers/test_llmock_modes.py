@@ -28,7 +28,11 @@ from tests.wire_rows import chat_rows
 pytestmark = pytest.mark.slow
 
 MODELS = ("openai:gpt-x", "openai-responses:gpt-x", "anthropic:claude-x")
-OVERFLOW = {"status": 400, "code": "context_length_exceeded", "message": "This model's maximum context length was exceeded."}
+OVERFLOW = {
+    "status": 400,
+    "code": "context_length_exceeded",
+    "message": "This model's maximum context length was exceeded.",
+}
 
 FAULTS: dict[str, tuple[list[Behaviour], int, str, str | None]] = {
     "nothing": ([says()], 1, "text_response", None),
@@ -39,12 +43,22 @@ FAULTS: dict[str, tuple[list[Behaviour], int, str, str | None]] = {
     "500 for ever": ([fail(500, 3)], 3, "api_retries_exhausted", "server_error"),
     "529 twice": ([fail(529, 2), says()], 3, "text_response", None),
     "529 for ever": ([fail(529, 3)], 3, "api_retries_exhausted", "overloaded"),
-    "overflow": ([{"type": "fail", "times": 1, **OVERFLOW}], 1, "overflow_uncompressible", "context_overflow"),
+    "overflow": (
+        [{"type": "fail", "times": 1, **OVERFLOW}],
+        1,
+        "overflow_uncompressible",
+        "context_overflow",
+    ),
     "disconnect before text": ([stream_fault("disconnect", 1), says(times=2)], 2, "text_response", None),
     "malformed before text": ([stream_fault("malformed", 1), says(times=2)], 2, "text_response", None),
     "truncate before text": ([stream_fault("truncate", 1), says(times=2)], 2, "text_response", None),
     "stall before text": ([stream_fault("stall", 1), says(times=2)], 2, "text_response", None),
-    "malformed arguments": ([bad_call("malformed_arguments"), calls_note(times=2), says()], 3, "text_response", None),
+    "malformed arguments": (
+        [bad_call("malformed_arguments"), calls_note(times=2), says()],
+        3,
+        "text_response",
+        None,
+    ),
 }
 
 
@@ -70,13 +84,19 @@ def test_each_fault_has_the_same_end_in_every_mode(started: LLMock, model: str, 
     started.queue(*behaviours)
     clock = FakeClock()
     url = started.url.removesuffix("/v1") + "/anthropic" if model.startswith("anthropic") else started.url
-    agent = Agent(model, base_url=url, api_key="key", tools=[note], toolsets=[], clock=clock, settings=IMPATIENT)
+    agent = Agent(
+        model, base_url=url, api_key="key", tools=[note], toolsets=[], clock=clock, settings=IMPATIENT
+    )
     try:
         result = agent.run_conversation("go on")
         requests: list[dict[str, Any]] = started.requests()
     finally:
         agent.close()
-    assert (len(requests), result.turn_exit_reason.value, result.failure_class) == (attempts, exit_reason, failure_class)
+    assert (len(requests), result.turn_exit_reason.value, result.failure_class) == (
+        attempts,
+        exit_reason,
+        failure_class,
+    )
     assert result.attempts == attempts
     assert all(violations(chat_rows(request["body"])) == [] for request in requests)
     assert noted == ([NOTED] if fault in ("a tool", "malformed arguments") else [])

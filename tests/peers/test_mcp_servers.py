@@ -1,7 +1,7 @@
 """Real MCP servers that nobody here wrote: listed, called, killed in mid-call, connected again.
 
-Two of them speak the protocol as it was in 2025, with a handshake and sessions; ``mcp-server-time`` speaks the newest, without.
-"""
+Two of them speak the protocol as it was in 2025, with a handshake and sessions; ``mcp-server-time`` speaks
+the newest, without."""
 
 from __future__ import annotations
 
@@ -42,10 +42,16 @@ async def status_of(table: Bench, wanted: str, number: int = 0) -> None:
 
 async def test_all_three_are_listed_in_parallel_and_end_with_their_agent(tmp_path: Path) -> None:
     before = children()
-    servers = {"files": mcp_servers.filesystem(tmp_path), "all": mcp_servers.everything(), "time": mcp_servers.time()}
+    servers = {
+        "files": mcp_servers.filesystem(tmp_path),
+        "all": mcp_servers.everything(),
+        "time": mcp_servers.time(),
+    }
     async with bench(tmp_path, servers, **PATIENT) as table:
         assert await table.ready() == ()
-        assert {"files__read_text_file", "all__echo", "all__get-sum", "time__convert_time"} <= set(table.names)
+        assert {"files__read_text_file", "all__echo", "all__get-sum", "time__convert_time"} <= set(
+            table.names
+        )
         assert len(children() - before) == 3
         for spec in table.runner.specs:
             assert spec.approval == "ask"
@@ -91,7 +97,9 @@ async def test_every_kind_of_result_of_server_everything(tmp_path: Path) -> None
         weather = await table.call("all__get-structured-content", location="Chicago")
         assert weather.text.count("temperature") == 1, "what is said twice is passed on once"
         assert "[resource " in (await table.call("all__get-resource-links", count=2)).text
-        assert "[resource demo://" in (await table.call("all__get-resource-reference", resourceType="Text")).text
+        assert (
+            "[resource demo://" in (await table.call("all__get-resource-reference", resourceType="Text")).text
+        )
         assert tmp_path.resolve().as_uri() in (await table.call("all__get-roots-list")).text
         environment = (await table.call("all__get-env")).text
         assert '"A_TOKEN": "***"' in environment
@@ -102,7 +110,9 @@ async def test_every_kind_of_result_of_server_everything(tmp_path: Path) -> None
 async def test_a_server_of_the_newest_protocol(tmp_path: Path) -> None:
     async with bench(tmp_path, {"time": mcp_servers.time()}, **PATIENT) as table:
         await table.ready()
-        told = await table.call("time__convert_time", source_timezone="Europe/Oslo", time="12:00", target_timezone="Asia/Tokyo")
+        told = await table.call(
+            "time__convert_time", source_timezone="Europe/Oslo", time="12:00", target_timezone="Asia/Tokyo"
+        )
         assert "+09:00" in told.text
         assert (await table.call("time__get_current_time", timezone="Nowhere/Else")).status == "error"
 
@@ -112,7 +122,9 @@ async def test_killed_in_mid_call_and_connected_again(tmp_path: Path) -> None:
     async with bench(tmp_path, {"all": mcp_servers.everything()}, **PATIENT) as table:
         await table.ready()
         (pid,) = children() - before
-        working = asyncio.create_task(table.call("all__trigger-long-running-operation", timeout=60, duration=30, steps=3))
+        working = asyncio.create_task(
+            table.call("all__trigger-long-running-operation", timeout=60, duration=30, steps=3)
+        )
         await asyncio.sleep(0.5)
         began = time.monotonic()
         os.kill(pid, signal.SIGKILL)
@@ -155,7 +167,9 @@ async def test_streamable_http(tmp_path: Path) -> None:
             assert await table.ready() == ()
             assert (await table.call("far__echo", message="over http")).text.count("Echo: over http") == 1
             assert (await table.call("far__get-tiny-image")).content
-            working = asyncio.create_task(table.call("far__trigger-long-running-operation", timeout=60, duration=30, steps=3))
+            working = asyncio.create_task(
+                table.call("far__trigger-long-running-operation", timeout=60, duration=30, steps=3)
+            )
             await asyncio.sleep(0.5)
             server.kill()
             outcome = await working
@@ -171,18 +185,34 @@ async def test_streamable_http(tmp_path: Path) -> None:
             server.kill()
             server.start()
             forgotten = await table.call("far__echo", message="you do not know me")
-            assert "Echo: you do not know me" in forgotten.text, "a session that the server forgot is begun anew"
+            assert "Echo: you do not know me" in forgotten.text, (
+                "a session that the server forgot is begun anew"
+            )
 
 
 def test_a_whole_turn_with_two_servers(tmp_path: Path) -> None:
     (tmp_path / "when.txt").write_text("12:00")
     script: list[Any] = [
         tools(call("files__read_text_file", {"path": str(tmp_path / "when.txt")})),
-        tools(call("time__convert_time", {"source_timezone": "Etc/UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"})),
+        tools(
+            call(
+                "time__convert_time",
+                {"source_timezone": "Etc/UTC", "time": "12:00", "target_timezone": "Asia/Tokyo"},
+            )
+        ),
         text("21:00 in Tokyo"),
     ]
-    servers = {"files": mcp_servers.filesystem(tmp_path) | {"trust": True}, "time": mcp_servers.time() | {"approval": "never"}}
-    agent = Agent(ScriptedModel(script), home=tmp_path / "home", workdir=tmp_path, mcp=servers, settings={"mcp": PATIENT})
+    servers = {
+        "files": mcp_servers.filesystem(tmp_path) | {"trust": True},
+        "time": mcp_servers.time() | {"approval": "never"},
+    }
+    agent = Agent(
+        ScriptedModel(script),
+        home=tmp_path / "home",
+        workdir=tmp_path,
+        mcp=servers,
+        settings={"mcp": PATIENT},
+    )
     try:
         result = agent.run_conversation("When is that in Tokyo?")
     finally:

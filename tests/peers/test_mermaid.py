@@ -39,17 +39,26 @@ def _installed() -> None:
 @pytest.mark.parametrize("table", [TURN, SMALL, courier()], ids=lambda table: table.name)
 def test_mermaid_reads_every_rows_label(table: Table) -> None:
     layout = LAYOUT if table is TURN else None
-    assert [missing_rows(table, seen) for seen in mermaid.read([render(table, "mermaid", layout=layout)])] == [[]]
+    assert [
+        missing_rows(table, seen) for seen in mermaid.read([render(table, "mermaid", layout=layout)])
+    ] == [[]]
 
 
 def test_mermaid_reads_every_other_text() -> None:
     near = [written(neighbourhood(TURN, state), "mermaid") for state in TURN.states]
-    seen = mermaid.read([*near, *(written(marked, "mermaid") for marked in (overlay_of(TURN), coverage_of(TURN), united_of()))])
+    seen = mermaid.read(
+        [
+            *near,
+            *(written(marked, "mermaid") for marked in (overlay_of(TURN), coverage_of(TURN), united_of())),
+        ]
+    )
     for state, one in zip(TURN.states, seen, strict=False):
         rows = [row for row in TURN.rows if state in (row.source, row.dest)]
         assert {(row.source, row.dest) for row in rows} <= set(one.arrows)
         own = " ".join(one.lines[state])
-        assert all(row.guard.label in own for row in rows if row.source == state and row.guard.label != "always")
+        assert all(
+            row.guard.label in own for row in rows if row.source == state and row.guard.label != "always"
+        )
     *_, overlay, coverage, united = seen
     assert overlay.arrows["CallLLM", "ExecuteTools"] == "tools ×1"
     assert "rebuild ×0" in coverage.arrows["ClassifyError", "BuildMessages"]

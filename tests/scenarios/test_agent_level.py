@@ -1,4 +1,5 @@
-"""Catalogue section 14, scenarios 5, 32 and 100, with the agent's own tools; and what the final answer says of failed changes."""
+"""Catalogue section 14, scenarios 5, 32 and 100, with the agent's own tools; and what the final answer says
+of failed changes."""
 
 from __future__ import annotations
 
@@ -33,8 +34,14 @@ def test_05_a_question_is_asked_alone_between_its_neighbours() -> None:
         assert order == ["echo a", "asked"]
         return "blue"
 
-    calls = (call("echo", {"text": "a"}), call("clarify", {"question": "Which?"}), call("echo", {"text": "b"}))
-    played = play([tools(*calls), text("ok")], tools=[noted], toolsets=["clarify"], callbacks={"clarify": clarify})
+    calls = (
+        call("echo", {"text": "a"}),
+        call("clarify", {"question": "Which?"}),
+        call("echo", {"text": "b"}),
+    )
+    played = play(
+        [tools(*calls), text("ok")], tools=[noted], toolsets=["clarify"], callbacks={"clarify": clarify}
+    )
     assert order == ["echo a", "asked", "echo b"]
     assert results(played)[0] == "a"
     assert json.loads(results(played)[1])["answer"] == "blue"
@@ -59,7 +66,11 @@ def test_06_a_name_that_is_nearly_right_runs_the_agents_own_tool() -> None:
 @pytest.mark.parametrize("model", ["openai:gpt-x", "anthropic:claude-sonnet-4-5", "openai-responses:gpt-x"])
 def test_100_a_delegated_task_over_real_http(model: str) -> None:
     """Three requests: parent, child, parent. Only the summary is in the parent's; the child's begins anew."""
-    script = [tools(call("delegate_task", {"goal": "find the cat"})), text("It sleeps in the barn."), text("The cat sleeps.")]
+    script = [
+        tools(call("delegate_task", {"goal": "find the cat"})),
+        text("It sleeps in the barn."),
+        text("The cat sleeps."),
+    ]
     with table(script, tools=[echo], toolsets=["delegate"], model=model) as (agent, server, _, heard):
         result = agent.run_conversation("my private talk")
         assert server.completions == 3
@@ -73,7 +84,10 @@ def test_100_a_delegated_task_over_real_http(model: str) -> None:
         names = json.dumps(child.get("tools"))
         assert "delegate_task" not in names
         assert "echo" in names
-        assert [name for name, *_ in heard.of("event") if name.startswith("child:")] == ["child:start", "child:end"]
+        assert [name for name, *_ in heard.of("event") if name.startswith("child:")] == [
+            "child:start",
+            "child:end",
+        ]
 
 
 # EXEC-33
@@ -92,7 +106,11 @@ def writes(*calls: tuple[str, bool]) -> Any:
 
 
 def test_files_that_a_failed_tool_left_unchanged_are_named_below_the_answer(tmp_path: Path) -> None:
-    script = [writes(("a.txt", False), ("b.txt", False)), writes(("./b.txt", True)), text("All files are written.")]
+    script = [
+        writes(("a.txt", False), ("b.txt", False)),
+        writes(("./b.txt", True)),
+        text("All files are written."),
+    ]
     played = play(script, tools=[write])
     said, _, footer = (played.result.final_response or "").partition("\n\n[")
     assert said == "All files are written."
@@ -135,7 +153,9 @@ def test_a_read_before_and_one_after_a_change_both_run() -> None:
         seen.append("change")
         return "changed"
 
-    played = play([tools(call("read"), call("read"), call("change"), call("read")), text("ok")], tools=[read, change])
+    played = play(
+        [tools(call("read"), call("read"), call("change"), call("read")), text("ok")], tools=[read, change]
+    )
     assert seen == ["read", "change", "read"]
     assert results(played)[1].startswith("(the same call as")
 

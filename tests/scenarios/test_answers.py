@@ -42,7 +42,11 @@ def test_03_parallel_tools_keep_the_order_of_the_calls() -> None:
         return f"slept {number}"
 
     played = play([tools(*(call("nap", {"number": n}) for n in range(3))), text("done")], tools=[nap])
-    assert [row["content"] for row in played.result.messages if row["role"] == "tool"] == ["slept 0", "slept 1", "slept 2"]
+    assert [row["content"] for row in played.result.messages if row["role"] == "tool"] == [
+        "slept 0",
+        "slept 1",
+        "slept 2",
+    ]
 
 
 def test_05_an_interactive_tool_is_a_barrier() -> None:
@@ -85,7 +89,10 @@ def test_serial_tools_never_overlap_parallel_ones() -> None:
         order.append(f"={name}")
         return name
 
-    calls = [call("read", {"name": n}) for n in "ab"] + [call("write", {"name": "w"}), call("read", {"name": "c"})]
+    calls = [call("read", {"name": n}) for n in "ab"] + [
+        call("write", {"name": "w"}),
+        call("read", {"name": "c"}),
+    ]
     play([tools(*calls), text("done")], tools=[read, write])
     assert [*order[:2], *sorted(order[2:4])] == ["+a", "+b", "-a", "-b"]
     assert order[4:] == ["=w", "+c", "-c"]
@@ -175,5 +182,7 @@ def test_half_a_character_of_a_model_can_be_printed(before: int) -> None:
     said = "x" * before + " \ud83d\ude00 or \ud83d half \ud83d"
     played = play([text(said)])
     assert played.result.final_response == "x" * before + " \U0001f600 or \ufffd half \ufffd"
-    assert "".join(piece for piece in played.heard.of("stream_delta") if piece) == played.result.final_response
+    assert (
+        "".join(piece for piece in played.heard.of("stream_delta") if piece) == played.result.final_response
+    )
     assert played.result.messages[-1]["content"] == played.result.final_response

@@ -8,14 +8,27 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.sessions.store import store_for
-from fsm_agent.testing import FakeClock, ScriptedServer, blank, call, overflow, repeat, silence, status, text, tools
+from fsm_agent.testing import (
+    FakeClock,
+    ScriptedServer,
+    blank,
+    call,
+    overflow,
+    repeat,
+    silence,
+    status,
+    text,
+    tools,
+)
 from tests.harness import TOOLS, Heard, play, table
 
 PARAGRAPH = "a paragraph of an earlier conversation, with facts in it. " * 12
 
 
 def history(pairs: int, content: str = PARAGRAPH) -> list[dict[str, Any]]:
-    return [{"role": role, "content": f"{n} {content}"} for n in range(pairs) for role in ("user", "assistant")]
+    return [
+        {"role": role, "content": f"{n} {content}"} for n in range(pairs) for role in ("user", "assistant")
+    ]
 
 
 @tool(effect="unsafe")
@@ -25,7 +38,9 @@ def flood(n: int = 1) -> str:
 
 
 def test_68_an_overflow_is_compacted_and_the_iteration_is_not_charged_again() -> None:
-    played = play([overflow(8192), text("the summary"), text("done")], history=history(14), context_window=8192)
+    played = play(
+        [overflow(8192), text("the summary"), text("done")], history=history(14), context_window=8192
+    )
     assert played.server.completions == 3
     assert played.result.final_response == "done"
     assert played.result.api_calls == 1
@@ -60,9 +75,14 @@ def test_74_a_conversation_that_is_too_large_is_compacted_before_the_first_call(
 
 def test_75_a_huge_result_is_compacted_before_the_next_send() -> None:
     script = [tools(call("flood", {"n": n})) for n in range(3)]
-    settings = {"tool": {"max_result_chars": 1_000_000, "turn_result_chars": 1_000_000, "preview_chars": 90_000}}
+    settings = {
+        "tool": {"max_result_chars": 1_000_000, "turn_result_chars": 1_000_000, "preview_chars": 90_000}
+    }
     played = play(
-        [*script, text("a summary"), text("done"), text("done")], tools=[flood], context_window=64_000, settings=settings
+        [*script, text("a summary"), text("done"), text("done")],
+        tools=[flood],
+        context_window=64_000,
+        settings=settings,
     )
     assert played.result.final_response in ("done", "a summary")
     assert played.result.compressions
@@ -75,7 +95,9 @@ def test_the_newest_request_is_sent_word_for_word_after_a_compaction() -> None:
 
 
 def test_comp_12_compaction_can_be_switched_off() -> None:
-    played = play([text("ok")], history=history(40), context_window=8192, settings={"compression": {"enabled": False}})
+    played = play(
+        [text("ok")], history=history(40), context_window=8192, settings={"compression": {"enabled": False}}
+    )
     assert not played.result.compressions
 
 
@@ -121,9 +143,18 @@ def test_auxiliary_models_are_tried_in_their_order() -> None:
         ScriptedServer([status(503)]) as first,
         ScriptedServer([text("from two")]) as second,
     ):
-        chain = [{"model": f"openai:{n}", "base_url": s.url, "api_key": "k"} for n, s in (("one", first), ("two", second))]
+        chain = [
+            {"model": f"openai:{n}", "base_url": s.url, "api_key": "k"}
+            for n, s in (("one", first), ("two", second))
+        ]
         agent = Agent(
-            "openai:main", base_url=main.url, api_key="k", toolsets=[], clock=FakeClock(), context_window=8192, auxiliary=chain
+            "openai:main",
+            base_url=main.url,
+            api_key="k",
+            toolsets=[],
+            clock=FakeClock(),
+            context_window=8192,
+            auxiliary=chain,
         )
         result = agent.run_conversation("go", conversation_history=history(40))
         assert result.compressions[0]["model"] == "two"
@@ -139,7 +170,12 @@ def test_dis_13_in_place_keeps_the_session_and_archives_the_rows() -> None:
 
 def test_comp_35_rotation_goes_on_in_a_child_session() -> None:
     settings = {"compression": {"mode": "rotate"}}
-    with table([text("the summary"), text("done"), text("more")], context_window=8192, settings=settings) as (agent, _, _, _):
+    with table([text("the summary"), text("done"), text("more")], context_window=8192, settings=settings) as (
+        agent,
+        _,
+        _,
+        _,
+    ):
         parent = agent.session_id
         result = agent.run_conversation("go", conversation_history=history(40))
         assert (result.parent_session_id, result.final_response) == (parent, "done")
@@ -218,7 +254,9 @@ def test_a_summary_model_that_answers_nonsense_or_never_costs_nothing_but_the_su
         "reasoning": text("<think>hm, what a long conversation</think>"),
     }[nonsense]
     settings = {"stale": {"stream": 60}}
-    played = play([reply, text("done")], history=history(40), context_window=8192, clock=clock, settings=settings)
+    played = play(
+        [reply, text("done")], history=history(40), context_window=8192, clock=clock, settings=settings
+    )
     assert played.result.final_response == "done"
     assert any("gave no summary" in line for line in played.heard.of("status"))
     assert played.result.messages[-2]["content"] == "go"

@@ -1,10 +1,10 @@
-"""Defects of the loop that this engine replaces (catalogue section 13), each by its number, unless a scenario has it.
+"""Defects of the loop that this engine replaces (catalogue section 13), each by its number, unless a scenario
+has it.
 
 Elsewhere: D-01, D-03 and D-05 in ``tests.harness.check`` (every scenario); D-04, D-11, D-14 and D-46 in
-``test_truncated_and_blank``; D-06, D-34 and D-35 in ``test_errors``; D-07, D-08, D-09 and D-40 in ``test_tool_calls``; D-33 and
-D-49 in ``test_fallback``; D-37 in ``test_interrupts``; D-41 and D-42 in ``test_running_tools``; D-44 in ``test_endings``; D-18 in
-``benchmarks/overhead.py``.
-"""
+``test_truncated_and_blank``; D-06, D-34 and D-35 in ``test_errors``; D-07, D-08, D-09 and D-40 in
+``test_tool_calls``; D-33 and D-49 in ``test_fallback``; D-37 in ``test_interrupts``; D-41 and D-42 in
+``test_running_tools``; D-44 in ``test_endings``; D-18 in ``benchmarks/overhead.py``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,13 @@ def test_d02_counters_live_in_two_dataclasses_and_only_the_machine_moves_them() 
     counters = {counter.name for counter in TURN.counters}
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
+            targets = (
+                node.targets
+                if isinstance(node, ast.Assign)
+                else [node.target]
+                if isinstance(node, ast.AugAssign)
+                else []
+            )
             written = {target.attr for target in targets if isinstance(target, ast.Attribute)}
             assert not written & counters, f"{path.name} line {getattr(node, 'lineno', 0)} moves a counter"
 
@@ -101,7 +107,11 @@ def test_d36_a_bug_in_our_own_code_ends_the_turn_at_once() -> None:
         raise TypeError("a bug")
 
     result = Agent(ScriptedModel([reply]), toolsets=[]).run_conversation("go")
-    assert (result.turn_exit_reason, result.attempts, result.completed) == ("local_processing_error", 1, False)
+    assert (result.turn_exit_reason, result.attempts, result.completed) == (
+        "local_processing_error",
+        1,
+        False,
+    )
 
 
 def test_d39_the_last_word_is_streamed_counted_and_retried_like_any_other() -> None:
@@ -119,7 +129,9 @@ def test_d43_reasoning_tags_in_code_and_in_prose_are_text() -> None:
         assert play([text(words)]).result.final_response == words
 
 
-@pytest.mark.parametrize("script", [repeat(tools(call("nope", {}))), repeat(cut_tool_call()), repeat(tools(call("fail", {})))])
+@pytest.mark.parametrize(
+    "script", [repeat(tools(call("nope", {}))), repeat(cut_tool_call()), repeat(tools(call("fail", {})))]
+)
 def test_d45_every_exit_leaves_the_transcript_closed(script: Any) -> None:
     played = play(script)
     assert played.outcome == "partial"
@@ -132,7 +144,18 @@ def test_d47_the_grace_call_is_real_and_can_be_switched_off() -> None:
 
 
 def test_d48_no_vendor_is_named_in_a_state() -> None:
-    vendors = ("openai", "openrouter", "deepseek", "ollama", "mistral", "moonshot", "gemini", "qwen", "groq", "lmstudio")
+    vendors = (
+        "openai",
+        "openrouter",
+        "deepseek",
+        "ollama",
+        "mistral",
+        "moonshot",
+        "gemini",
+        "qwen",
+        "groq",
+        "lmstudio",
+    )
     for path in SOURCES:
         code = path.read_text().lower()
         assert not [vendor for vendor in vendors if vendor in code], path.name
@@ -142,7 +165,11 @@ def test_d50_history_is_never_edited_in_place() -> None:
     history = [
         {"role": "user", "content": "  spaces  "},
         {"role": "user", "content": "twice"},
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": "{bad"}}]},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "c", "function": {"name": "echo", "arguments": "{bad"}}],
+        },
         {"role": "tool", "content": "r", "tool_call_id": "c"},
     ]
     played = play([text("ok")], history=history)

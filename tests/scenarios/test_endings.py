@@ -43,7 +43,9 @@ def test_a_dump_can_be_switched_off(tmp_path: Path) -> None:
 
 def test_err_26_a_refused_message_does_not_grow_a_large_session() -> None:
     history = [{"role": role, "content": "x"} for _ in range(45) for role in ("user", "assistant")]
-    refused = status(400, {"error": {"message": "Invalid value for 'messages[90]': this content is not understood"}})
+    refused = status(
+        400, {"error": {"message": "Invalid value for 'messages[90]': this content is not understood"}}
+    )
     played = play([refused], history=history)
     assert played.result.messages[-2]["wire"] is False
     with table([refused, text("ok")]) as (agent, server, _, _):

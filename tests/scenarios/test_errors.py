@@ -111,7 +111,11 @@ def test_a_next_key_that_cannot_be_read_is_a_recovery_that_failed() -> None:
 
 def test_a_refresh_that_is_refused_costs_no_request() -> None:
     played = play([status(401)], api_key=Refreshable(works=False))
-    assert (played.server.completions, played.exit, played.result.failure_class) == (1, "non_retryable_error", "auth")
+    assert (played.server.completions, played.exit, played.result.failure_class) == (
+        1,
+        "non_retryable_error",
+        "auth",
+    )
 
 
 def test_401_for_ever_refreshes_at_most_twice() -> None:
@@ -208,23 +212,41 @@ def test_66_a_silent_stream_is_killed_and_tried_again() -> None:
 def test_66_a_request_that_is_killed_before_it_left_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     with deaf_proxy(lambda: clock.advance(61), monkeypatch):
-        agent = Agent("openai:m", base_url=BEHIND, api_key="k", toolsets=[], clock=clock, settings={"stale": {"stream": 60}})
+        agent = Agent(
+            "openai:m",
+            base_url=BEHIND,
+            api_key="k",
+            toolsets=[],
+            clock=clock,
+            settings={"stale": {"stream": 60}},
+        )
         result = agent.run_conversation("go")
         agent.close()
-    assert (result.turn_exit_reason, result.failure_class, result.attempts) == ("api_retries_exhausted", "stale", 0)
+    assert (result.turn_exit_reason, result.failure_class, result.attempts) == (
+        "api_retries_exhausted",
+        "stale",
+        0,
+    )
 
 
 def test_66_silence_after_text_keeps_the_text() -> None:
     clock = FakeClock()
     heard = {"speech_delta": reads("Hello ", lambda: clock.advance(61))}
-    played = play([silence("Hello "), text("world")], clock=clock, callbacks=heard, settings={"stale": {"stream": 60}})
+    played = play(
+        [silence("Hello "), text("world")], clock=clock, callbacks=heard, settings={"stale": {"stream": 60}}
+    )
     assert played.result.final_response == "Hello world"
 
 
 @pytest.mark.slow
 def test_66_the_breaker_opens_after_five_silent_requests() -> None:
     clock = FakeClock()
-    with table(repeat(silence("headers")), clock=clock, **dies_after_its_headers(clock, 5)) as (agent, server, _, _):
+    with table(repeat(silence("headers")), clock=clock, **dies_after_its_headers(clock, 5)) as (
+        agent,
+        server,
+        _,
+        _,
+    ):
         results = [agent.run_conversation("go") for _ in range(2)]
         assert server.completions == 5
         assert results[1].failure_class == "stale_breaker"
@@ -244,9 +266,15 @@ def test_81_rejected_reasoning_is_left_out_of_the_wire_only() -> None:
     message = "messages.1.content.0: Invalid `signature` in `thinking` block"
     history = [
         {"role": "user", "content": "q"},
-        {"role": "assistant", "content": "a", "blocks": [{"type": "reasoning.text", "text": "hm", "signature": "s"}]},
+        {
+            "role": "assistant",
+            "content": "a",
+            "blocks": [{"type": "reasoning.text", "text": "hm", "signature": "s"}],
+        },
     ]
-    played = play([status(400, error(message)), text("ok")], history=history, model="openrouter:some/model", api_key="k")
+    played = play(
+        [status(400, error(message)), text("ok")], history=history, model="openrouter:some/model", api_key="k"
+    )
     assert played.server.completions == 2
     assert "reasoning_details" in played.server.bodies[0]["messages"][2]
     assert "reasoning_details" not in played.server.bodies[1]["messages"][2]
@@ -261,7 +289,9 @@ def test_82_a_grammar_error_strips_patterns_without_a_wait() -> None:
 
     played = play([status(400, error("error parsing grammar: bad pattern")), text("ok")], tools=[find])
     assert played.server.completions == 2
-    schemas = [body["tools"][0]["function"]["parameters"]["properties"]["word"] for body in played.server.bodies]
+    schemas = [
+        body["tools"][0]["function"]["parameters"]["properties"]["word"] for body in played.server.bodies
+    ]
     assert "pattern" in schemas[0]
     assert "pattern" not in schemas[1]
     assert played.waits == []
@@ -317,7 +347,13 @@ def test_keys_do_not_appear_in_results() -> None:
 
 
 def test_errors_between_tool_rounds_are_recovered_in_place() -> None:
-    script = [tools(call("echo", {"text": "a"})), status(500), tools(call("echo", {"text": "b"})), drop(), text("ok")]
+    script = [
+        tools(call("echo", {"text": "a"})),
+        status(500),
+        tools(call("echo", {"text": "b"})),
+        drop(),
+        text("ok"),
+    ]
     played = play(script)
     assert played.roles == "u a t a t a"
     assert played.result.api_calls == 3

@@ -61,7 +61,14 @@ def pair(primary: Any, fallback: Any, entry: dict[str, Any] | None = None, **opt
     with ScriptedServer(primary) as first, ScriptedServer(fallback) as second:
         spec = {"model": "openai:backup", "base_url": second.url, "api_key": "k2", **(entry or {})}
         options = {"tools": TOOLS, "toolsets": [], "api_key": "k1", **options}
-        agent = Agent("openai:main", base_url=first.url, fallbacks=[spec], clock=clock, callbacks=heard.functions(), **options)
+        agent = Agent(
+            "openai:main",
+            base_url=first.url,
+            fallbacks=[spec],
+            clock=clock,
+            callbacks=heard.functions(),
+            **options,
+        )
         try:
             yield Pair(agent, first, second, clock, heard)
         finally:
@@ -201,7 +208,9 @@ def test_d49_a_repair_on_one_provider_is_not_carried_to_the_next() -> None:
 def test_an_entry_equal_to_the_primary_is_skipped() -> None:
     with ScriptedServer([status(429), status(429), status(429)]) as server:
         entry = {"model": "openai:main", "base_url": server.url, "api_key": "k"}
-        agent = Agent("openai:main", base_url=server.url, api_key="k", fallbacks=[entry], toolsets=[], clock=FakeClock())
+        agent = Agent(
+            "openai:main", base_url=server.url, api_key="k", fallbacks=[entry], toolsets=[], clock=FakeClock()
+        )
         result = agent.run_conversation("go")
         assert server.completions == 3
         assert not result.fallback_activated
@@ -216,15 +225,22 @@ def test_an_entry_without_a_key_is_left_out_with_a_word() -> None:
             callbacks=heard.functions(),
         )  # fmt: skip
         assert agent.chat("go") == "fine"
-        assert any("fallback 1 is left out" in line and "DEEPSEEK_API_KEY" in line for line in heard.of("status"))
+        assert any(
+            "fallback 1 is left out" in line and "DEEPSEEK_API_KEY" in line for line in heard.of("status")
+        )
         agent.close()
 
 
 def test_r5_a_long_chain_is_never_cut_short() -> None:
     servers = [ScriptedServer(repeat(status(500))).start() for _ in range(5)]
     last = ScriptedServer([text("at last")]).start()
-    chain = [{"model": f"openai:m{n}", "base_url": s.url, "api_key": "k"} for n, s in enumerate([*servers[1:], last])]
-    agent = Agent("openai:main", base_url=servers[0].url, api_key="k", fallbacks=chain, toolsets=[], clock=FakeClock())
+    chain = [
+        {"model": f"openai:m{n}", "base_url": s.url, "api_key": "k"}
+        for n, s in enumerate([*servers[1:], last])
+    ]
+    agent = Agent(
+        "openai:main", base_url=servers[0].url, api_key="k", fallbacks=chain, toolsets=[], clock=FakeClock()
+    )
     result = agent.run_conversation("go")
     assert result.final_response == "at last"
     assert result.attempts == 16

@@ -67,10 +67,15 @@ def bound_of(limits: tuple[tuple[str, int], ...]) -> int:
 
 
 @contextmanager
-def chain(answer: Callable[[Received], Reply], *keys: list[str], wire: str = "openai", **settings: Any) -> Iterator[Played]:
+def chain(
+    answer: Callable[[Received], Reply], *keys: list[str], wire: str = "openai", **settings: Any
+) -> Iterator[Played]:
     """A turn over a primary and fallbacks with these keys, named m0, m1, and so on."""
     with ScriptedServer(repeat(answer)) as server:
-        entries = [{"model": f"{wire}:m{number}", "base_url": server.url, "api_key": pool} for number, pool in enumerate(keys)]
+        entries = [
+            {"model": f"{wire}:m{number}", "base_url": server.url, "api_key": pool}
+            for number, pool in enumerate(keys)
+        ]
         first, fallbacks = entries[0], entries[1:]
         agent = Agent(**first, fallbacks=fallbacks, toolsets=[], clock=FakeClock(), settings=settings)
         turn = agent.start("go")
@@ -93,7 +98,9 @@ def test_the_second_key_of_a_fallback_is_tried(refusal: str, wire: str) -> None:
         assert played.exit == "text_response"
         once = Counter(played.asked)
         assert list(once) == ["m0/bad", "m1/bad", "m1/good"]
-        assert once["m1/bad"] == (2 if refusal == "rate_limit" else 1), "a limited key is asked a second time first"
+        assert once["m1/bad"] == (2 if refusal == "rate_limit" else 1), (
+            "a limited key is asked a second time first"
+        )
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -115,7 +122,9 @@ def test_the_keys_of_the_primary_cost_the_fallback_none_of_its_own() -> None:
         assert played.asked == ["m0/bad1", "m0/bad2", "m0/bad3", "m1/bad4", "m1/bad5", "m1/good"]
 
 
-@pytest.mark.parametrize(("keys", "asked"), [(((1,), (1, 2)), 3), (((1, 2), (1,)), 3), (((1,), (1, 2), (1, 2)), 5)])
+@pytest.mark.parametrize(
+    ("keys", "asked"), [(((1,), (1, 2)), 3), (((1, 2), (1,)), 3), (((1,), (1, 2), (1, 2)), 5)]
+)
 def test_when_all_keys_are_bad_each_is_asked_once(keys: tuple[tuple[int, ...], ...], asked: int) -> None:
     with chain(repeat_of(status(401)), *([f"k{number}" for number in pool] for pool in keys)) as played:
         assert (len(played.asked), len(set(played.asked))) == (asked, asked)
@@ -126,7 +135,9 @@ def test_when_all_keys_are_bad_each_is_asked_once(keys: tuple[tuple[int, ...], .
     (402, ["rekey", "fallback"]),
     (429, ["one retry", "rekey", "fallback"]),
 ])  # fmt: skip
-def test_keys_that_are_ready_again_at_once_do_not_keep_the_turn_from_its_fallback(code: int, rungs: list[str]) -> None:
+def test_keys_that_are_ready_again_at_once_do_not_keep_the_turn_from_its_fallback(
+    code: int, rungs: list[str]
+) -> None:
     """A ``Retry-After`` of nothing makes a rested key ready again, so there always is another one."""
 
     def answer(request: Received) -> Reply:

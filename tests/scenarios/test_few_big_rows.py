@@ -48,7 +48,9 @@ def rows(kinds: Sequence[str], chars: Sequence[int]) -> list[dict[str, Any]]:
             continue
         given, result = ({"value": said}, "stored") if kind == "arguments" else ({"value": "x"}, said)
         function = {"name": "put", "arguments": json.dumps({"key": "k", **given})}
-        history.append({"role": "assistant", "content": None, "tool_calls": [{"id": f"c{number}", "function": function}]})
+        history.append(
+            {"role": "assistant", "content": None, "tool_calls": [{"id": f"c{number}", "function": function}]}
+        )
         history.append({"role": "tool", "tool_call_id": f"c{number}", "content": result})
     return history
 
@@ -59,7 +61,13 @@ class Window:
     it writes when it is asked for one."""
 
     def __init__(
-        self, tokens: int, *, named: bool = True, density: float = 4, script: Sequence[Reply] = (), summary: int = 600
+        self,
+        tokens: int,
+        *,
+        named: bool = True,
+        density: float = 4,
+        script: Sequence[Reply] = (),
+        summary: int = 600,
     ) -> None:
         self.tokens, self.named, self.density = tokens, named, density
         self.script, self.summary = list(script), summary
@@ -95,7 +103,9 @@ def last_sent(played: Played) -> str:
 
 @pytest.mark.parametrize("model", WIRES)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("number", [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (3, 4)), 5])
+@pytest.mark.parametrize(
+    "number", [2, *(pytest.param(number, marks=pytest.mark.slow) for number in (3, 4)), 5]
+)
 def test_few_big_rows_are_compacted_before_the_turn_gives_up(number: int, kind: str, model: str) -> None:
     window = Window(6_000)
     played = turn(window, rows([kind] * number, [20_000] * number), context_window=32_000, model=model)
@@ -217,7 +227,12 @@ def fixed(model: str) -> int:
 )
 @settings(max_examples=40, deadline=None)
 def test_a_turn_ends_well_whenever_the_newest_request_fits_alone(
-    conversation: tuple[list[dict[str, Any]], str], model: str, named: bool, believed: int | None, density: float, room: int
+    conversation: tuple[list[dict[str, Any]], str],
+    model: str,
+    named: bool,
+    believed: int | None,
+    density: float,
+    room: int,
 ) -> None:
     history, message = conversation
     tokens = int((fixed(model) + len(message) + SPARE + room) / density)

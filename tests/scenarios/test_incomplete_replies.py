@@ -50,16 +50,32 @@ def test_incomplete_for_ever_is_a_partial_result_with_the_last_text() -> None:
 
 
 def test_narration_is_never_the_answer() -> None:
-    one = played([response(said("I look into it.", "commentary")), response(said("Still looking.", "commentary"), said("Four."))])
+    one = played(
+        [
+            response(said("I look into it.", "commentary")),
+            response(said("Still looking.", "commentary"), said("Four.")),
+        ]
+    )
     assert (one.server.completions, one.result.final_response) == (2, "Four.")
     assert one.result.messages[-1]["content"] == "Four."
 
 
 def test_narration_beside_calls_is_told_and_its_phase_goes_back() -> None:
-    function = {"type": "function_call", "call_id": "c", "name": "echo", "arguments": "{}", "status": "completed"}
+    function = {
+        "type": "function_call",
+        "call_id": "c",
+        "name": "echo",
+        "arguments": "{}",
+        "status": "completed",
+    }
     one = played([response(said("I look into it.", "commentary"), function), text("Four.")])
     assert one.heard.of("interim_assistant") == ["I look into it."]
-    assert inputs(one, 1)[1] == {"type": "message", "role": "assistant", "content": "I look into it.", "phase": "commentary"}
+    assert inputs(one, 1)[1] == {
+        "type": "message",
+        "role": "assistant",
+        "content": "I look into it.",
+        "phase": "commentary",
+    }
 
 
 def test_a_call_that_was_leaked_as_text_is_neither_run_nor_shown_as_an_answer() -> None:
@@ -70,7 +86,11 @@ def test_a_call_that_was_leaked_as_text_is_neither_run_nor_shown_as_an_answer() 
 
 def test_reasoning_that_ate_the_output_ends_the_turn_at_once() -> None:
     thought = {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "sealed"}
-    body = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": [thought]}
+    body = {
+        "status": "incomplete",
+        "incomplete_details": {"reason": "max_output_tokens"},
+        "output": [thought],
+    }
     one = played([json_reply(body)])
     assert (one.exit, one.outcome) == ("thinking_budget_exhausted", "partial")
 
@@ -81,14 +101,30 @@ def test_encrypted_reasoning_goes_back_in_this_turn_and_the_next() -> None:
         agent.run_conversation("go")
         agent.run_conversation("thanks")
         kinds = [item["type"] for item in server.bodies[2]["input"]]
-        sealed = [item["encrypted_content"] for item in server.bodies[2]["input"] if item["type"] == "reasoning"]
-    assert kinds == ["message", "reasoning", "function_call", "function_call_output", "reasoning", "message", "message"]
+        sealed = [
+            item["encrypted_content"] for item in server.bodies[2]["input"] if item["type"] == "reasoning"
+        ]
+    assert kinds == [
+        "message",
+        "reasoning",
+        "function_call",
+        "function_call_output",
+        "reasoning",
+        "message",
+        "message",
+    ]
     assert sealed == ["sealed-1", "sealed-2"]
 
 
 def test_rejected_encrypted_reasoning_is_left_out_of_the_wire_only() -> None:
     refused = status(
-        400, {"error": {"message": "The encrypted content could not be verified.", "code": "invalid_encrypted_content"}}
+        400,
+        {
+            "error": {
+                "message": "The encrypted content could not be verified.",
+                "code": "invalid_encrypted_content",
+            }
+        },
     )
     one = played([tools(call("echo", {}), reasoning="a"), refused, text("Four.")])
     assert "reasoning" in [item["type"] for item in inputs(one, 1)]

@@ -1,4 +1,5 @@
-"""Catalogue section 14, scenarios 90-93 and 109: interrupting and steering, at every place a turn can be in."""
+"""Catalogue section 14, scenarios 90-93 and 109: interrupting and steering, at every place a turn can be
+in."""
 
 from __future__ import annotations
 
@@ -20,7 +21,11 @@ from tests.waiting import PATIENCE, until, until_so
 
 def test_90_before_the_start() -> None:
     played = play([], before=lambda agent: agent.interrupt("stop it"))
-    assert (played.server.completions, played.exit, played.outcome) == (0, "interrupted_before_call", "interrupted")
+    assert (played.server.completions, played.exit, played.outcome) == (
+        0,
+        "interrupted_before_call",
+        "interrupted",
+    )
     assert played.result.interrupt_message == "stop it"
     assert played.roles == "u a"
 
@@ -35,7 +40,11 @@ def test_90_the_flag_is_gone_for_the_next_turn() -> None:
 def test_91_before_the_first_token() -> None:
     interrupt = Interrupt()
     played = play([silence("connect", hook=interrupt)], before=interrupt.aim)
-    assert (played.exit, played.outcome, played.server.completions) == ("interrupted_in_call", "interrupted", 1)
+    assert (played.exit, played.outcome, played.server.completions) == (
+        "interrupted_in_call",
+        "interrupted",
+        1,
+    )
     assert not played.result.completed
 
 
@@ -155,7 +164,9 @@ def test_while_waiting_for_an_approval() -> None:
         interrupt()
         return release.wait()
 
-    played = play([tools(call("danger", {}))], tools=[danger], callbacks={"approval": never}, before=interrupt.aim)
+    played = play(
+        [tools(call("danger", {}))], tools=[danger], callbacks={"approval": never}, before=interrupt.aim
+    )
     release.set()
     assert played.exit == "interrupted_in_tools"
     assert not played.heard.of("tool_start")
@@ -220,7 +231,9 @@ def test_a_cancelled_task_frees_the_session() -> None:
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
-            await until_so(lambda: server.closed_early == 1, "the end of the request, which must not outlive its task")
+            await until_so(
+                lambda: server.closed_early == 1, "the end of the request, which must not outlive its task"
+            )
             assert (await agent.arun("two")).final_response == "ok"
             await agent.aclose()
 

@@ -1,4 +1,5 @@
-"""What was said before an error, an announcement or a switch of providers ends up in the answer once, and nothing else does."""
+"""What was said before an error, an announcement or a switch of providers ends up in the answer once, and
+nothing else does."""
 
 from __future__ import annotations
 
@@ -17,7 +18,12 @@ ANNOUNCEMENT = "I'll look at the files now."
 
 def with_fallback(script: list[Any], *backups: Any, **options: Any) -> tuple[Played, list[ScriptedModel]]:
     ports = [ScriptedModel([backup]) for backup in backups]
-    with table(script, fallbacks=[{"model": port} for port in ports], **options) as (agent, server, clock, heard):
+    with table(script, fallbacks=[{"model": port} for port in ports], **options) as (
+        agent,
+        server,
+        clock,
+        heard,
+    ):
         turn = agent.start("go")
         return Played(turn.run(), server, agent, clock, heard, turn.steps), ports
 
@@ -35,7 +41,9 @@ def test_an_announcement_is_no_part_of_the_answer_after_it() -> None:
 
 
 def test_an_announcement_in_two_pieces_is_no_part_of_the_answer_after_it() -> None:
-    played = play([length("I'll look at "), text("I'll look at the files now."), text("Found it.")], settings=ACKS)
+    played = play(
+        [length("I'll look at "), text("I'll look at the files now."), text("Found it.")], settings=ACKS
+    )
     assert played.result.final_response == "Found it."
 
 
@@ -53,7 +61,9 @@ def test_an_announcement_that_is_all_there_is_is_the_answer() -> None:
 
 def test_incomplete_replies_keep_their_text() -> None:
     with table([]) as (agent, _, _, _):
-        agent = type(agent)(ScriptedModel([ModelReply("half a thought", finish="incomplete")] * 4), toolsets=[])
+        agent = type(agent)(
+            ScriptedModel([ModelReply("half a thought", finish="incomplete")] * 4), toolsets=[]
+        )
         result = agent.run_conversation("go")
     assert (result.turn_exit_reason, result.partial) == ("responses_incomplete", True)
     assert "half a thought" in str(result.final_response)
@@ -62,7 +72,10 @@ def test_incomplete_replies_keep_their_text() -> None:
 @pytest.mark.parametrize("budget", [None, 10])
 def test_a_chain_that_names_one_model_twice_uses_it_once(budget: int | None) -> None:
     port, shared = ScriptedModel([blank()] * 3), None if budget is None else IterationBudget(budget)
-    options: dict[str, Any] = {"fallbacks": [{"model": port}, {"model": port}], "settings": {"empty": {"retries": 0}}}
+    options: dict[str, Any] = {
+        "fallbacks": [{"model": port}, {"model": port}],
+        "settings": {"empty": {"retries": 0}},
+    }
     with table([blank()], budget=shared, **options) as (agent, _, _, _):
         result = agent.run_conversation("go")
     assert (result.turn_exit_reason, result.attempts) == ("empty_exhausted", 2)
@@ -70,7 +83,9 @@ def test_a_chain_that_names_one_model_twice_uses_it_once(budget: int | None) -> 
 
 
 def test_an_output_cap_that_leaves_no_room_is_an_overflow() -> None:
-    message = "input length and `max_tokens` exceed context limit: 199900 + 4000 > 200000, decrease input length"
+    message = (
+        "input length and `max_tokens` exceed context limit: 199900 + 4000 > 200000, decrease input length"
+    )
     played = play([status(400, {"error": {"message": message}})])
     assert (played.exit, played.result.failure_class) == ("overflow_uncompressible", "context_overflow")
 
@@ -84,7 +99,12 @@ def test_what_an_overflow_taught_of_the_window_survives_a_change_of_keys() -> No
     def reply(request: Any) -> Any:
         return script.pop(0) if "tools" in request.body else text("a summary")
 
-    with table(repeat(reply), api_key=["k1", "k2"], context_window=100_000, fallbacks=wider) as (agent, _, _, _):
+    with table(repeat(reply), api_key=["k1", "k2"], context_window=100_000, fallbacks=wider) as (
+        agent,
+        _,
+        _,
+        _,
+    ):
         turn = agent.start("go", conversation_history=history)
         turn.run()
         events = [step.event for step in turn.steps if step.source == "ClassifyError"]

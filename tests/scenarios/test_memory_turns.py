@@ -1,4 +1,5 @@
-"""Catalogue section 14, scenarios 101 and 102, and what an external memory brings: files and prompts over several turns."""
+"""Catalogue section 14, scenarios 101 and 102, and what an external memory brings: files and prompts over
+several turns."""
 
 from __future__ import annotations
 
@@ -74,13 +75,20 @@ def test_files_edited_while_running_cost_one_clear_line_each(tmp_path: Path) -> 
     assert "edited by hand" in refused["content"]
     assert '["by hand", "new"]' in stored["content"]
     assert len(list(home.glob("MEMORY.md.*.bak"))) == 1
-    assert [line for line in heard.of("status") if "AGENTS.md" in line] == ["AGENTS.md is not text; it was left out"]
+    assert [line for line in heard.of("status") if "AGENTS.md" in line] == [
+        "AGENTS.md is not text; it was left out"
+    ]
     assert (home / "MEMORY.md").read_text() == "by hand\n§\nnew\n"
 
 
 def test_a_default_agent_offers_skills_only_where_there_are_any(tmp_path: Path) -> None:
     def offered() -> set[str]:
-        with table([text("ok")], tools=[], toolsets=["core", "memory", "skills"], workdir=tmp_path) as (agent, server, _, _):
+        with table([text("ok")], tools=[], toolsets=["core", "memory", "skills"], workdir=tmp_path) as (
+            agent,
+            server,
+            _,
+            _,
+        ):
             agent.run_conversation("go")
             return {one["function"]["name"] for one in server.bodies[0]["tools"]}
 
@@ -96,7 +104,9 @@ def test_a_skill_is_listed_and_read_on_demand(tmp_path: Path) -> None:
     folder = tmp_path / ".claude" / "skills" / "baking"
     folder.mkdir(parents=True)
     (folder / "SKILL.md").write_text("---\nname: baking\ndescription: How to bake.\n---\nKnead well.")
-    played = play([tools(call("skill_view", {"name": "baking"})), text("done")], toolsets=["skills"], workdir=tmp_path)
+    played = play(
+        [tools(call("skill_view", {"name": "baking"})), text("done")], toolsets=["skills"], workdir=tmp_path
+    )
     assert "- baking: How to bake." in prompt_of(played.server.bodies[0])
     assert "Knead" not in prompt_of(played.server.bodies[0])
     assert "Knead well." in played.result.messages[2]["content"]
@@ -129,7 +139,9 @@ def test_a_callback_adds_context_to_the_message_only() -> None:
     assert played.result.messages[0]["content"] == "time?"
     assert "noon" not in prompt_of(played.server.bodies[0])
     assert (
-        play([text("ok")], "time?", callbacks={"context": lambda words: None}).server.bodies[0]["messages"][1]["content"]
+        play([text("ok")], "time?", callbacks={"context": lambda words: None}).server.bodies[0]["messages"][
+            1
+        ]["content"]
         == "time?"
     )
 
@@ -181,7 +193,14 @@ def test_a_memory_brings_its_own_tools() -> None:
 def test_a_memory_is_used_from_an_event_loop_of_the_callers() -> None:
     async def use() -> None:
         with ScriptedServer([text("one")]) as server:
-            agent = Agent("openai:gpt-x", base_url=server.url, api_key="k", toolsets=[], memory=library, clock=FakeClock())
+            agent = Agent(
+                "openai:gpt-x",
+                base_url=server.url,
+                api_key="k",
+                toolsets=[],
+                memory=library,
+                clock=FakeClock(),
+            )
             assert (await agent.arun("tea?")).final_response == "one"
             await agent.aclose()
 
@@ -193,7 +212,9 @@ def test_a_memory_is_used_from_an_event_loop_of_the_callers() -> None:
 def test_a_summary_keeps_what_the_memory_asks_for() -> None:
     library = FakeMemory(keeps="keep the date")
     with table([text("ok"), text("a summary")], memory=library, context_window=8_000) as (agent, _, _, _):
-        history = [{"role": ("user", "assistant")[i % 2], "content": f"{i} " + "word " * 400} for i in range(40)]
+        history = [
+            {"role": ("user", "assistant")[i % 2], "content": f"{i} " + "word " * 400} for i in range(40)
+        ]
         agent.run_conversation("go on", conversation_history=history)
         agent.compact()
         rows = [row.text for row in store_for(str(agent.home)).session(agent.session_id).rows]

@@ -1,4 +1,5 @@
-"""Catalogue section 14 in every API mode: the turn does not know which wire it speaks, and may change it under way."""
+"""Catalogue section 14 in every API mode: the turn does not know which wire it speaks, and may change it
+under way."""
 
 from __future__ import annotations
 
@@ -62,12 +63,17 @@ class Refreshable:
 
 
 def talk(turns: int) -> list[dict[str, Any]]:
-    return [{"role": role, "content": f"{role} {n} " + "words " * 60} for n in range(turns) for role in ("user", "assistant")]
+    return [
+        {"role": role, "content": f"{role} {n} " + "words " * 60}
+        for n in range(turns)
+        for role in ("user", "assistant")
+    ]
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """``script`` is what the provider answers, ``calls`` how often it is asked, ``end`` the reason the turn ends with."""
+    """``script`` is what the provider answers, ``calls`` how often it is asked, ``end`` the reason the turn
+    ends with."""
 
     script: Any
     calls: int
@@ -77,13 +83,18 @@ class Scenario:
 
 def given(**options: Any) -> dict[str, Callable[[], Any]]:
     """Options of the agent or the turn; callables are called afresh for each turn."""
-    return {name: value if callable(value) else functools.partial(lambda kept: kept, value) for name, value in options.items()}
+    return {
+        name: value if callable(value) else functools.partial(lambda kept: kept, value)
+        for name, value in options.items()
+    }
 
 
 SCENARIOS = {
     1: Scenario([text("hi")], 1, "text_response"),
     2: Scenario([ECHO, text("done")], 2, "text_response"),
-    3: Scenario([tools(*(call("echo", {"text": t}) for t in "abc"), text="Three."), text("done")], 2, "text_response"),
+    3: Scenario(
+        [tools(*(call("echo", {"text": t}) for t in "abc"), text="Three."), text("done")], 2, "text_response"
+    ),
     7: Scenario([tools(call("nope", {"a": 1})), ECHO, text("done")], 3, "text_response"),
     17: Scenario([cut_tool_call(), text("done")], 2, "text_response"),
     20: Scenario([length("part one "), text("part two.")], 2, "text_response"),
@@ -98,10 +109,18 @@ SCENARIOS = {
     61: Scenario(repeat(drop()), 6, "api_retries_exhausted"),
     63: Scenario([cut("Hello wo"), text("rld")], 2, "text_response"),
     68: Scenario(
-        [overflow(8192), text("the summary"), text("done")], 3, "text_response", given(history=talk(14), context_window=8192)
+        [overflow(8192), text("the summary"), text("done")],
+        3,
+        "text_response",
+        given(history=talk(14), context_window=8192),
     ),
     70: Scenario([overflow(8192)], 1, "overflow_uncompressible"),
-    85: Scenario([ECHO, ECHO, ECHO, text("what I did")], 4, "max_iterations_summary", given(settings={"max_iterations": 3})),
+    85: Scenario(
+        [ECHO, ECHO, ECHO, text("what I did")],
+        4,
+        "max_iterations_summary",
+        given(settings={"max_iterations": 3}),
+    ),
     92: Scenario([silence("Hello there")], 1, "interrupted_in_call", given(interrupted_after="Hello there")),
 }
 OWN = {"session_id", "turn_id", "task_id", "provider", "base_url"}
@@ -120,8 +139,12 @@ def play_in(mode: str, scenario: Scenario) -> Played:
 def told(played: Played) -> dict[str, Any]:
     """All that a user sees of a turn, without names, times, and what only the provider itself can read."""
     result = played.result.model_dump(mode="json", exclude=OWN)
-    result["states"] = [{key: value for key, value in visit.items() if key != "seconds"} for visit in result["states"]]
-    result["compressions"] = [{k: v for k, v in metrics.items() if k != "seconds"} for metrics in result["compressions"]]
+    result["states"] = [
+        {key: value for key, value in visit.items() if key != "seconds"} for visit in result["states"]
+    ]
+    result["compressions"] = [
+        {k: v for k, v in metrics.items() if k != "seconds"} for metrics in result["compressions"]
+    ]
     for row in result["messages"]:
         row.pop("blocks", None)
     heard = played.heard
@@ -129,7 +152,9 @@ def told(played: Played) -> dict[str, Any]:
         "result": json.loads(_without_wording(json.dumps(result))),
         "shown": "".join(delta or "|" for delta in heard.of("stream_delta")),
         "thoughts": "".join(heard.of("reasoning")),
-        "tools": sorted((values[1:] for values in heard.of("tool_complete")), key=repr),  # those of one reply end in any order
+        "tools": sorted(
+            (values[1:] for values in heard.of("tool_complete")), key=repr
+        ),  # those of one reply end in any order
         "named": heard.of("tool_gen"),
         "interim": heard.of("interim_assistant"),
         "waits": played.waits,
@@ -176,11 +201,18 @@ def test_whole_replies_do_the_same(mode: str) -> None:
     with table(whole_script(whole), model=MODELS[mode]) as (agent, server, _, _):
         result = agent.run_conversation("go")
         assert [body["stream"] for body in server.bodies] == [True, False, False]
-    assert (result.final_response, [row["role"][0] for row in result.messages]) == ("done", ["u", "a", "t", "a"])
+    assert (result.final_response, [row["role"][0] for row in result.messages]) == (
+        "done",
+        ["u", "a", "t", "a"],
+    )
 
 
 def whole_script(answer: Callable[[Any], Any]) -> list[Any]:
-    return [status(400, {"error": {"message": "Your organization must be verified to stream this model"}}), answer, answer]
+    return [
+        status(400, {"error": {"message": "Your organization must be verified to stream this model"}}),
+        answer,
+        answer,
+    ]
 
 
 # Changing the mode under way
@@ -200,10 +232,18 @@ def change(first: str, second: str) -> Both:
     thought = tools(call("echo", {"text": "abc"}), text="Let me see.", reasoning="hm")
     with ExitStack() as stack:
         primary = stack.enter_context(ScriptedServer([thought, status(400), text("back")]))
-        fallback = stack.enter_context(ScriptedServer([tools(call("echo", {"text": "x"}), reasoning="so"), text("here")]))
+        fallback = stack.enter_context(
+            ScriptedServer([tools(call("echo", {"text": "x"}), reasoning="so"), text("here")])
+        )
         entry = {"model": MODELS[second], "base_url": fallback.url, "api_key": "k2"}
         agent = Agent(
-            MODELS[first], base_url=primary.url, api_key="k1", fallbacks=[entry], tools=TOOLS, toolsets=[], clock=FakeClock()
+            MODELS[first],
+            base_url=primary.url,
+            api_key="k1",
+            fallbacks=[entry],
+            tools=TOOLS,
+            toolsets=[],
+            clock=FakeClock(),
         )
         stack.callback(agent.close)
         results = [agent.run_conversation("go"), agent.run_conversation("and now?")]
@@ -239,7 +279,9 @@ REPLAYED = {"chat_completions": 0, "codex_responses": 1, "anthropic_messages": 1
 def private(body: Mapping[str, Any]) -> int:
     """How many thoughts are in a request."""
     written = json.dumps(body)
-    return sum(written.count(f'"{key}": "') for key in ("encrypted_content", "signature", "reasoning_content"))
+    return sum(
+        written.count(f'"{key}": "') for key in ("encrypted_content", "signature", "reasoning_content")
+    )
 
 
 def roles(body: Mapping[str, Any]) -> str:
@@ -250,7 +292,8 @@ def roles(body: Mapping[str, Any]) -> str:
 def test_inv_11_each_request_begins_with_the_one_before(mode: str) -> None:
     """Byte for byte, over several rounds and turns, for a provider without cache marks."""
     rounds = [
-        tools(call("echo", {"text": f"é{n}"}), call("put", {"key": "k"}), text=f"round {n}", reasoning="hm") for n in range(4)
+        tools(call("echo", {"text": f"é{n}"}), call("put", {"key": "k"}), text=f"round {n}", reasoning="hm")
+        for n in range(4)
     ]
     script = [*rounds, text("one"), ECHO, text("two"), text("three")]
     with table(script, model="local:gpt-x", api_mode=mode) as (agent, server, _, _):

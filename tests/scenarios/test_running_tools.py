@@ -99,7 +99,9 @@ def test_the_largest_results_of_a_reply_are_spilled_first() -> None:
 
     sizes = (9_000, 9_500, 800)
     settings = {"tool": {"turn_result_chars": 16_000}}
-    played = play([tools(*(call("sized", {"n": n}) for n in sizes)), text("ok")], tools=[sized], settings=settings)
+    played = play(
+        [tools(*(call("sized", {"n": n}) for n in sizes)), text("ok")], tools=[sized], settings=settings
+    )
     sent = [len(row["content"]) for row in played.server.bodies[1]["messages"][-3:]]
     assert sent[0] == 9_000
     assert sent[1] < 2_500
@@ -140,7 +142,11 @@ def test_an_approved_call_runs_and_the_approver_sees_what() -> None:
         asked.append((request.name, dict(request.arguments)))
         return True
 
-    play([tools(call("drop_table", {"name": "users"})), text("ok")], tools=[danger(ran)], callbacks={"approval": approve})
+    play(
+        [tools(call("drop_table", {"name": "users"})), text("ok")],
+        tools=[danger(ran)],
+        callbacks={"approval": approve},
+    )
     assert ran == ["users"]
     assert asked == [("drop_table", {"name": "users"})]
 
@@ -189,9 +195,9 @@ def test_a_callback_that_raises_hurts_nothing() -> None:
     def broken(*values: Any) -> None:
         raise RuntimeError("no")
 
-    assert play([tools(call("echo", {})), text("ok")], callbacks={"tool_start": broken, "stream_delta": broken}).outcome == (
-        "completed"
-    )
+    assert play(
+        [tools(call("echo", {})), text("ok")], callbacks={"tool_start": broken, "stream_delta": broken}
+    ).outcome == ("completed")
 
 
 def test_async_callbacks_run_in_order() -> None:

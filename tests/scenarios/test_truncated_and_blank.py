@@ -52,7 +52,11 @@ def test_d46_fragments_end_where_a_tool_round_starts() -> None:
 
 def test_23_reasoning_that_ate_the_output_is_not_retried() -> None:
     played = play([length("<think>abc")])
-    assert (played.server.completions, played.exit, played.outcome) == (1, "thinking_budget_exhausted", "partial")
+    assert (played.server.completions, played.exit, played.outcome) == (
+        1,
+        "thinking_budget_exhausted",
+        "partial",
+    )
     assert "max_output_tokens" in (played.result.final_response or "")
 
 
@@ -166,7 +170,9 @@ def test_announcements_are_told_to_act_when_switched_on() -> None:
     played = play([text("Let me check the files first."), tools(call("echo", {})), text("done")], settings=on)
     assert played.result.final_response == "done"
     assert played.roles == "u a t a"
-    assert play([text("Let me check the files first.")]).result.final_response == "Let me check the files first."
+    assert (
+        play([text("Let me check the files first.")]).result.final_response == "Let me check the files first."
+    )
 
 
 def test_blank_then_an_error_then_text() -> None:

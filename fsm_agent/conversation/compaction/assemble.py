@@ -7,8 +7,9 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.support.redaction import mask
 
 PREFIX = (
-    "[A summary of the earlier conversation, for reference only. What was asked in it is settled unless it says otherwise; "
-    "answer only the user's messages behind it. Memory stays authoritative, and the tools stay usable.]\n\n"
+    "[A summary of the earlier conversation, for reference only. What was asked in it is settled unless it"
+    " says otherwise; answer only the user's messages behind it. Memory stays authoritative, and the tools"
+    " stay usable.]\n\n"
 )
 END = "\n\n[End of the summary]"
 BRIDGE = "Understood. I go on from there."
@@ -17,9 +18,8 @@ BRIDGE = "Understood. I go on from there."
 def assembled(division: Division, summary: str, carried: str = "") -> list[Message]:
     """The shorter history. ``carried`` is added behind the summary (open items of a task list, for instance).
 
-    The summary is a row of its own: no live row is rewritten. Where two rows of one role would meet, a bridging row is put
-    between them.
-    """
+    The summary is a row of its own: no live row is rewritten. Where two rows of one role would meet, a
+    bridging row is put between them."""
     text = "\n\n".join(part for part in (summary.strip(), carried.strip()) if part)
     row = Message("user", PREFIX + mask(text) + END, summary=True)
     rest = division.kept[len(division.front) :]

@@ -14,8 +14,8 @@ ACTIVE = ("pending", "in_progress")
 
 
 def carried_todos(middle: Sequence[Message], tail: Sequence[Message]) -> str:
-    """The active items of the newest list among the rows that go, or of the summary before; nothing when the list stays in sight
-    among the rows that are kept."""
+    """The active items of the newest list among the rows that go, or of the summary before; nothing when the
+    list stays in sight among the rows that are kept."""
     if _newest(tail) is not None:
         return ""
     lines = _newest(middle)
@@ -28,7 +28,11 @@ def active(result: str) -> list[str] | None:
     """The items of a list that are to be done, one line each; ``None`` for a text that is no list."""
     try:
         items = json.loads(result)["todos"]
-        return [f"- [{item['status']}] {item['id']}: {item['content']}" for item in items if item["status"] in ACTIVE]
+        return [
+            f"- [{item['status']}] {item['id']}: {item['content']}"
+            for item in items
+            if item["status"] in ACTIVE
+        ]
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -42,4 +46,8 @@ def _newest(rows: Sequence[Message]) -> list[str] | None:
 
 def _of_summary(text: str) -> list[str]:
     _, found, rest = text.partition(TITLE)
-    return [line for line in rest.partition(END)[0].strip().splitlines() if line.startswith("- ")] if found else []
+    return (
+        [line for line in rest.partition(END)[0].strip().splitlines() if line.startswith("- ")]
+        if found
+        else []
+    )

@@ -49,7 +49,9 @@ def is_longer(row: Message, length: int) -> bool:
 
 def whole(row: Message) -> str:
     """All that a row says, for a file: the content and the calls."""
-    return "\n\n".join([*([row.text] if row.text else []), *(f"{call.name} {call.arguments}" for call in row.tool_calls)])
+    return "\n\n".join(
+        [*([row.text] if row.text else []), *(f"{call.name} {call.arguments}" for call in row.tool_calls)]
+    )
 
 
 def shown(row: Message) -> str:

@@ -13,8 +13,8 @@ LEAST_TAIL = 3
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """``front`` stays before the summary, ``middle`` is what it replaces, ``request`` is the newest user request when it
-    would have gone with the middle, ``tail`` stays behind."""
+    """``front`` stays before the summary, ``middle`` is what it replaces, ``request`` is the newest user
+    request when it would have gone with the middle, ``tail`` stays behind."""
 
     front: tuple[Message, ...]
     middle: tuple[Message, ...]
@@ -27,9 +27,11 @@ class Division:
         return [*self.front, *([self.request] if self.request is not None else []), *self.tail]
 
 
-def divide(history: Sequence[Message], *, front: int, tail_chars: int, tail_rows: int, soft_factor: float) -> Division:
-    """Cut a history. ``front`` rows are wanted before the summary, ``tail_chars`` characters and at least ``tail_rows`` rows
-    behind it; a run that begins inside the budget may exceed it by ``soft_factor``."""
+def divide(
+    history: Sequence[Message], *, front: int, tail_chars: int, tail_rows: int, soft_factor: float
+) -> Division:
+    """Cut a history. ``front`` rows are wanted before the summary, ``tail_chars`` characters and at least
+    ``tail_rows`` rows behind it; a run that begins inside the budget may exceed it by ``soft_factor``."""
     newest = newest_request(history)
     start = _after_results(history, min(front, len(history) if newest is None else newest))
     end = _tail_start(history, tail_chars, tail_rows, soft_factor)
@@ -51,13 +53,19 @@ def size_of(rows: Sequence[Message]) -> int:
 
 def _size(row: Message) -> int:
     text = row.text if row.sent is None else row.sent
-    images = 0 if isinstance(row.content, str | None) else sum(part.get("type") != "text" for part in row.content)
-    return len(text) + sum(len(call.arguments) + len(call.name) for call in row.tool_calls) + 6_000 * images + 20
+    images = (
+        0 if isinstance(row.content, str | None) else sum(part.get("type") != "text" for part in row.content)
+    )
+    return (
+        len(text) + sum(len(call.arguments) + len(call.name) for call in row.tool_calls) + 6_000 * images + 20
+    )
 
 
 def newest_request(history: Sequence[Message]) -> int | None:
     """Its place; a summary is no request of the user's."""
-    found = (i for i in range(len(history) - 1, -1, -1) if history[i].role == "user" and not history[i].summary)
+    found = (
+        i for i in range(len(history) - 1, -1, -1) if history[i].role == "user" and not history[i].summary
+    )
     return next(found, None)
 
 
@@ -81,17 +89,27 @@ def _tail_start(history: Sequence[Message], budget: int, least: int, soft_factor
 
 
 def _run_start(history: Sequence[Message], index: int) -> int:
-    """Back to the assistant row whose calls these results answer; a user row stays with the reply behind it."""
+    """Back to the assistant row whose calls these results answer; a user row stays with the reply behind
+    it."""
     while index > 0 and history[index].role == "tool":
         index -= 1
     return index
 
 
 def _with_visible_answer(history: Sequence[Message], end: int, budget: int, soft_factor: float) -> int:
-    """The newest text that the assistant said stays too, with the request it answers, unless that costs far too much."""
-    spoken = (i for i in range(len(history) - 1, -1, -1) if history[i].role == "assistant" and history[i].text.strip())
+    """The newest text that the assistant said stays too, with the request it answers, unless that costs far
+    too much."""
+    spoken = (
+        i
+        for i in range(len(history) - 1, -1, -1)
+        if history[i].role == "assistant" and history[i].text.strip()
+    )
     newest = next(spoken, None)
     if newest is None or newest >= end:
         return end
-    begin = newest - 1 if newest > 0 and history[newest - 1].role == "user" and not history[newest - 1].summary else newest
+    begin = (
+        newest - 1
+        if newest > 0 and history[newest - 1].role == "user" and not history[newest - 1].summary
+        else newest
+    )
     return begin if size_of(history[begin:]) <= budget * soft_factor else end

@@ -1,9 +1,9 @@
 """When automatic compaction is left alone: after failures, and when it does not help.
 
-Figures (catalogue COMP-08..10): it stops after two compactions that left the prompt over the threshold or changed nothing, and
-after two summaries that had to be made without a model; after a failed summary it rests 600 s when there is no provider, 60 s
-for a passing fault, 30 s for a broken reply, and 60, 300, 900 s for timeouts in a row.
-"""
+Figures (catalogue COMP-08..10): it stops after two compactions that left the prompt over the threshold or
+changed nothing, and after two summaries that had to be made without a model; after a failed summary it rests
+600 s when there is no provider, 60 s for a passing fault, 30 s for a broken reply, and 60, 300, 900 s for
+timeouts in a row."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def fault_of(failure_class: str) -> Fault:
 
 @dataclass(slots=True)
 class CompactionGuard:
-    """What a session remembers of its compactions. ``judged`` is false between a compaction and the next real count."""
+    """What a session remembers of its compactions. ``judged`` is false between a compaction and the next real
+    count."""
 
     done: int = 0
     ineffective: int = 0

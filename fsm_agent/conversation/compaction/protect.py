@@ -70,7 +70,9 @@ def insisted(history: Sequence[Message], usual: Protection, goal: int, room: int
     """The plan that protects most and leaves at most ``room`` characters; if none does, the one that leaves
     least."""
     last = _last_run(history)
-    few = replace(usual, front=0, tail_rows=LEAST_TAIL, tail_chars=min(usual.tail_chars, room // 4), unpruned=LEAST_TAIL)
+    few = replace(
+        usual, front=0, tail_rows=LEAST_TAIL, tail_chars=min(usual.tail_chars, room // 4), unpruned=LEAST_TAIL
+    )
     for protection in (usual, few, Protection(front=0, tail_rows=1, tail_chars=0, unpruned=last)):
         plan = planned(history, protection, min(goal, room))
         if plan.size <= room:
@@ -86,7 +88,11 @@ def _cut(division: Division, room: int) -> Plan | None:
     summary = min(_expected(division), FRAME + max(LEAST_SUMMARY, room // 3)) if division.middle else 0
     others = room - summary - size_of(division.kept) + size_of(division.tail)
     length = cut_length(division.tail, others)
-    return None if length is None else Plan(division, room, summary=summary - FRAME if summary else None, cut=length)
+    return (
+        None
+        if length is None
+        else Plan(division, room, summary=summary - FRAME if summary else None, cut=length)
+    )
 
 
 def _within(plan: Plan, room: int) -> Plan:
@@ -104,4 +110,6 @@ def _expected(division: Division) -> int:
 
 def _last_run(history: Sequence[Message]) -> int:
     """How many rows the last reply and its results are."""
-    return next((number for number, row in enumerate(reversed(history), 1) if row.role != "tool"), len(history))
+    return next(
+        (number for number, row in enumerate(reversed(history), 1) if row.role != "tool"), len(history)
+    )

@@ -1,4 +1,5 @@
-"""Phase 1: what old tool rounds leave behind when their details no longer matter. Never raises, never asks a model."""
+"""Phase 1: what old tool rounds leave behind when their details no longer matter. Never raises, never asks a
+model."""
 
 from __future__ import annotations
 
@@ -21,10 +22,13 @@ _COUNT = re.compile(r"(?i)\b(\d[\d,]*) (match(?:es)?|results?|files?|entries|row
 
 
 def pruned(history: Sequence[Message], tail: int) -> list[Message]:
-    """The history with everything but its last ``tail`` rows pruned. Rows that need no change are the same objects."""
+    """The history with everything but its last ``tail`` rows pruned. Rows that need no change are the same
+    objects."""
     edge = max(0, len(history) - tail)
     calls = {call.id: call for row in history for call in row.tool_calls}
-    newest_image = max((i for i, row in enumerate(history) if row.role == "user" and _has_image(row)), default=-1)
+    newest_image = max(
+        (i for i, row in enumerate(history) if row.role == "user" and _has_image(row)), default=-1
+    )
     seen: set[str] = set()
     rows: list[Message] = []
     for index in range(len(history) - 1, -1, -1):
@@ -35,7 +39,9 @@ def pruned(history: Sequence[Message], tail: int) -> list[Message]:
                 seen.add(history[index].text)
         elif row.tool_calls and index < edge:
             row = _shorter_calls(row)
-        if (_has_image(row) and index < min(edge, newest_image)) or (row.role == "tool" and _has_image(row) and index < edge):
+        if (_has_image(row) and index < min(edge, newest_image)) or (
+            row.role == "tool" and _has_image(row) and index < edge
+        ):
             row = imageless(row)
         rows.append(row)
     rows.reverse()
@@ -105,17 +111,25 @@ def _arguments(call: ToolCall) -> dict[str, Any] | None:
 
 
 def _has_image(row: Message) -> bool:
-    return isinstance(row.content, list | tuple) and any(part.get("type") in ("image_url", "image") for part in row.content)
+    return isinstance(row.content, list | tuple) and any(
+        part.get("type") in ("image_url", "image") for part in row.content
+    )
 
 
 def without_images(history: Sequence[Message]) -> list[Message]:
-    """The history without any image but those of the newest user row that has one: what is left when nothing else can go."""
+    """The history without any image but those of the newest user row that has one: what is left when nothing
+    else can go."""
     newest = max((i for i, row in enumerate(history) if row.role == "user" and _has_image(row)), default=-1)
-    return [imageless(row) if index != newest and _has_image(row) else row for index, row in enumerate(history)]
+    return [
+        imageless(row) if index != newest and _has_image(row) else row for index, row in enumerate(history)
+    ]
 
 
 def imageless(row: Message) -> Message:
     """The row with a placeholder for each image."""
     if not isinstance(row.content, list | tuple):
         return row
-    return replace(row, content=[IMAGE_GONE if part.get("type") in ("image_url", "image") else part for part in row.content])
+    return replace(
+        row,
+        content=[IMAGE_GONE if part.get("type") in ("image_url", "image") else part for part in row.content],
+    )

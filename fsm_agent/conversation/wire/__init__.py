@@ -1,7 +1,8 @@
-"""The wire copy of a conversation: a pure function of history, scaffolding and the provider's view, computed once a row.
+"""The wire copy of a conversation: a pure function of history, scaffolding and the provider's view, computed
+once a row.
 
-History and wire copy are different values. ``WireCopy`` grows with the history; a ``Format`` knows one API mode.
-"""
+History and wire copy are different values. ``WireCopy`` grows with the history; a ``Format`` knows one API
+mode."""
 
 from __future__ import annotations
 

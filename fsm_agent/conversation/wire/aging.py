@@ -1,4 +1,5 @@
-"""What rows lose once newer rows are there. Where nothing ages, request N stays a prefix of request N+1 for ever."""
+"""What rows lose once newer rows are there. Where nothing ages, request N stays a prefix of request N+1 for
+ever."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ KEPT_IMAGES = 3
 
 @dataclass(frozen=True, slots=True)
 class Aging:
-    """``outdates``: do the rows from ``start`` on change how rows before them are written? Costs time proportional to what is
-    new unless they do. ``aged``: the rows from ``start`` on as they are written now."""
+    """``outdates``: do the rows from ``start`` on change how rows before them are written? Costs time
+    proportional to what is new unless they do. ``aged``: the rows from ``start`` on as they are written
+    now."""
 
     outdates: Callable[[Sequence[Message], int], bool]
     aged: Callable[[Sequence[Message], int], Sequence[Message]]

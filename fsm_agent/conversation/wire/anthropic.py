@@ -1,8 +1,7 @@
 """Anthropic's Messages API: rows of content blocks, of which users and the assistant take turns.
 
-A run is an assistant row with everything up to the next one: results and the user's words are one row on this wire, results
-first, so that a call is answered in the row right behind it.
-"""
+A run is an assistant row with everything up to the next one: results and the user's words are one row on this
+wire, results first, so that a call is answered in the row right behind it."""
 
 from __future__ import annotations
 
@@ -18,7 +17,16 @@ from fsm_agent.conversation.history_rules import CALL_REMOVED, valid_rows
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire.chat import IMAGE_PLACEHOLDER, wire_text
 from fsm_agent.conversation.wire.claude import family_of, output_cap, thinking_params
-from fsm_agent.conversation.wire.form import Ask, Pieces, View, WireRow, cache_mark, dump, joined, without_patterns
+from fsm_agent.conversation.wire.form import (
+    Ask,
+    Pieces,
+    View,
+    WireRow,
+    cache_mark,
+    dump,
+    joined,
+    without_patterns,
+)
 from fsm_agent.settings.model import CacheTtl
 from fsm_agent.support.texts import clean
 
@@ -27,7 +35,10 @@ IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 _DATA_URL = re.compile(r"data:([\w.+/-]+)(?:;[^;,]*)*;base64,([A-Za-z0-9+/=_-]+)\Z")
 _ID, _NAME = re.compile(r"[a-zA-Z0-9_-]+\Z"), re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME = 128
-_THOUGHT = (b'{"role":"assistant","content":[{"type":"thinking"', b'{"role":"assistant","content":[{"type":"redacted_thinking"')
+_THOUGHT = (
+    b'{"role":"assistant","content":[{"type":"thinking"',
+    b'{"role":"assistant","content":[{"type":"redacted_thinking"',
+)
 _RESULT = b'{"role":"user","content":[{"type":"tool_result"'
 
 Block = dict[str, Any]
@@ -100,7 +111,9 @@ def _exchange(spoken: list[Message], seen_ids: set[str], view: View) -> list[Wir
         function = call["function"]
         blocks += led.get(call["id"], [])
         name = _NAME.sub("_", function["name"])[:_LONGEST_NAME]
-        blocks.append({"type": "tool_use", "id": call["id"], "name": name, "input": json.loads(function["arguments"])})
+        blocks.append(
+            {"type": "tool_use", "id": call["id"], "name": name, "input": json.loads(function["arguments"])}
+        )
     if blocks[-1]["type"] in ("thinking", "redacted_thinking"):
         blocks.append(_text(CALL_REMOVED))
     rows = [_row("assistant", blocks)]
@@ -116,7 +129,11 @@ def _shape(message: Message, view: View) -> WireRow:
         if all(block["type"] == "text" for block in blocks):
             return {"role": "tool", "content": "\n".join(block["text"] for block in blocks)}
         return {"role": "tool", "content": blocks}
-    leading = [block for kept in _kept(message, view) if "before" not in kept and (block := _thought(kept)) is not None]
+    leading = [
+        block
+        for kept in _kept(message, view)
+        if "before" not in kept and (block := _thought(kept)) is not None
+    ]
     texts = [block for block in _blocks(message, view) if block["type"] == "text"]
     return {"role": "assistant", "content": leading + texts or None}
 
@@ -130,8 +147,9 @@ def _result(row: WireRow) -> Block:
 
 
 def _kept(message: Message, view: View) -> Iterator[Mapping[str, Any]]:
-    """The thoughts of a message that this provider made and takes back: native Anthropic those that it signed, and what it
-    did not sign as text; wires that want their reasoning back without a signature the others."""
+    """The thoughts of a message that this provider made and takes back: native Anthropic those that it
+    signed, and what it did not sign as text; wires that want their reasoning back without a signature the
+    others."""
     if "thinking_signature" in view.repairs or view.reasoning == "none":
         return
     for block in message.blocks:
@@ -167,8 +185,8 @@ def _inner_thoughts(spoken: list[Message], calls: list[dict[str, Any]], view: Vi
 
 
 def _may_think(messages: Pieces) -> bool:
-    """A model with a thinking budget refuses to begin to think in the middle of a tool loop: the last reply must begin with a
-    thought. Strings inside a row are escaped, so its beginning cannot be mistaken."""
+    """A model with a thinking budget refuses to begin to think in the middle of a tool loop: the last reply
+    must begin with a thought. Strings inside a row are escaped, so its beginning cannot be mistaken."""
     rows = [piece for piece in messages if len(piece) > 1]
     if len(rows) < 2 or not rows[-1].startswith(_RESULT):
         return True
@@ -182,7 +200,10 @@ def _blocks(message: Message, view: View) -> list[Block]:
     """Texts and images of a message; blank texts are never sent."""
     content: Any = message.content if message.sent is None else message.sent
     parts = [_text(content)] if isinstance(content, str) else content or ()
-    blocks = [_image(part, message, view) if part.get("type") == "image_url" else _words(part, view) for part in parts]
+    blocks = [
+        _image(part, message, view) if part.get("type") == "image_url" else _words(part, view)
+        for part in parts
+    ]
     if message.role == "tool" and "flat_tool_content" in view.repairs:
         blocks = [block if block["type"] == "text" else _text(IMAGE_PLACEHOLDER) for block in blocks]
     return [block for block in blocks if block["type"] != "text" or block["text"]]
@@ -193,7 +214,8 @@ def _words(part: Mapping[str, Any], view: View) -> Block:
 
 
 def _image(part: Mapping[str, Any], message: Message, view: View) -> Block:
-    """Words in its place for a model without eyes, in what the assistant said, and for what is no image that can be sent."""
+    """Words in its place for a model without eyes, in what the assistant said, and for what is no image that
+    can be sent."""
     source = part.get("image_url")
     url = str(source.get("url", "") if isinstance(source, Mapping) else source or "")
     if not view.vision or message.role == "assistant":
@@ -222,7 +244,10 @@ def _with_plain_ids(message: Message) -> Message:
     if answered is not None and answered != _plain_id(answered):
         return replace(message, tool_call_id=_plain_id(answered))
     if any(call.id != _plain_id(call.id) for call in calls):
-        return replace(message, tool_calls=tuple(ToolCall(_plain_id(call.id), call.name, call.arguments) for call in calls))
+        return replace(
+            message,
+            tool_calls=tuple(ToolCall(_plain_id(call.id), call.name, call.arguments) for call in calls),
+        )
     return message
 
 

@@ -8,7 +8,16 @@ from typing import Any
 from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.conversation.history_rules import call_ids, opens_group, valid_rows
 from fsm_agent.conversation.messages import Message
-from fsm_agent.conversation.wire.form import Ask, Pieces, View, WireRow, cache_mark, dump, joined, without_patterns
+from fsm_agent.conversation.wire.form import (
+    Ask,
+    Pieces,
+    View,
+    WireRow,
+    cache_mark,
+    dump,
+    joined,
+    without_patterns,
+)
 from fsm_agent.settings.model import CacheTtl
 from fsm_agent.support.texts import clean
 
@@ -47,7 +56,9 @@ class ChatFormat:
                     "function": {
                         "name": tool.name,
                         "description": tool.description,
-                        "parameters": without_patterns(tool.parameters) if "grammar" in repairs else tool.parameters,
+                        "parameters": without_patterns(tool.parameters)
+                        if "grammar" in repairs
+                        else tool.parameters,
                     },
                 }
                 for tool in tools

@@ -1,8 +1,7 @@
 """What a Messages request must know of its model: how long a reply may be, and how thinking is asked for.
 
-Figures are those that Anthropic publishes, in tokens; they change without notice. A model that no row names counts as a new
-one. Since API version 2026-10-21 no Claude model takes a temperature.
-"""
+Figures are those that Anthropic publishes, in tokens; they change without notice. A model that no row names
+counts as a new one. Since API version 2026-10-21 no Claude model takes a temperature."""
 
 from __future__ import annotations
 
@@ -20,53 +19,59 @@ ROOM = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
-    """``output``: the longest reply; ``thinking``: how it is asked for; ``temperature``: whether it may be set."""
+class ModelFamily:
+    """``output``: the longest reply; ``thinking``: how it is asked for; ``temperature``: whether it may be
+    set."""
 
     output: int
     thinking: Thinking
     temperature: bool = False
 
 
-_FAMILIES: dict[str, Family] = {
-    "claude-2": Family(4_096, "none"),
-    "claude-3": Family(4_096, "none"),
-    "claude-3-5": Family(8_192, "none"),
-    "claude-3-7": Family(64_000, "budget"),
-    "claude-haiku-4": Family(64_000, "budget"),
-    "claude-sonnet-4": Family(64_000, "budget"),
-    "claude-sonnet-4-6": Family(64_000, "adaptive"),
-    "claude-opus-4": Family(32_000, "budget"),
-    "claude-opus-4-5": Family(64_000, "budget"),
-    "claude-opus-4-6": Family(NEWEST, "adaptive"),
-    "claude-opus-4-7": Family(NEWEST, "adaptive"),
-    "claude-opus-4-8": Family(NEWEST, "adaptive"),
-    "claude": Family(NEWEST, "adaptive"),
-    "": Family(NEWEST, "budget", temperature=True),
+_FAMILIES: dict[str, ModelFamily] = {
+    "claude-2": ModelFamily(4_096, "none"),
+    "claude-3": ModelFamily(4_096, "none"),
+    "claude-3-5": ModelFamily(8_192, "none"),
+    "claude-3-7": ModelFamily(64_000, "budget"),
+    "claude-haiku-4": ModelFamily(64_000, "budget"),
+    "claude-sonnet-4": ModelFamily(64_000, "budget"),
+    "claude-sonnet-4-6": ModelFamily(64_000, "adaptive"),
+    "claude-opus-4": ModelFamily(32_000, "budget"),
+    "claude-opus-4-5": ModelFamily(64_000, "budget"),
+    "claude-opus-4-6": ModelFamily(NEWEST, "adaptive"),
+    "claude-opus-4-7": ModelFamily(NEWEST, "adaptive"),
+    "claude-opus-4-8": ModelFamily(NEWEST, "adaptive"),
+    "claude": ModelFamily(NEWEST, "adaptive"),
+    "": ModelFamily(NEWEST, "budget", temperature=True),
 }
-"""By what the name of the model contains; the longest wins. The last row is for models of other makers on this wire."""
+"""By what the name of the model contains; the longest wins. The last row is for models of other makers on
+this wire."""
 
 
-def family_of(model: str) -> Family:
+def family_of(model: str) -> ModelFamily:
     name = model.lower().replace(".", "-")
     return _FAMILIES[max((part for part in _FAMILIES if part in name), key=len)]
 
 
-def output_cap(family: Family, ask: Ask) -> int:
-    """``max_tokens``: mandatory on this wire. The limit that somebody set, else as much as the model can; with room for thoughts
-    that were asked for, and below the window."""
+def output_cap(family: ModelFamily, ask: Ask) -> int:
+    """``max_tokens``: mandatory on this wire. The limit that somebody set, else as much as the model can;
+    with room for thoughts that were asked for, and below the window."""
     cap, window = family.output if ask.raised else ask.output_cap or family.output, ask.runtime.window
     if ask.effort is not None and family.thinking == "budget":
         cap = max(cap, BUDGETS[ask.effort] + ROOM)
     return max(1, cap if window is None else min(cap, window - 1))
 
 
-def thinking_params(family: Family, effort: Effort | None, cap: int) -> dict[str, Any]:
-    """The parameters that ask for thinking within a reply of ``cap`` tokens; empty when nobody asked or there is no room."""
+def thinking_params(family: ModelFamily, effort: Effort | None, cap: int) -> dict[str, Any]:
+    """The parameters that ask for thinking within a reply of ``cap`` tokens; empty when nobody asked or there
+    is no room."""
     if effort is None or family.thinking == "none":
         return {}
     if family.thinking == "adaptive":
-        return {"thinking": {"type": "adaptive", "display": "summarized"}, "output_config": {"effort": effort}}
+        return {
+            "thinking": {"type": "adaptive", "display": "summarized"},
+            "output_config": {"effort": effort},
+        }
     if cap < BUDGETS[effort] + ROOM:
         return {}
     return {"thinking": {"type": "enabled", "budget_tokens": BUDGETS[effort]}}

@@ -1,8 +1,8 @@
 """The bytes of a growing conversation, made once a row.
 
-``WireCopy`` keeps the bytes of every finished run and adds only what is new, so a request costs time proportional to what was
-appended, and request N is a byte prefix of request N+1 as long as nothing is recovered from (cache marks apart).
-"""
+``WireCopy`` keeps the bytes of every finished run and adds only what is new, so a request costs time
+proportional to what was appended, and request N is a byte prefix of request N+1 as long as nothing is
+recovered from (cache marks apart)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ RECENT = 8
 
 
 class WireCopy:
-    """One history as one API mode writes it. Safe to use again after the history was replaced or the view has changed.
+    """One history as one API mode writes it. Safe to use again after the history was replaced or the view has
+    changed.
 
-    ``image_bytes``: how much of the bytes written last is images beyond what they count (``form.IMAGE_CHARS``).
-    """
+    ``image_bytes``: how much of the bytes written last is images beyond what they count
+    (``form.IMAGE_CHARS``)."""
 
     def __init__(self) -> None:
         self._reset(View())
@@ -42,8 +43,11 @@ class WireCopy:
         self._closed_excess = 0
         self.image_bytes = 0
 
-    def messages(self, system: str, history: Sequence[Message], scaffold: Sequence[Message], view: View) -> Pieces:
-        """The bytes of the message list, brackets included, in pieces that are valid until the history grows."""
+    def messages(
+        self, system: str, history: Sequence[Message], scaffold: Sequence[Message], view: View
+    ) -> Pieces:
+        """The bytes of the message list, brackets included, in pieces that are valid until the history
+        grows."""
         self._catch_up(history, view)
         tail = self._tail(scaffold)
         self.image_bytes = self._closed_excess + sum(map(image_excess, tail))
@@ -105,7 +109,8 @@ class WireCopy:
         return [row for run in runs for row in self._format.rows(run, self._ids, self._view)]
 
     def _split(self, tail: list[WireRow]) -> tuple[bytes | bytearray, list[WireRow]]:
-        """The finished bytes that stay as they are, and the rows behind them, the last of which carry marks."""
+        """The finished bytes that stay as they are, and the rows behind them, the last of which carry
+        marks."""
         if not self._view.marks:
             return self._closed, tail
         behind = [*(row for _, row in self._recent), *tail]

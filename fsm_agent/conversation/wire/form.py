@@ -15,15 +15,16 @@ CHARS_PER_TOKEN = 4
 
 WireRow = dict[str, Any]
 Pieces = Sequence[bytes | bytearray]
-"""Bytes that belong one behind the other. They are copied once, when the whole body is put together: a long conversation is
-megabytes, and every further copy would cost more than all that is new."""
+"""Bytes that belong one behind the other. They are copied once, when the whole body is put together: a long
+conversation is megabytes, and every further copy would cost more than all that is new."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the shape of a row depends on besides the row itself. ``reasoning``: how earlier reasoning is replayed.
-    ``issuer``: who made the reasoning that this provider would accept. ``repairs``: wire modes that recoveries switched on.
-    ``marks``: whether the last rows carry cache marks; ``ttl``: how long what they mark is kept."""
+    """What the shape of a row depends on besides the row itself. ``reasoning``: how earlier reasoning is
+    replayed. ``issuer``: who made the reasoning that this provider would accept. ``repairs``: wire modes that
+    recoveries switched on. ``marks``: whether the last rows carry cache marks; ``ttl``: how long what they
+    mark is kept."""
 
     mode: ApiMode = "chat_completions"
     reasoning: str = "none"
@@ -48,10 +49,10 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request besides its messages. ``tools`` is their wire form (``Format.tools``), ``None`` for a toolless request.
-    ``output_cap`` in tokens, ``None`` for the provider's default; ``raised``: it is a wish for a longer reply than
-    the last and no limit that anybody set. ``effort``: how much a model that can think should think,
-    ``None`` when nobody asked. ``ttl``: see ``View``."""
+    """One request besides its messages. ``tools`` is their wire form (``Format.tools``), ``None`` for a
+    toolless request. ``output_cap`` in tokens, ``None`` for the provider's default; ``raised``: it is a wish
+    for a longer reply than the last and no limit that anybody set. ``effort``: how much a model that can
+    think should think, ``None`` when nobody asked. ``ttl``: see ``View``."""
 
     runtime: Runtime
     system: str = ""
@@ -64,8 +65,8 @@ class Ask:
 
 
 class Format(Protocol):
-    """One API mode. Pure; a *run* is the smallest piece of a history that can be made valid by itself, and only the last
-    run of a history can still grow."""
+    """One API mode. Pure; a *run* is the smallest piece of a history that can be made valid by itself, and
+    only the last run of a history can still grow."""
 
     def opens_run(self, run: Sequence[Message], message: Message) -> bool:
         """Does ``message`` start a run of its own after ``run``?"""
@@ -101,7 +102,9 @@ def dump(value: Any) -> bytes:
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
-def joined(head: dict[str, Any], named: Sequence[tuple[str, bytes | Pieces | None]], tail: dict[str, Any]) -> bytes:
+def joined(
+    head: dict[str, Any], named: Sequence[tuple[str, bytes | Pieces | None]], tail: dict[str, Any]
+) -> bytes:
     """One JSON object of a small head, ready-made values by name, and a small tail."""
     pieces: list[bytes | bytearray] = [b"{"]
     if head:

@@ -25,12 +25,13 @@ _NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME = 64
 _REASONERS = ("o1", "o3", "o4", "gpt-5", "gpt-6", "codex")
 _SPEAKERS = ("o1-mini", "o1-preview", "gpt-5-chat")
-"""Families of OpenAI's that reason, and their members that do not, or not in a way that can be asked for: a model without
-encrypted reasoning refuses a request for it."""
+"""Families of OpenAI's that reason, and their members that do not, or not in a way that can be asked for: a
+model without encrypted reasoning refuses a request for it."""
 
 
 class ResponsesFormat:
-    """The ``Format`` of the Responses API. Nothing is stored by the provider, so reasoning travels encrypted."""
+    """The ``Format`` of the Responses API. Nothing is stored by the provider, so reasoning travels
+    encrypted."""
 
     def opens_run(self, run: Sequence[Message], message: Message) -> bool:
         return opens_group(run, message)
@@ -38,7 +39,9 @@ class ResponsesFormat:
     def rows(self, run: Sequence[Message], seen_ids: set[str], view: View) -> list[WireRow]:
         run = [_with_short_ids(message) for message in run]
         made = valid_rows(run, seen_ids, lambda message: _shape(message, view))
-        thoughts = [dict(item) for message in run if message.role == "assistant" for item in _thoughts(message, view)]
+        thoughts = [
+            dict(item) for message in run if message.role == "assistant" for item in _thoughts(message, view)
+        ]
         return [*thoughts, *(item for row in made for item in _items(row))]
 
     def ids(self, rows: Sequence[WireRow]) -> set[str]:
@@ -57,7 +60,9 @@ class ResponsesFormat:
                     "type": "function",
                     "name": tool.name,
                     "description": tool.description,
-                    "parameters": without_patterns(tool.parameters) if "grammar" in repairs else tool.parameters,
+                    "parameters": without_patterns(tool.parameters)
+                    if "grammar" in repairs
+                    else tool.parameters,
                     "strict": False,
                 }
                 for tool in tools
@@ -65,8 +70,8 @@ class ResponsesFormat:
         )
 
     def body(self, ask: Ask, messages: Pieces) -> bytes:
-        """An effort that was asked for brings a summary of the reasoning, too: there is no other way to see any of it. Without
-        one none is asked for: OpenAI gives summaries to verified organisations only."""
+        """An effort that was asked for brings a summary of the reasoning, too: there is no other way to see
+        any of it. Without one none is asked for: OpenAI gives summaries to verified organisations only."""
         runtime = ask.runtime
         head: dict[str, Any] = {"model": runtime.model, "stream": runtime.streaming, "store": False}
         if reasons(runtime.model):
@@ -76,7 +81,11 @@ class ResponsesFormat:
         if ask.temperature is not None:
             head["temperature"] = ask.temperature
         prompt = clean(ask.system).strip()
-        named = [("instructions", dump(prompt) if prompt else None), ("tools", ask.tools), ("input", messages)]
+        named = [
+            ("instructions", dump(prompt) if prompt else None),
+            ("tools", ask.tools),
+            ("input", messages),
+        ]
         tail = {} if ask.output_cap is None else {"max_output_tokens": max(LEAST_OUTPUT, ask.output_cap)}
         return joined(head, named, tail)
 
@@ -93,17 +102,22 @@ def _with_short_ids(message: Message) -> Message:
     if all(len(call.id) <= LONGEST_ID for call in calls) and len(message.tool_call_id or "") <= LONGEST_ID:
         return message
     shortened = tuple(replace(call, id=_short(call.id)) for call in calls)
-    return replace(message, tool_calls=shortened, tool_call_id=message.tool_call_id and _short(message.tool_call_id))
+    return replace(
+        message, tool_calls=shortened, tool_call_id=message.tool_call_id and _short(message.tool_call_id)
+    )
 
 
 def _short(call_id: str) -> str:
     return (
-        call_id if len(call_id) <= LONGEST_ID else "call_" + hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:24]
+        call_id
+        if len(call_id) <= LONGEST_ID
+        else "call_" + hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:24]
     )
 
 
 def _shape(message: Message, view: View) -> WireRow:
-    """The row in between: ``content`` is text or the parts of this wire, ``phase`` what the provider said of it."""
+    """The row in between: ``content`` is text or the parts of this wire, ``phase`` what the provider said of
+    it."""
     content: Any = message.content if message.sent is None else message.sent
     if isinstance(content, str):
         content = wire_text(content, view)
@@ -148,7 +162,12 @@ def _items(row: WireRow) -> Iterator[WireRow]:
     for call in row.get("tool_calls", ()):
         function = call["function"]
         name = _NAME.sub("_", function["name"])[:_LONGEST_NAME]
-        yield {"type": "function_call", "call_id": call["id"], "name": name, "arguments": function["arguments"]}
+        yield {
+            "type": "function_call",
+            "call_id": call["id"],
+            "name": name,
+            "arguments": function["arguments"],
+        }
 
 
 def _said(content: Any) -> Any:
@@ -163,14 +182,27 @@ def _output(content: Any) -> Any:
 
 
 def _thoughts(message: Message, view: View) -> Iterator[Mapping[str, Any]]:
-    """Encrypted reasoning that this provider itself has made, as it came but for its id: nothing is stored under it."""
+    """Encrypted reasoning that this provider itself has made, as it came but for its id: nothing is stored
+    under it."""
     if "encrypted_replay" in view.repairs:
         return
     for block in message.blocks:
-        if block.get("type") == "reasoning" and block.get("encrypted_content") and block.get("issuer") == view.issuer:
-            yield {key: value for key, value in block.items() if key not in ("id", "issuer", "status") and value is not None}
+        if (
+            block.get("type") == "reasoning"
+            and block.get("encrypted_content")
+            and block.get("issuer") == view.issuer
+        ):
+            yield {
+                key: value
+                for key, value in block.items()
+                if key not in ("id", "issuer", "status") and value is not None
+            }
 
 
 def _phase(message: Message, view: View) -> str:
-    own = (block for block in message.blocks if block.get("type") == "message" and block.get("issuer") == view.issuer)
+    own = (
+        block
+        for block in message.blocks
+        if block.get("type") == "message" and block.get("issuer") == view.issuer
+    )
     return next((str(block["phase"]) for block in own), "")

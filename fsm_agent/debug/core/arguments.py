@@ -1,5 +1,5 @@
-"""Reading what a face was given as JSON: a wrong value is a ``ConfigError`` that names it, what was given and what is
-allowed."""
+"""Reading what a face was given as JSON: a wrong value is a ``ConfigError`` that names it, what was given and
+what is allowed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ def number(arguments: Arguments, name: str, default: int | None = None, *, least
     """Return a whole number that is not below ``least``, if there is one. Raises ``ConfigError``."""
     value = arguments.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
-        raise ConfigError(f"{name} is no number", value, "a whole number" + (f" from {least}" if least is not None else ""))
+        raise ConfigError(
+            f"{name} is no number", value, "a whole number" + (f" from {least}" if least is not None else "")
+        )
     return value
 
 

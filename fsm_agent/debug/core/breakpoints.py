@@ -1,4 +1,5 @@
-"""Breakpoints: where a turn stops, under which condition, at which hit, or what is noted instead of stopping."""
+"""Breakpoints: where a turn stops, under which condition, at which hit, or what is noted instead of
+stopping."""
 
 from __future__ import annotations
 
@@ -29,12 +30,12 @@ FACTS = ("seq", "source", "event", "dest", "row", "exit")
 
 @dataclass(frozen=True, slots=True)
 class Breakpoint:
-    """``target``: a state that is entered, an event, a row's id, an arrow ``"CallLLM→ClassifyError"`` (``->`` will do), or how a
-    turn ends: an exit reason or an outcome (``failed``).
+    """``target``: a state that is entered, an event, a row's id, an arrow ``"CallLLM→ClassifyError"`` (``->``
+    will do), or how a turn ends: an exit reason or an outcome (``failed``).
 
-    ``condition`` is over the counters after the move (``retries >= 2``); ``hits`` says at which hits it stops: ``3``, ``>= 3``,
-    ``% 5`` (every fifth). With ``log``, it notes this text instead of stopping; ``{retries}``, ``{seq}``, ``{row}`` in it are
-    replaced."""
+    ``condition`` is over the counters after the move (``retries >= 2``); ``hits`` says at which hits it
+    stops: ``3``, ``>= 3``, ``% 5`` (every fifth). With ``log``, it notes this text instead of stopping;
+    ``{retries}``, ``{seq}``, ``{row}`` in it are replaced."""
 
     kind: Kind
     target: str
@@ -56,7 +57,9 @@ class Breakpoint:
             raise ConfigError("no such kind of breakpoint", value.get("kind"), ", ".join(get_args(Kind)))
         texts = {name: str(value.get(name) or "").strip() for name in ("target", "condition", "hits", "log")}
         texts["target"] = texts["target"].replace("->", ARROW).replace(" ", "")
-        return cls(kind=value["kind"], enabled=bool(value.get("enabled", True)), id=number(value, "id", 0), **texts)
+        return cls(
+            kind=value["kind"], enabled=bool(value.get("enabled", True)), id=number(value, "id", 0), **texts
+        )
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -79,7 +82,7 @@ class Breakpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class BreakpointHit:
     """A breakpoint that a move met. ``text`` is what a logpoint notes; ``stops`` is false for one."""
 
     breakpoint: Breakpoint
@@ -93,8 +96,8 @@ class Hit:
 
 @dataclass(slots=True)
 class Breakpoints:
-    """Those of one turn. ``counters`` names the counters that conditions may use, ``table`` what there is to stop at; a turn of
-    another table than ours is checked by its own."""
+    """Those of one turn. ``counters`` names the counters that conditions may use, ``table`` what there is to
+    stop at; a turn of another table than ours is checked by its own."""
 
     table: Table
     _all: dict[int, Breakpoint] = field(default_factory=dict)
@@ -108,13 +111,16 @@ class Breakpoints:
         return len(self._all)
 
     def put(self, wanted: Breakpoint) -> Breakpoint:
-        """Add it, or replace the one of the same id, or of the same kind and target. Raises ``ConfigError``."""
+        """Add it, or replace the one of the same id, or of the same kind and target. Raises
+        ``ConfigError``."""
         holds = self._checked(wanted)
         same = next((one.id for one in self if (one.kind, one.target) == (wanted.kind, wanted.target)), 0)
         number = wanted.id or same or max(self._all, default=0) + 1
         if same and same != number:
             self.drop(same)
-        made = Breakpoint(wanted.kind, wanted.target, wanted.condition, wanted.hits, wanted.log, wanted.enabled, number)
+        made = Breakpoint(
+            wanted.kind, wanted.target, wanted.condition, wanted.hits, wanted.log, wanted.enabled, number
+        )
         self._all[number] = made
         self._counts[number] = 0
         self._holds[number] = holds
@@ -137,7 +143,7 @@ class Breakpoints:
             if before.get(made.id) == made:
                 self._counts[made.id] = counts[made.id]
 
-    def met(self, step: Step, counters: Mapping[str, int]) -> list[Hit]:
+    def met(self, step: Step, counters: Mapping[str, int]) -> list[BreakpointHit]:
         """Breakpoints and logpoints that this move meets, each counted. ``counters`` as they are after it."""
         found = []
         for one in self:
@@ -146,7 +152,7 @@ class Breakpoints:
             self._counts[one.id] += 1
             count = self._counts[one.id]
             if at_hit(one.hits)(count):
-                found.append(Hit(one, count, noted(one.log, step, counters)))
+                found.append(BreakpointHit(one, count, noted(one.log, step, counters)))
         return found
 
     def fresh(self) -> Breakpoints:
@@ -190,7 +196,10 @@ def targets_of(table: Table, kind: Kind) -> list[str]:
         case "arrow":
             return list(dict.fromkeys(f"{row.source}{ARROW}{row.dest}" for row in table.rows))
         case "exit":
-            return [*(one.value for one in Outcome), *dict.fromkeys(row.exit for row in table.rows if row.exit)]
+            return [
+                *(one.value for one in Outcome),
+                *dict.fromkeys(row.exit for row in table.rows if row.exit),
+            ]
         case _:
             assert_never(kind)
 
@@ -201,7 +210,9 @@ def at_hit(text: str) -> Callable[[int], bool]:
         return _always
     said = _HITS.fullmatch(text)
     if said is None or (said[1] == "%" and said[2] == "0"):
-        raise ConfigError("a hit count cannot be read", text, "a number, or >= 3, > 3, < 3, <= 3, == 3, % 3 (every third)")
+        raise ConfigError(
+            "a hit count cannot be read", text, "a number, or >= 3, > 3, < 3, <= 3, == 3, % 3 (every third)"
+        )
     compare, number = _COMPARE[said[1] or "=="], int(said[2])
     return lambda count: compare(count, number)
 

@@ -1,8 +1,7 @@
 """What an engine can be told to do: one class a command.
 
-A page, an editor and a row of the table ``controls`` say a command by its ``name``, with its fields as JSON. ``read_command``
-decodes it once, at that border; ``Controller.order`` carries it out.
-"""
+A page, an editor and a row of the table ``controls`` say a command by its ``name``, with its fields as JSON.
+``read_command`` decodes it once, at that border; ``Controller.order`` carries it out."""
 
 from __future__ import annotations
 
@@ -38,7 +37,8 @@ class StepInto:
 
 @dataclass(frozen=True, slots=True)
 class StepOver:
-    """Run to the next request to the model; without a model, out of this state, however often it is repeated."""
+    """Run to the next request to the model; without a model, out of this state, however often it is
+    repeated."""
 
     name: ClassVar[str] = "over"
 
@@ -52,8 +52,8 @@ class ContinueTurn:
 
 @dataclass(frozen=True, slots=True)
 class RunTo:
-    """Run until a move meets the breakpoint ``until``, or has that number; other breakpoints stop the turn too. As JSON it is
-    ``breakpoint`` (an object) or ``seq``."""
+    """Run until a move meets the breakpoint ``until``, or has that number; other breakpoints stop the turn
+    too. As JSON it is ``breakpoint`` (an object) or ``seq``."""
 
     name: ClassVar[str] = "to"
     until: Breakpoint | int
@@ -77,8 +77,8 @@ class SteerTurn:
 
 @dataclass(frozen=True, slots=True)
 class HoldRequests:
-    """Hold requests to the model (``model``) or calls of tools (``tool``) back until a person answers them or lets them go; of a
-    turn of another table every request (``request``). In place of the ``kinds`` before."""
+    """Hold requests to the model (``model``) or calls of tools (``tool``) back until a person answers them or
+    lets them go; of a turn of another table every request (``request``). In place of the ``kinds`` before."""
 
     name: ClassVar[str] = "hold"
     kinds: tuple[str, ...] = ()
@@ -86,8 +86,8 @@ class HoldRequests:
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """Answer the request of number ``id``, which waits for a person, by hand; ``PendingRequest.reply`` says what may be
-    ``said``."""
+    """Answer the request of number ``id``, which waits for a person, by hand; ``PendingRequest.reply`` says
+    what may be ``said``."""
 
     name: ClassVar[str] = "answer"
     id: int
@@ -118,8 +118,9 @@ NAMES: tuple[str, ...] = tuple(kind.name for kind in get_args(Command))
 
 
 def read_command(name: str, body: Mapping[str, Any]) -> Command:
-    """Return the command of this name with the fields that ``body`` has, JSON values; other parts of it are not looked at. Raises
-    ``ConfigError`` for a name that there is not, and for a field that is missing or of another type."""
+    """Return the command of this name with the fields that ``body`` has, JSON values; other parts of it are
+    not looked at. Raises ``ConfigError`` for a name that there is not, and for a field that is missing or of
+    another type."""
     match name:
         case _ if name in _BARE:
             return _BARE[name]

@@ -18,7 +18,8 @@ ALIGNED = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Moves ``left`` of the one run and ``right`` of the other, as (first, last); empty when last is below first."""
+    """Moves ``left`` of the one run and ``right`` of the other, as (first, last); empty when last is below
+    first."""
 
     tag: Tag
     left: tuple[int, int]
@@ -27,8 +28,9 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``parted``: the number of the first move that differs, ``None`` when all moves are the same; ``said``: the first move whose
-    visit was answered otherwise, with the kinds of the requests. ``shared`` moves both turns have from the same ancestor."""
+    """``parted``: the number of the first move that differs, ``None`` when all moves are the same; ``said``:
+    the first move whose visit was answered otherwise, with the kinds of the requests. ``shared`` moves both
+    turns have from the same ancestor."""
 
     left: str
     right: str
@@ -54,7 +56,9 @@ def compare(left: Record, right: Record) -> Comparison:
     rest = [(same + len(tail) + 1, len(one)) for tail, one in zip(tails, rows, strict=True)]
     if any(first <= last for first, last in rest):
         stretches.append(Stretch("changed", rest[0], rest[1]))
-    return Comparison(left.turn_id, right.turn_id, parted, _said(left, right, shared, same), shared, tuple(stretches))
+    return Comparison(
+        left.turn_id, right.turn_id, parted, _said(left, right, shared, same), shared, tuple(stretches)
+    )
 
 
 def _common(left: Sequence[str], right: Sequence[str]) -> int:

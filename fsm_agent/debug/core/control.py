@@ -1,8 +1,7 @@
 """Run control: who stands at the gate of a turn, and when the turn may go on.
 
-Commands come from any thread; the turn's own loop obeys them at the next request or move. Nothing here knows where they
-come from: a page, an editor, another process.
-"""
+Commands come from any thread; the turn's own loop obeys them at the next request or move. Nothing here knows
+where they come from: a page, an editor, another process."""
 
 from __future__ import annotations
 
@@ -20,11 +19,20 @@ from fsm_agent.conversation.call_key import signature
 from fsm_agent.conversation.effects import Approval, AskApproval
 from fsm_agent.debug.core import commands
 from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints
-from fsm_agent.debug.core.events import Event, EventKind, Listeners, Phase, Reason, Status, entries, step_dict
+from fsm_agent.debug.core.events import (
+    DebugEvent,
+    EventKind,
+    Listeners,
+    Phase,
+    Reason,
+    Status,
+    entries,
+    step_dict,
+)
 from fsm_agent.debug.core.pending_request import PERFORM, HeldKind, PendingRequest, held_kind
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Exchange, Step
-from fsm_agent.fsm.pause_point import Gate, Perform
+from fsm_agent.fsm.pause_point import PausePoint, Perform
 
 Mode = Literal["paused", "step", "into", "over", "free", "to"]
 SETTLES = 0.25
@@ -36,7 +44,7 @@ class Controller:
     """Stands at the gate of one turn. ``listeners`` are told of everything; ``breakpoints`` may be changed at
     any time."""
 
-    def __init__(self, gate: Gate, *, paused: bool = True) -> None:
+    def __init__(self, gate: PausePoint, *, paused: bool = True) -> None:
         self.gate, self.listeners, self.breakpoints = gate, Listeners(), Breakpoints(gate.kind.table)
         self._lock = threading.RLock()
         self._mode: Mode = "paused" if paused else "free"
@@ -57,7 +65,9 @@ class Controller:
     def stand(self) -> None:
         """Take the place at the gate. Raises ``ConfigError`` when another debugger has it."""
         if self.gate.watcher not in (None, self):
-            raise ConfigError("another debugger is attached to this turn already", self.gate.turn.turn_id, "one at a time")
+            raise ConfigError(
+                "another debugger is attached to this turn already", self.gate.turn.turn_id, "one at a time"
+            )
         self.gate.watcher = self
 
     def go_away(self) -> None:
@@ -75,7 +85,8 @@ class Controller:
     # From any thread
 
     def order(self, command: commands.Command) -> None:
-        """Carry out a command. Raises ``ConfigError`` for one that cannot be carried out now, or not on this turn."""
+        """Carry out a command. Raises ``ConfigError`` for one that cannot be carried out now, or not on this
+        turn."""
         match command:
             case commands.PauseTurn():
                 with self._lock:
@@ -178,14 +189,20 @@ class Controller:
         return answer
 
     async def _asked(
-        self, kind: HeldKind, request: Any, other: asyncio.Future[Any] | None = None, person: asyncio.Future[Any] | None = None
+        self,
+        kind: HeldKind,
+        request: Any,
+        other: asyncio.Future[Any] | None = None,
+        person: asyncio.Future[Any] | None = None,
     ) -> Any:
         """Wait for a person, for ``other`` to answer instead, or for an interrupt. ``person``: some person is
         being asked, so the rules allow it."""
         loop = asyncio.get_running_loop()
         with self._lock:
             self._loop = loop
-            held = PendingRequest(next(self._numbers), kind, request, loop.create_future(), elsewhere=other is not None)
+            held = PendingRequest(
+                next(self._numbers), kind, request, loop.create_future(), elsewhere=other is not None
+            )
             held.allowable = other is None or person is None or person.done()
             self._held[held.id] = held
         self._tell_waiting()
@@ -297,7 +314,11 @@ class Controller:
         with self._lock:
             waiting = {one.id: one for one in self._open()}
         if number not in waiting:
-            raise ConfigError("nothing waits for an answer under this number", number, ", ".join(map(str, waiting)) or "none")
+            raise ConfigError(
+                "nothing waits for an answer under this number",
+                number,
+                ", ".join(map(str, waiting)) or "none",
+            )
         return waiting[number]
 
     def _open(self) -> list[PendingRequest]:
@@ -326,4 +347,6 @@ class Controller:
 
     def _tell(self, kind: EventKind, **data: Any) -> None:
         turn = self.gate.turn
-        self.listeners.tell(Event(kind, {"turn": turn.turn_id, "seq": turn.seq, "state": turn.state} | data))
+        self.listeners.tell(
+            DebugEvent(kind, {"turn": turn.turn_id, "seq": turn.seq, "state": turn.state} | data)
+        )

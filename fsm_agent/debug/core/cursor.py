@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fsm_agent.debug.core.breakpoints import Breakpoints, Hit
+from fsm_agent.debug.core.breakpoints import BreakpointHit, Breakpoints
 from fsm_agent.debug.core.record import WINDOW, Record
 from fsm_agent.fsm.journal import Step
 
@@ -24,7 +24,8 @@ class Cursor:
         return self.record.count if self.following else self._at
 
     def to(self, at: int) -> int:
-        """Look at a position; one outside of the turn is the nearest in it. The newest one is followed from then on."""
+        """Look at a position; one outside of the turn is the nearest in it. The newest one is followed from
+        then on."""
         count = self.record.count
         self._at = max(0, min(at, count))
         self.following = self._at == count
@@ -36,20 +37,22 @@ class Cursor:
     def forward(self) -> int:
         return self.to(self.at + 1)
 
-    def back_to(self, breakpoints: Breakpoints) -> tuple[int, list[Hit]]:
-        """The last position before this one at which a breakpoint would have stopped; the start when there is none."""
+    def back_to(self, breakpoints: Breakpoints) -> tuple[int, list[BreakpointHit]]:
+        """The last position before this one at which a breakpoint would have stopped; the start when there is
+        none."""
         return self._seek(list(self._hits(breakpoints, self.at - 1))[-1:])
 
-    def forward_to(self, breakpoints: Breakpoints) -> tuple[int, list[Hit]] | None:
-        """The next position at which a breakpoint would have stopped; ``None`` when there is none in what is recorded."""
+    def forward_to(self, breakpoints: Breakpoints) -> tuple[int, list[BreakpointHit]] | None:
+        """The next position at which a breakpoint would have stopped; ``None`` when there is none in what is
+        recorded."""
         found = [(seq, hits) for seq, hits in self._hits(breakpoints, self.record.count) if seq > self.at][:1]
         return self._seek(found) if found else None
 
-    def _seek(self, found: list[tuple[int, list[Hit]]]) -> tuple[int, list[Hit]]:
+    def _seek(self, found: list[tuple[int, list[BreakpointHit]]]) -> tuple[int, list[BreakpointHit]]:
         at, hits = found[0] if found else (0, [])
         return self.to(at), hits
 
-    def _hits(self, breakpoints: Breakpoints, last: int) -> list[tuple[int, list[Hit]]]:
+    def _hits(self, breakpoints: Breakpoints, last: int) -> list[tuple[int, list[BreakpointHit]]]:
         fresh, counters = breakpoints.fresh(), self.record.counters(0, self.counters)
         found = []
         for first in range(1, last + 1, WINDOW):

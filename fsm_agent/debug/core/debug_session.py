@@ -12,7 +12,7 @@ from fsm_agent.debug.core.engines import RecordedEngine
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.turn_factory import Agents, AgentTurnFactory, Runs, TurnFactory, WorkflowTurnFactory
 from fsm_agent.errors import ConfigError
-from fsm_agent.fsm.pause_point import GATES
+from fsm_agent.fsm.pause_point import PAUSE_POINTS
 from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
@@ -22,8 +22,8 @@ from fsm_agent.workflow import Workflow
 
 
 class DebugSession:
-    """Open debuggers by turn. ``agents`` is asked for an agent when a turn is started, resumed or forked; without it one can only
-    look."""
+    """Open debuggers by turn. ``agents`` is asked for an agent when a turn is started, resumed or forked;
+    without it one can only look."""
 
     def __init__(self, store: Store, agents: Agents | None = None, maker: TurnFactory | None = None) -> None:
         self.store = store
@@ -59,7 +59,8 @@ class DebugSession:
         """A turn by its id or the beginning of it. Raises ``ConfigError`` for none or several."""
         with self.store.database.reading() as c:
             rows = c.execute(
-                "SELECT id FROM turns WHERE substr(id, 1, ?) = ? ORDER BY began DESC LIMIT 6", (len(name), name)
+                "SELECT id FROM turns WHERE substr(id, 1, ?) = ? ORDER BY began DESC LIMIT 6",
+                (len(name), name),
             ).fetchall()
         ids = [row[0] for row in rows]
         if name in ids:
@@ -67,7 +68,9 @@ class DebugSession:
         if len(ids) != 1 or not name:
             newest = ", ".join(info.id for info in self.recent(5)) or "none yet"
             raise ConfigError(
-                "no such turn" if not ids else "several turns begin so", name, ", ".join(ids) or f"the newest: {newest}"
+                "no such turn" if not ids else "several turns begin so",
+                name,
+                ", ".join(ids) or f"the newest: {newest}",
             )
         return str(ids[0])
 
@@ -75,7 +78,11 @@ class DebugSession:
         """The debugger of a turn; opened again when the turn has come to life, or has stopped, since."""
         with self._lock:
             known = self._open.get(turn_id)
-            if known is not None and isinstance(known.engine, RecordedEngine) and self._alive(known.record.info):
+            if (
+                known is not None
+                and isinstance(known.engine, RecordedEngine)
+                and self._alive(known.record.info)
+            ):
                 known = None
             if known is None:
                 before = self._open.get(turn_id)
@@ -104,7 +111,11 @@ class DebugSession:
         """A pytest file that plays the turn again. Raises ``ConfigError`` for turns of a table of the user's
         own."""
         if not self.subject.talks:
-            raise ConfigError("tests are made of this agent's turns only", turn_id, "fsm_agent.testing.row_scripts for yours")
+            raise ConfigError(
+                "tests are made of this agent's turns only",
+                turn_id,
+                "fsm_agent.testing.row_scripts for yours",
+            )
         from fsm_agent.debug.core.pytest_export import make_test
 
         return make_test(self.store, turn_id)
@@ -133,7 +144,7 @@ class DebugSession:
 
     def _alive(self, info: TurnInfo) -> bool:
         """Does a process run the turn?"""
-        gate = GATES.get(info.id)
+        gate = PAUSE_POINTS.get(info.id)
         if info.ended is not None or (gate is not None and gate.running):
             return info.ended is None
         return info.owner != self.store.owners.me and self.store.owners.alive(info.owner) is not None

@@ -19,20 +19,21 @@ from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints
 from fsm_agent.debug.core.commands import Command, ReplaceBreakpoints, read_command
 from fsm_agent.debug.core.cursor import Cursor
 from fsm_agent.debug.core.engines import Engine, LocalEngine, RecordedEngine
-from fsm_agent.debug.core.events import Event, Listener, Status
+from fsm_agent.debug.core.events import DebugEvent, Listener, Status
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.remote_client import RemoteDebugClient
 from fsm_agent.debug.core.turn_factory import Runs
 from fsm_agent.debug.core.wire import composed
 from fsm_agent.errors import ConfigError
-from fsm_agent.fsm.pause_point import GATES
+from fsm_agent.fsm.pause_point import PAUSE_POINTS
 from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.sessions.store import Store
 
 
 class Debugger:
-    """``record`` is what the turn did, ``cursor`` where a person looks, ``status`` where the engine is. Commands and listeners
-    may be used from any thread; see ``fsm_agent.debug.core.commands`` and ``events`` for what there is."""
+    """``record`` is what the turn did, ``cursor`` where a person looks, ``status`` where the engine is.
+    Commands and listeners may be used from any thread; see ``fsm_agent.debug.core.commands`` and ``events``
+    for what there is."""
 
     def __init__(self, store: Store, record: Record, engine: Engine, subject: TurnKind = KIND) -> None:
         self.record, self.engine, self.subject = record, engine, subject
@@ -42,8 +43,8 @@ class Debugger:
 
     @classmethod
     def of(cls, store: Store, turn: Runs, *, paused: bool = True) -> Debugger:
-        """Debug a turn of this process that nobody runs yet: one just started, resumed or forked, of an ``Agent`` or a
-        ``Workflow``. It is taken to the gate and waits there, before its first request."""
+        """Debug a turn of this process that nobody runs yet: one just started, resumed or forked, of an
+        ``Agent`` or a ``Workflow``. It is taken to the gate and waits there, before its first request."""
         engine = LocalEngine(turn.gate, turn, paused)
         engine.start()
         _wait_for(turn, engine, paused)
@@ -56,10 +57,14 @@ class Debugger:
         Raises ``ConfigError`` for a turn that is not there, or has a debugger already."""
         record = Record(store, turn_id)
         info = record.info
-        gate = GATES.get(turn_id)
+        gate = PAUSE_POINTS.get(turn_id)
         if info.ended is None and gate is not None and gate.running:
             return cls(store, record, LocalEngine(gate, paused=False), gate.kind)
-        if info.ended is None and info.owner not in (None, store.owners.me) and store.owners.alive(info.owner) is not None:
+        if (
+            info.ended is None
+            and info.owner not in (None, store.owners.me)
+            and store.owners.alive(info.owner) is not None
+        ):
             return cls(store, record, RemoteDebugClient(store, record, subject.table), subject)
         return cls(store, record, RecordedEngine(record, subject.table), subject)
 
@@ -80,16 +85,17 @@ class Debugger:
         return self.engine.listen(listener)
 
     def order(self, command: Command | str, body: Mapping[str, Any] | None = None) -> None:
-        """Tell the engine to do something; returns at once. A command's name, with its fields as JSON values, will do in place of
-        it: ``order("steer", {"text": "left"})``. Raises ``ConfigError`` for what cannot be carried out."""
+        """Tell the engine to do something; returns at once. A command's name, with its fields as JSON values,
+        will do in place of it: ``order("steer", {"text": "left"})``. Raises ``ConfigError`` for what cannot
+        be carried out."""
         self.engine.order(read_command(command, body or {}) if isinstance(command, str) else command)
 
     async def settled(self, timeout: float | None = None) -> Status:
-        """Wait until the engine stands still: paused, waiting for a person, idle or ended. Raises ``TimeoutError`` after so many
-        seconds."""
+        """Wait until the engine stands still: paused, waiting for a person, idle or ended. Raises
+        ``TimeoutError`` after so many seconds."""
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
-        def hear(event: Event) -> None:
+        def hear(event: DebugEvent) -> None:
             loop.call_soon_threadsafe(changed.set)
 
         stop = self.listen(hear)
@@ -109,13 +115,16 @@ class Debugger:
         if not isinstance(self.engine, LocalEngine) or at != self.status.seq:
             return known
         places = {(one["ordinal"], one["place"]) for one in known if one["status"] != "in_flight"}
-        fresh = [one for one in self.engine.controller.visit() if (one["ordinal"], one["place"]) not in places]
+        fresh = [
+            one for one in self.engine.controller.visit() if (one["ordinal"], one["place"]) not in places
+        ]
         replaced = {(one["ordinal"], one["place"]) for one in fresh}
         kept = [one for one in known if (one["ordinal"], one["place"]) not in replaced]
         return sorted([*kept, *fresh], key=lambda one: (one["ordinal"], one["place"]))
 
     def wire(self, at: int) -> dict[str, Any]:
-        """Return the request that went to the model from a position, composed again: ``body``, or ``why`` there is none."""
+        """Return the request that went to the model from a position, composed again: ``body``, or ``why``
+        there is none."""
         if not self.subject.talks:
             return {"body": None, "why": "the turns of this table ask no model"}
         return composed(self._store, self.id, at)

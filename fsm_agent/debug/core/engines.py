@@ -15,7 +15,7 @@ from fsm_agent.debug.core.events import Listener, Listeners, Status
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.turn_factory import Runs
 from fsm_agent.errors import ConfigError
-from fsm_agent.fsm.pause_point import Gate
+from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.table import Table
 from fsm_agent.support.threads import LOOP
 
@@ -44,9 +44,10 @@ class Engine(Protocol):
 
 
 class LocalEngine:
-    """A turn of this process. ``turn`` is given when nobody else runs it: then the engine does, from the first command on."""
+    """A turn of this process. ``turn`` is given when nobody else runs it: then the engine does, from the
+    first command on."""
 
-    def __init__(self, gate: Gate, turn: Runs | None = None, paused: bool = True) -> None:
+    def __init__(self, gate: PausePoint, turn: Runs | None = None, paused: bool = True) -> None:
         self.controller = Controller(gate, paused=paused)
         self.controller.stand()
         self._turn = turn
@@ -56,7 +57,11 @@ class LocalEngine:
 
     def start(self) -> None:
         """Run the turn up to the gate, where it waits, unless somebody runs it already."""
-        if self._turn is not None and (self._running is None or self._running.done()) and self._turn.result is None:
+        if (
+            self._turn is not None
+            and (self._running is None or self._running.done())
+            and self._turn.result is None
+        ):
             self._left.clear()
             self._running = LOOP.submit(self._run(self._turn))
             self._running.add_done_callback(self._done)
@@ -89,7 +94,11 @@ class LocalEngine:
 
     def close(self) -> None:
         """A turn that only the debugger runs stays where it is, and can be resumed."""
-        if self._running is not None and not self._running.done() and self.status().phase in ("paused", "waiting"):
+        if (
+            self._running is not None
+            and not self._running.done()
+            and self.status().phase in ("paused", "waiting")
+        ):
             running, self._running = self._running, None
             running.cancel()
             self._left.wait(LEAVES)  # or who resumes the turn at once would find it running
@@ -115,7 +124,8 @@ class RecordedEngine:
                 pass
             case _ if (info := self._record.info).ended is not None:
                 raise ConfigError(
-                    f"the turn ended with {info.exit}; one can look at it, or fork it and go on from there", command.name
+                    f"the turn ended with {info.exit}; one can look at it, or fork it and go on from there",
+                    command.name,
                 )
             case _:
                 raise ConfigError("no process runs this turn; resume it, or fork it", command.name)

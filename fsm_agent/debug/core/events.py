@@ -29,8 +29,8 @@ EventKind = Literal["moved", "exchanged", "paused", "running", "waiting", "log",
 REQUESTS = Persist.__module__
 """Where requests of this agent's turn are defined."""
 Phase = Literal["paused", "running", "waiting", "ended", "idle"]
-"""``paused`` between two requests, ``running``, ``waiting`` for a person's answer, ``ended``, or ``idle``: unfinished, and no
-process runs it."""
+"""``paused`` between two requests, ``running``, ``waiting`` for a person's answer, ``ended``, or ``idle``:
+unfinished, and no process runs it."""
 Reason = Literal["", "entry", "step", "pause", "breakpoint"]
 """Why a turn is paused; empty while it is not."""
 Where = Literal["here", "elsewhere", "nowhere"]
@@ -38,19 +38,20 @@ Where = Literal["here", "elsewhere", "nowhere"]
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class DebugEvent:
     """``data`` are JSON values; every event has ``turn`` and ``seq``."""
 
     kind: EventKind
     data: Mapping[str, Any]
 
 
-Listener = Callable[[Event], None]
+Listener = Callable[[DebugEvent], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where the engine is. ``held`` is what a person is asked; ``hold`` are the kinds of requests that are held back."""
+    """Where the engine is. ``held`` is what a person is asked; ``hold`` are the kinds of requests that are
+    held back."""
 
     phase: Phase
     seq: int
@@ -80,7 +81,7 @@ class Listeners:
             self._all = [*self._all, listener]
         return lambda: self._drop(listener)
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: DebugEvent) -> None:
         for listener in self._all:
             listener(event)
 

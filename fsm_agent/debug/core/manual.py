@@ -18,7 +18,7 @@ USUAL_LIMIT = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportEvent:
     """Which event does ``state`` report? Only a person can say."""
 
     state: str
@@ -37,18 +37,30 @@ class ManualTurn(BaseTurn):
         self.path.append(row.event)
 
 
-def played(table: Table, limits: Mapping[str, int], home: str | os.PathLike[str] | None = None) -> Workflow[ManualTurn]:
+def played(
+    table: Table, limits: Mapping[str, int], home: str | os.PathLike[str] | None = None
+) -> Workflow[ManualTurn]:
     """Turns of ``table`` that are played by hand, under these limits."""
     names = {atom.limit for row in table.rows for atom in row.guard.atoms()}
     chosen = {name: limits.get(name, USUAL_LIMIT) for name in sorted(names)}
-    events = {state: tuple(dict.fromkeys(event for source, event in table.by_event if source == state)) for state in table.states}
+    events = {
+        state: tuple(dict.fromkeys(event for source, event in table.by_event if source == state))
+        for state in table.states
+    }
     states: dict[str, State] = {state: _asks(state, events[state]) for state in table.states}
-    return Workflow(table, states, ManualTurn, _nobody, begin=lambda text: ManualTurn(text, limits=dict(chosen)), home=home)
+    return Workflow(
+        table,
+        states,
+        ManualTurn,
+        _nobody,
+        begin=lambda text: ManualTurn(text, limits=dict(chosen)),
+        home=home,
+    )
 
 
 def _asks(state: str, events: tuple[str, ...]) -> State:
-    def ask(turn: ManualTurn) -> Generator[Report, str, str | None]:
-        return (yield Report(state, events)) if events else None
+    def ask(turn: ManualTurn) -> Generator[ReportEvent, str, str | None]:
+        return (yield ReportEvent(state, events)) if events else None
 
     return ask
 

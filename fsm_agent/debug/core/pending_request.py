@@ -9,9 +9,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fsm_agent.approvals.service import read_answer
-from fsm_agent.conversation.effects import Approval, AskApproval, CallModel, Failure, RunTool, ToolOutcome, ToolStatus
+from fsm_agent.conversation.effects import (
+    Approval,
+    AskApproval,
+    CallModel,
+    Failure,
+    RunTool,
+    ToolOutcome,
+    ToolStatus,
+)
 from fsm_agent.conversation.messages import ModelReply, ToolCall
-from fsm_agent.debug.core.manual import Report
+from fsm_agent.debug.core.manual import ReportEvent
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.fsm.exchange_form import answerable, answered, plain
@@ -29,8 +37,9 @@ PERFORM = Perform()
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
-    """One request that waits. ``answer`` is set in the loop of the turn. ``elsewhere``: somebody else is asked as well,
-    and who answers first decides. ``allowable``: the rules have left it to a person; until then one can only deny."""
+    """One request that waits. ``answer`` is set in the loop of the turn. ``elsewhere``: somebody else is
+    asked as well, and who answers first decides. ``allowable``: the rules have left it to a person; until
+    then one can only deny."""
 
     id: int
     kind: HeldKind
@@ -42,19 +51,32 @@ class PendingRequest:
 
     def shown(self) -> dict[str, Any]:
         """As JSON: what is asked, and for the model the exact body that would go out."""
-        made: dict[str, Any] = {"id": self.id, "kind": self.kind, "elsewhere": self.elsewhere, "allowable": self.allowable}
+        made: dict[str, Any] = {
+            "id": self.id,
+            "kind": self.kind,
+            "elsewhere": self.elsewhere,
+            "allowable": self.allowable,
+        }
         match self.request:
             case CallModel(request=request):
-                made |= {"name": request.purpose, "wire": request.body.decode("utf-8", "replace"), "estimate": request.estimate}
+                made |= {
+                    "name": request.purpose,
+                    "wire": request.body.decode("utf-8", "replace"),
+                    "estimate": request.estimate,
+                }
             case (
                 RunTool(name=name, call_id=call_id, arguments=arguments)
                 | AskApproval(name=name, call_id=call_id, arguments=arguments)
             ):
                 made |= {"name": name, "call_id": call_id, "arguments": dict(arguments)}
-            case Report(state=state, events=events):
+            case ReportEvent(state=state, events=events):
                 made |= {"name": state, "events": list(events)}
             case other:
-                made |= {"name": type(other).__name__, "request": plain(other), "answerable": answerable(other)}
+                made |= {
+                    "name": type(other).__name__,
+                    "request": plain(other),
+                    "answerable": answerable(other),
+                }
         return made
 
     def reply(self, said: Any) -> Any:
@@ -67,9 +89,11 @@ class PendingRequest:
             case AskApproval(name=name):
                 answer = approval(said)
                 if answer.granted and not self.allowable:
-                    raise ConfigError(f"the rules about {name} have not spoken yet", said, "deny, or wait for them")
+                    raise ConfigError(
+                        f"the rules about {name} have not spoken yet", said, "deny, or wait for them"
+                    )
                 return answer
-            case Report(state=state, events=events):
+            case ReportEvent(state=state, events=events):
                 if said not in events:
                     raise ConfigError(f"{state} reports no such event", said, ", ".join(events))
                 return said
@@ -77,7 +101,8 @@ class PendingRequest:
 
 
 def held_kind(request: Any) -> HeldKind:
-    """Return the kind of a request: what a person says to hold requests like it back, and how it is answered."""
+    """Return the kind of a request: what a person says to hold requests like it back, and how it is
+    answered."""
     match request:
         case CallModel():
             return "model"
@@ -85,7 +110,7 @@ def held_kind(request: Any) -> HeldKind:
             return "tool"
         case AskApproval():
             return "approval"
-        case Report():
+        case ReportEvent():
             return "event"
     return "request"
 
@@ -95,7 +120,9 @@ def model_reply(said: Any) -> ModelReply | Failure:
     {"failure": message, "status": 503} for an error of the provider."""
     words = {"text": said} if isinstance(said, str) else said
     if not isinstance(words, Mapping):
-        raise ConfigError("the model cannot say this", type(said).__name__, 'a text, or {"text", "tool_calls"}')
+        raise ConfigError(
+            "the model cannot say this", type(said).__name__, 'a text, or {"text", "tool_calls"}'
+        )
     if "failure" in words:
         return _failure(words)
     calls = tuple(_call(number, call) for number, call in enumerate(words.get("tool_calls") or ()))

@@ -27,8 +27,9 @@ WIDTH = 120
 
 
 def make_test(store: Store, turn_id: str) -> str:
-    """The text of a test that plays the turn again and checks its moves and its end. Raises ``ConfigError`` for a turn that
-    has not ended, is too long, or does not come out the same (one that was forked with changes of its state, for instance)."""
+    """The text of a test that plays the turn again and checks its moves and its end. Raises ``ConfigError``
+    for a turn that has not ended, is too long, or does not come out the same (one that was forked with
+    changes of its state, for instance)."""
     record = Record(store, turn_id)
     info = record.info
     if info.ended is None or not info.seq:
@@ -38,7 +39,14 @@ def make_test(store: Store, turn_id: str) -> str:
     recorded = mask_json(_recorded(store, record))
     moves, result = [step.row for step in record.steps()], mask_json(record.overview()["result"] or {})
     _prove(recorded, moves, turn_id)
-    return _file(turn_id, one_line(mask_json(info.asked), 80), recorded, moves, str(info.exit), result.get("final_response"))
+    return _file(
+        turn_id,
+        one_line(mask_json(info.asked), 80),
+        recorded,
+        moves,
+        str(info.exit),
+        result.get("final_response"),
+    )
 
 
 def _recorded(store: Store, record: Record) -> dict[str, Any]:
@@ -60,8 +68,10 @@ def _recorded(store: Store, record: Record) -> dict[str, Any]:
         "message": start["user_content"],
         "history": record.messages(1, 0, record.message_count(1) - len(opened["rows"]) - 1),
         "settings": _others_than(position.settings, Settings.model_construct().model_dump(mode="json")),
-        "opened": {name: opened[name] for name in OPENED if opened.get(name)}
-        | {"meter": start["meter"], "attended": start["attended"]},
+        "opened": (
+            {name: opened[name] for name in OPENED if opened.get(name)}
+            | {"meter": start["meter"], "attended": start["attended"]}
+        ),
         "model": model,
         "tools": dict(tools),
         "others": dict(others),
@@ -92,12 +102,20 @@ def _prove(recorded: dict[str, Any], moves: list[str], turn_id: str) -> None:
             min(len(made), len(moves)) + 1,
         )
         why = f"; {replay.missing[0]} is not in the record" if replay.missing else ""
-        raise ConfigError(f"this turn does not come out the same when it is played again: move {number} is another{why}", turn_id)
+        raise ConfigError(
+            f"this turn does not come out the same when it is played again: move {number} is another{why}",
+            turn_id,
+        )
 
 
-def _file(turn_id: str, asked: str, recorded: dict[str, Any], moves: list[str], exit_reason: str, final: Any) -> str:
+def _file(
+    turn_id: str, asked: str, recorded: dict[str, Any], moves: list[str], exit_reason: str, final: Any
+) -> str:
     asked = asked.replace("\\", "/").replace('"', "'")
-    how = f"It ended with {exit_reason} after {len(moves)} moves. Made from its journal by the debugger of fsm-agent."
+    how = (
+        f"It ended with {exit_reason} after {len(moves)} moves. Made from its journal by the debugger of"
+        " fsm-agent."
+    )
     parts = [
         f'"""Turn {turn_id}: {asked}\n\n{how}\n"""\n',
         "from pathlib import Path\n\nfrom fsm_agent.debug.core.replay import Replay\n",

@@ -1,7 +1,8 @@
-"""What a turn did, from the journal: moves by ranges, the snapshot at any move, what each visit asked for. All plain values.
+"""What a turn did, from the journal: moves by ranges, the snapshot at any move, what each visit asked for.
+All plain values.
 
-A position ``n`` is "after n moves"; the visit at position ``n`` is what the state did that the turn was in then, so that
-move ``n + 1`` ends it. A forked turn has the moves of the turn it comes from before its own.
+A position ``n`` is "after n moves"; the visit at position ``n`` is what the state did that the turn was in
+then, so that move ``n + 1`` ends it. A forked turn has the moves of the turn it comes from before its own.
 """
 
 from __future__ import annotations
@@ -26,12 +27,22 @@ KEPT = 64
 """Snapshots that are kept at most."""
 WINDOW = 1_000
 """Moves or messages that are given at once at most."""
-FINAL_WORDS = ("error", "failure_class", "turn_exit_reason", "final_response", "attempts", "total_tokens", "model", "provider")
+FINAL_WORDS = (
+    "error",
+    "failure_class",
+    "turn_exit_reason",
+    "final_response",
+    "attempts",
+    "total_tokens",
+    "model",
+    "provider",
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Moves ``first`` to ``last`` of a line of forks are rows of ``turn``; ``last`` is open for the newest."""
+class ForkPart:
+    """Moves ``first`` to ``last`` of a line of forks are rows of ``turn``; ``last`` is open for the
+    newest."""
 
     turn: str
     first: int
@@ -91,7 +102,8 @@ class Record:
             with self._store.database.reading() as c:
                 for part in self._within(known + 1, None):
                     rows = c.execute(
-                        "SELECT dest FROM transitions WHERE turn = ? AND seq >= ? AND (? IS NULL OR seq <= ?) ORDER BY seq",
+                        "SELECT dest FROM transitions WHERE turn = ? AND seq >= ? AND (? IS NULL OR seq <= ?)"
+                        " ORDER BY seq",
                         (part.turn, part.first, part.last, part.last),
                     )
                     self._path += [dest for (dest,) in rows]
@@ -113,7 +125,8 @@ class Record:
         return [(source, dest, *both) for (source, dest), both in summed.items()]
 
     def lanes(self, first: int, last: int, buckets: int, states: Sequence[str]) -> list[int]:
-        """The positions ``first`` to ``last`` in at most ``buckets`` equal parts: the ``states`` of each part, as bits."""
+        """The positions ``first`` to ``last`` in at most ``buckets`` equal parts: the ``states`` of each
+        part, as bits."""
         path = self.path()
         first, last = max(0, first), min(last, len(path) - 1)
         if last < first:
@@ -148,8 +161,9 @@ class Record:
         return [{"field": name, "before": before.get(name), "after": after[name]} for name in names]
 
     def visit(self, at: int) -> list[dict[str, Any]]:
-        """What the state at a position asked for, with the replies and the seconds they took. In the first visit of a fork also
-        the answers that were there already: ``status`` is ``by hand`` or ``taken over`` for those."""
+        """What the state at a position asked for, with the replies and the seconds they took. In the first
+        visit of a fork also the answers that were there already: ``status`` is ``by hand`` or ``taken over``
+        for those."""
         found = [asdict(effect) for effect in self._turns.effects(self.turn_id, at)]
         return [{**one, "status": one["origin"] or one["status"]} for one in found]
 
@@ -157,7 +171,8 @@ class Record:
         return int(self._history(at)[2])
 
     def messages(self, at: int, first: int = 0, last: int | None = None) -> list[dict[str, Any]]:
-        """The transcript at a position, rows ``first`` to ``last`` counted from 0; at most ``WINDOW`` of them."""
+        """The transcript at a position, rows ``first`` to ``last`` counted from 0; at most ``WINDOW`` of
+        them."""
         session, version, length, _ = self._history(at)
         with self._store.database.reading() as c:
             rows = transcript(c, session, version, length)
@@ -165,15 +180,16 @@ class Record:
         return [loads(body) for _, body in rows[max(0, first) : min(last, first + WINDOW - 1) + 1]]
 
     def _history(self, at: int) -> list[Any]:
-        """Which transcript, and how much of it. The last state makes no move any more, but may have written the answer."""
+        """Which transcript, and how much of it. The last state makes no move any more, but may have written
+        the answer."""
         info = self.info
         whole = info.ended is not None and at == info.seq
         found: list[Any] = (self._turns.snapshot(self.turn_id) if whole else self.snapshot(at))["history"]
         return found
 
     def find(self, text: str, after: int = 0, limit: int = 50) -> list[int]:
-        """Numbers of moves after ``after`` in which ``text`` occurs: in the row, event, states, exit, or in a request or reply of
-        the visit that the move ended."""
+        """Numbers of moves after ``after`` in which ``text`` occurs: in the row, event, states, exit, or in a
+        request or reply of the visit that the move ended."""
         like, found = f"%{_escaped(text)}%", set[int]()
         with self._store.database.reading() as c:
             for part in self._within(after + 1, None):
@@ -183,25 +199,27 @@ class Record:
                 found |= {seq + 1 for (seq,) in c.execute(_FIND_EFFECTS, spans)}
         return sorted(found)[:limit]
 
-    def _within(self, first: int, last: int | None) -> list[Part]:
+    def _within(self, first: int, last: int | None) -> list[ForkPart]:
         """The parts that hold the moves ``first`` to ``last``, cut to them."""
         cut = []
         for part in self.parts:
             begin = max(part.first, first)
             end = part.last if last is None else last if part.last is None else min(part.last, last)
             if end is None or begin <= end:
-                cut.append(Part(part.turn, begin, end))
+                cut.append(ForkPart(part.turn, begin, end))
         return cut
 
-    def _line(self, info: TurnInfo) -> list[Part]:
+    def _line(self, info: TurnInfo) -> list[ForkPart]:
         if info.parent is None or info.forked_at is None:
-            return [Part(info.id, 1, None)]
+            return [ForkPart(info.id, 1, None)]
         before = [
-            Part(part.turn, part.first, info.forked_at if part.last is None else min(part.last, info.forked_at))
+            ForkPart(
+                part.turn, part.first, info.forked_at if part.last is None else min(part.last, info.forked_at)
+            )
             for part in self._line(self._turns.info(info.parent))
             if part.first <= info.forked_at
         ]
-        return [*before, Part(info.id, info.forked_at + 1, None)]
+        return [*before, ForkPart(info.id, info.forked_at + 1, None)]
 
     def _snapshot_of(self, at: int) -> dict[str, Any]:
         """From the nearest snapshot before that is kept. The caller holds the lock."""
@@ -221,7 +239,8 @@ class Record:
         return made
 
     def _own_start(self, at: int) -> int:
-        """Where the turn of the line that has this position begins: a fork's start is a snapshot of its own, with its edits."""
+        """Where the turn of the line that has this position begins: a fork's start is a snapshot of its own,
+        with its edits."""
         return max((part.first - 1 for part in self.parts if part.first - 1 <= at), default=0)
 
     def _patched(self, start: int, at: int) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""A turn that another process runs: watched through the journal, steered through rows of the table ``controls``."""
+"""A turn that another process runs: watched through the journal, steered through rows of the table
+``controls``."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from typing import Any, assert_never
 
 from fsm_agent.debug.core import commands
 from fsm_agent.debug.core.breakpoints import Breakpoints
-from fsm_agent.debug.core.events import Event, EventKind, Listener, Listeners, Status
+from fsm_agent.debug.core.events import DebugEvent, EventKind, Listener, Listeners, Status
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.remote_server import SAID, AttachDebugger, DetachDebugger, Said
 from fsm_agent.errors import ConfigError, StoreError
@@ -31,7 +32,8 @@ ANSWERED_IN = 5.0
 
 
 class RemoteDebugClient:
-    """Watches from the start; ``attach`` asks the other process to obey. Its thread ends with ``close`` or with the turn."""
+    """Watches from the start; ``attach`` asks the other process to obey. Its thread ends with ``close`` or
+    with the turn."""
 
     def __init__(self, store: Store, record: Record, table: Table) -> None:
         self.breakpoints = Breakpoints(table)
@@ -54,7 +56,9 @@ class RemoteDebugClient:
         attach = AttachDebugger(self._store.owners.me, pause, tuple(self.breakpoints))
         self._write(attach.name, asdict(attach))
         if not self._attached.wait(ANSWERED_IN):
-            raise ConfigError(self._refused or "the process that runs this turn does not answer", self._record.turn_id)
+            raise ConfigError(
+                self._refused or "the process that runs this turn does not answer", self._record.turn_id
+            )
 
     def order(self, command: commands.Command) -> None:
         status, attached = self.status(), self._attached.is_set()
@@ -67,7 +71,9 @@ class RemoteDebugClient:
             case commands.HoldRequests() if over:
                 return
             case _ if over:
-                ended = "the turn has ended" if status.phase == "ended" else "no process runs this turn any more"
+                ended = (
+                    "the turn has ended" if status.phase == "ended" else "no process runs this turn any more"
+                )
                 raise ConfigError(ended, command.name)
             case commands.PauseTurn() if not attached:
                 self.attach(pause=True)
@@ -77,7 +83,9 @@ class RemoteDebugClient:
             late = [one for one in status.held if one.get("late") and one["id"] == command.id]
             command = replace(command, id=self._now_asked(late[0]["call_id"])) if late else command
         if isinstance(command, commands.Running):
-            self._set(phase="running", reason="", text="", breakpoints=())  # what it was is not what it will be
+            self._set(
+                phase="running", reason="", text="", breakpoints=()
+            )  # what it was is not what it will be
         self._write(command.name, commands.body_of(command))
 
     def status(self) -> Status:
@@ -132,20 +140,25 @@ class RemoteDebugClient:
             return
         with self._store.database.reading() as c:
             rows = c.execute(
-                "SELECT name, request FROM effects WHERE turn = ? AND seq = ? AND kind = 'AskApproval' AND status = 'in_flight'"
-                " AND at < ?",
+                "SELECT name, request FROM effects WHERE turn = ? AND seq = ? AND kind = 'AskApproval' AND"
+                " status = 'in_flight' AND at < ?",
                 (self._record.turn_id, seq, time.time() - WAITS),
             ).fetchall()
-        held = tuple(_late(-number, name, json.loads(request)) for number, (name, request) in enumerate(rows, 1))
+        held = tuple(
+            _late(-number, name, json.loads(request)) for number, (name, request) in enumerate(rows, 1)
+        )
         if held != self.status().held:
             self._set(held=held, phase="waiting" if held else "running")
             self._tell("waiting", {"held": list(held)})
 
     def _now_asked(self, call_id: str) -> int:
-        """The number of a question that was asked before the other process obeyed. Raises ``ConfigError`` when it is answered."""
+        """The number of a question that was asked before the other process obeyed. Raises ``ConfigError``
+        when it is answered."""
         until = time.monotonic() + ANSWERED_IN
         while time.monotonic() < until:
-            found = [one for one in self.status().held if one.get("call_id") == call_id and not one.get("late")]
+            found = [
+                one for one in self.status().held if one.get("call_id") == call_id and not one.get("late")
+            ]
             if found:
                 return int(found[0]["id"])
             self._closed.wait(POLL)
@@ -195,7 +208,9 @@ class RemoteDebugClient:
 
     def _tell(self, kind: EventKind, data: Mapping[str, Any]) -> None:
         status = self.status()
-        self._listeners.tell(Event(kind, {"turn": self._record.turn_id, "seq": status.seq, "state": status.state, **data}))
+        self._listeners.tell(
+            DebugEvent(kind, {"turn": self._record.turn_id, "seq": status.seq, "state": status.state, **data})
+        )
 
     def _newest(self) -> int:
         with self._store.database.reading() as c:
@@ -204,7 +219,10 @@ class RemoteDebugClient:
     def _write(self, command: str, body: Mapping[str, Any]) -> None:
         values = (self._record.turn_id, command, dumps(dict(body)), time.time())
         self._store.database.write(
-            lambda c: c.execute("INSERT INTO controls (turn, command, body, at) VALUES (?, ?, ?, ?)", values) and None
+            lambda c: (
+                c.execute("INSERT INTO controls (turn, command, body, at) VALUES (?, ?, ?, ?)", values)
+                and None
+            )
         )
 
     def __del__(self) -> None:

@@ -11,10 +11,10 @@ from fsm_agent.debug.core.arguments import Arguments, objects, text
 from fsm_agent.debug.core.breakpoints import Breakpoint
 from fsm_agent.debug.core.commands import Command, read_command
 from fsm_agent.debug.core.control import Controller
-from fsm_agent.debug.core.events import Event
+from fsm_agent.debug.core.events import DebugEvent
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.codec import dumps
-from fsm_agent.fsm.pause_point import Gate
+from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.owners import Owners
 
@@ -33,7 +33,8 @@ KEPT = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class AttachDebugger:
-    """Stand at the gate for the process ``owner``, with these breakpoints; ``pause``: stop the turn at once."""
+    """Stand at the gate for the process ``owner``, with these breakpoints; ``pause``: stop the turn at
+    once."""
 
     name: ClassVar[str] = "attach"
     owner: str
@@ -57,7 +58,7 @@ class DetachDebugger:
 class RemoteDebugServer:
     """Stands at the gate of one turn, as long as a debugger in another process is attached."""
 
-    def __init__(self, gate: Gate, database: Database) -> None:
+    def __init__(self, gate: PausePoint, database: Database) -> None:
         self._gate, self._database = gate, database
         self._owners = Owners(database.path.parent)
         self._controller: Controller | None = None
@@ -74,7 +75,8 @@ class RemoteDebugServer:
         return self._controller is not None
 
     def obey(self, name: str, body: dict[str, Any]) -> None:
-        """Carry out what a row of the table ``controls`` says; one that cannot be carried out is answered with why."""
+        """Carry out what a row of the table ``controls`` says; one that cannot be carried out is answered
+        with why."""
         try:
             match _read(name, body):
                 case AttachDebugger() as attach:
@@ -88,8 +90,14 @@ class RemoteDebugServer:
             self._say("refused", {"order": name, "why": str(error)})
 
     def _attach(self, wanted: AttachDebugger) -> None:
-        if self._controller is not None and self._debugger != wanted.owner and self._owners.alive(self._debugger) is not None:
-            raise ConfigError("another debugger is attached to this turn already", self._gate.turn.turn_id, "one at a time")
+        if (
+            self._controller is not None
+            and self._debugger != wanted.owner
+            and self._owners.alive(self._debugger) is not None
+        ):
+            raise ConfigError(
+                "another debugger is attached to this turn already", self._gate.turn.turn_id, "one at a time"
+            )
         self._detach()
         controller = Controller(self._gate, paused=wanted.pause)
         controller.stand()
@@ -105,7 +113,7 @@ class RemoteDebugServer:
             self._controller.go_away()
             self._controller = None
 
-    def _hear(self, event: Event) -> None:
+    def _hear(self, event: DebugEvent) -> None:
         match event.kind:
             case "moved" | "exchanged":
                 return
@@ -113,9 +121,20 @@ class RemoteDebugServer:
                 self._say(told, dict(event.data) | {"status": self._controller.status().to_dict()})
 
     def _say(self, kind: Said, data: dict[str, Any]) -> None:
-        values = (self._gate.turn.turn_id, SAID, dumps({"kind": kind, "data": data}), time.time(), time.time())
+        values = (
+            self._gate.turn.turn_id,
+            SAID,
+            dumps({"kind": kind, "data": data}),
+            time.time(),
+            time.time(),
+        )
         self._database.submit(
-            lambda c: c.execute("INSERT INTO controls (turn, command, body, at, taken) VALUES (?, ?, ?, ?, ?)", values) and None
+            lambda c: (
+                c.execute(
+                    "INSERT INTO controls (turn, command, body, at, taken) VALUES (?, ?, ?, ?, ?)", values
+                )
+                and None
+            )
         )
 
 

@@ -1,8 +1,9 @@
-"""A recorded turn, played again: the same answers of the model, the tools, the people and the clock, through the real engine.
+"""A recorded turn, played again: the same answers of the model, the tools, the people and the clock, through
+the real engine.
 
-What a debugger writes as a test uses this. The model is a ``ScriptedModel``; everything else that came from outside is answered
-from the record, in the order in which it was asked for, so no tool runs and nothing waits.
-"""
+What a debugger writes as a test uses this. The model is a ``ScriptedModel``; everything else that came from
+outside is answered from the record, in the order in which it was asked for, so no tool runs and nothing
+waits."""
 
 from __future__ import annotations
 
@@ -13,7 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent.agent import Agent
-from fsm_agent.conversation.effects import CallModel, Compacted, Failure, Opened, OpenTurn, Runtime, RunTool, ToolSpec
+from fsm_agent.conversation.effects import (
+    CallModel,
+    Compacted,
+    Failure,
+    Opened,
+    OpenTurn,
+    Runtime,
+    RunTool,
+    ToolSpec,
+)
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.conversation.token_meter import ContextMeter
 from fsm_agent.fsm.codec import codec_of
@@ -34,9 +44,10 @@ ANSWERED = frozenset({
 
 
 class Replay:
-    """``message`` and ``history`` (rows) are what the turn began with, ``opened`` what it found then: runtime, tools,
-    system_prompt, workdir, auxiliary, compacted_before, attended, meter. ``model``: replies in order. ``tools``: outcomes by call
-    id, several for one that ran again. ``others``: {kind of request: replies in order}. All as the journal has them, in JSON."""
+    """``message`` and ``history`` (rows) are what the turn began with, ``opened`` what it found then:
+    runtime, tools, system_prompt, workdir, auxiliary, compacted_before, attended, meter. ``model``: replies
+    in order. ``tools``: outcomes by call id, several for one that ran again. ``others``: {kind of request:
+    replies in order}. All as the journal has them, in JSON."""
 
     def __init__(
         self,
@@ -52,7 +63,9 @@ class Replay:
         self._message, self._history, self._settings = message, list(history), dict(settings or {})
         self._opened = opened
         self._model: deque[Any] = deque(REPLY.decode(one) for one in model)
-        self._tools = {call: deque(REPLY.decode(one) for one in outcomes) for call, outcomes in (tools or {}).items()}
+        self._tools = {
+            call: deque(REPLY.decode(one) for one in outcomes) for call, outcomes in (tools or {}).items()
+        }
         self._others: dict[str, deque[Any]] = defaultdict(deque)
         for kind, replies in (others or {}).items():
             self._others[kind] = deque(REPLY.decode(one) for one in replies)
@@ -80,7 +93,11 @@ class Replay:
     def left(self) -> list[str]:
         """Answers that were not asked for: kinds of requests, and ids of calls."""
         kinds = [kind for kind, replies in self._others.items() if replies]
-        return [*(["CallModel"] if self._model else []), *kinds, *(call for call, outcomes in self._tools.items() if outcomes)]
+        return [
+            *(["CallModel"] if self._model else []),
+            *kinds,
+            *(call for call, outcomes in self._tools.items() if outcomes),
+        ]
 
     async def answer(self, request: Any, perform: Perform) -> Any:
         """The recorded reply of a request, or what really happens."""
@@ -101,7 +118,8 @@ class Replay:
         return replies.popleft()
 
     async def _modelled(self, request: CallModel, perform: Perform) -> Any:
-        """Through the scripted model, so that what is streamed is; the reply keeps what the credentials of then could do."""
+        """Through the scripted model, so that what is streamed is; the reply keeps what the credentials of
+        then could do."""
         reply = self._next("CallModel", self._model)
         if isinstance(reply, ModelReply | Failure):
             await perform(replace(request, auxiliary=None))

@@ -1,4 +1,5 @@
-"""Who makes the turns of a debug session: begins, resumes and forks them. For this agent's turns an ``Agent`` does."""
+"""Who makes the turns of a debug session: begins, resumes and forks them. For this agent's turns an ``Agent``
+does."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any, Protocol
 from fsm_agent.agent import Agent
 from fsm_agent.composition.turn_wiring import KIND
 from fsm_agent.errors import ConfigError
-from fsm_agent.fsm.pause_point import Gate
+from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
@@ -21,7 +22,7 @@ Agents = Callable[[str | None], Agent]
 class Runs(Protocol):
     """A turn that can be run: of an ``Agent``, or of a ``Workflow``."""
 
-    gate: Gate
+    gate: PausePoint
 
     @property
     def id(self) -> str: ...
@@ -104,7 +105,9 @@ class WorkflowTurnFactory:
         try:
             turn = self._workflow.begin(text)
         except Exception as error:  # it is the user's, and may raise anything
-            raise ConfigError(f"no turn could be made of this ({type(error).__name__}: {error})", text) from error
+            raise ConfigError(
+                f"no turn could be made of this ({type(error).__name__}: {error})", text
+            ) from error
         return self._workflow.start(turn)
 
     def resume(self, turn_id: str) -> Runs:

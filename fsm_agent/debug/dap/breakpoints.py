@@ -1,8 +1,7 @@
 """Breakpoints as an editor has them, and those of the debugger that they become.
 
-A line of the table may stand for one decision list (then it is one breakpoint on its event, and hits are counted together) or for
-several rows (then for each row one, and hits are counted for each).
-"""
+A line of the table may stand for one decision list (then it is one breakpoint on its event, and hits are
+counted together) or for several rows (then for each row one, and hits are counted for each)."""
 
 from __future__ import annotations
 
@@ -21,7 +20,13 @@ from fsm_agent.fsm.table import Table
 BreakpointKind = Literal["source", "function", "exception"]
 Wanted = TypeVar("Wanted")
 FUNCTIONS, FILTERS = "functions", "filters"
-_NAMED: tuple[Literal["state", "row", "event", "arrow", "exit"], ...] = ("state", "row", "event", "arrow", "exit")
+_NAMED: tuple[Literal["state", "row", "event", "arrow", "exit"], ...] = (
+    "state",
+    "row",
+    "event",
+    "arrow",
+    "exit",
+)
 """In which order a name is looked up."""
 
 
@@ -36,17 +41,23 @@ class ExceptionFilter:
 
 
 EXCEPTIONS = (
-    ExceptionFilter("failed", "Failed turns", "the turn has failed, and is about to write down why", ("exit", "failed")),
-    ExceptionFilter("crashed", "Bugs in a state", "a state raised an exception, which is a bug", ("event", "crashed")),
+    ExceptionFilter(
+        "failed", "Failed turns", "the turn has failed, and is about to write down why", ("exit", "failed")
+    ),
+    ExceptionFilter(
+        "crashed", "Bugs in a state", "a state raised an exception, which is a bug", ("event", "crashed")
+    ),
     ExceptionFilter("approval", "Tool calls that need approval", "a tool call waits for a person's approval"),
-    ExceptionFilter("unknown", "Effects in doubt", "a tool was started, and nobody can say whether it took effect"),
+    ExceptionFilter(
+        "unknown", "Effects in doubt", "a tool was started, and nobody can say whether it took effect"
+    ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class EditorBreakpoint:
-    """One breakpoint of the editor. ``made`` is what it became, empty when it cannot be; ``in_state``: it is in a state's own
-    source; ``name``: of the filter."""
+    """One breakpoint of the editor. ``made`` is what it became, empty when it cannot be; ``in_state``: it is
+    in a state's own source; ``name``: of the filter."""
 
     id: int
     kind: BreakpointKind
@@ -87,11 +98,13 @@ class EditorBreakpoints:
         return self._set(path, list(wanted), make)
 
     def set_functions(self, wanted: Iterable[Arguments]) -> list[EditorBreakpoint]:
-        """Set breakpoints on the names of states, rows, events, arrows and exits, in place of those before."""
+        """Set breakpoints on the names of states, rows, events, arrows and exits, in place of those
+        before."""
         return self._set(FUNCTIONS, list(wanted), EditorBreakpoints._function)
 
     def set_filters(self, wanted: Iterable[tuple[str, Arguments]]) -> list[EditorBreakpoint]:
-        """Set what counts as an exception, as (name of a filter, options). Raises ``ConfigError`` for an unknown name."""
+        """Set what counts as an exception, as (name of a filter, options). Raises ``ConfigError`` for an
+        unknown name."""
         return self._set(FILTERS, list(wanted), EditorBreakpoints._filter)
 
     def _set(
@@ -119,7 +132,11 @@ class EditorBreakpoints:
         if name not in known:
             raise ConfigError("no such exception filter", name, ", ".join(known))
         point, target = EditorBreakpoint(next(self._numbers), "exception", name=name), known[name].target
-        return point if target is None else self._made(point, (target,), {"condition": options.get("condition")}, "")
+        return (
+            point
+            if target is None
+            else self._made(point, (target,), {"condition": options.get("condition")}, "")
+        )
 
     def stops_at(self, name: str) -> bool:
         """Is this filter on?"""
@@ -127,19 +144,29 @@ class EditorBreakpoints:
 
     def core(self) -> list[Breakpoint]:
         """What a debugger is to have."""
-        return list({one.id: one for points in self._all.values() for point in points for one in point.made}.values())
+        return list(
+            {one.id: one for points in self._all.values() for point in points for one in point.made}.values()
+        )
 
     def of(self, ids: Iterable[int]) -> list[EditorBreakpoint]:
         """The editor's breakpoints behind those of the debugger."""
         wanted = set(ids)
-        return [point for points in self._all.values() for point in points if wanted & {one.id for one in point.made}]
+        return [
+            point
+            for points in self._all.values()
+            for point in points
+            if wanted & {one.id for one in point.made}
+        ]
 
     def _in_source(self, path: str, line: int, column: int | None, options: Arguments) -> EditorBreakpoint:
         point = EditorBreakpoint(next(self._numbers), "source")
         if same_file(path, self.map.path):
             spots = self.map.at(line, column)
             if not spots:
-                return replace(point, message=f"no row of the table is on this line; the nearest is line {self.map.near(line)}")
+                return replace(
+                    point,
+                    message=f"no row of the table is on this line; the nearest is line {self.map.near(line)}",
+                )
             targets = tuple(target for spot in spots for target in spot.targets)
             each = ", each counted by itself" if len(targets) > 1 and options.get("hitCondition") else ""
             named = "; ".join(spot.named for spot in spots)
@@ -147,16 +174,26 @@ class EditorBreakpoints:
         found = [(name, where) for name, where in self.states.items() if same_file(path, where.path)]
         for name, where in found:
             if where.line <= line <= where.last:
-                return self._made(replace(point, in_state=where), (("state", name),), options, f"stops when {name} is entered")
+                return self._made(
+                    replace(point, in_state=where),
+                    (("state", name),),
+                    options,
+                    f"stops when {name} is entered",
+                )
         if found:
             name, where = found[0]
             return replace(point, message=f"only {name} itself can be stopped at, line {where.line}")
         return replace(point, message=f"not a file of the turn that runs; its table is {self.map.path}")
 
-    def _made(self, point: EditorBreakpoint, targets: tuple[Target, ...], options: Arguments, message: str) -> EditorBreakpoint:
+    def _made(
+        self, point: EditorBreakpoint, targets: tuple[Target, ...], options: Arguments, message: str
+    ) -> EditorBreakpoint:
         texts = {ours: str(options.get(theirs) or "") for ours, theirs in _OPTIONS.items()}
         try:
-            made = [Breakpoint.of({"kind": kind, "target": target, **texts}) for kind, target in dict.fromkeys(targets)]
+            made = [
+                Breakpoint.of({"kind": kind, "target": target, **texts})
+                for kind, target in dict.fromkeys(targets)
+            ]
             for one in made:
                 Breakpoints(self.table).put(one)
         except ConfigError as error:
@@ -166,12 +203,17 @@ class EditorBreakpoints:
     def _distinct(self, point: EditorBreakpoint, beside: list[EditorBreakpoint]) -> EditorBreakpoint:
         """A move stops in one way only: a second breakpoint on the same target must be the same."""
         others = {
-            (one.kind, one.target): one for points in (*self._all.values(), beside) for other in points for one in other.made
+            (one.kind, one.target): one
+            for points in (*self._all.values(), beside)
+            for other in points
+            for one in other.made
         }
         for one in point.made:
             if (other := others.get((one.kind, one.target))) is not None and other.id != one.id:
                 how = other.condition or other.hits or other.log or "always"
-                return replace(point, made=(), message=f"{one.kind} {one.target} has a breakpoint already: {how}")
+                return replace(
+                    point, made=(), message=f"{one.kind} {one.target} has a breakpoint already: {how}"
+                )
         return point
 
     def _id(self, one: Breakpoint) -> int:
@@ -184,7 +226,10 @@ _OPTIONS = {"condition": "condition", "hits": "hitCondition", "log": "logMessage
 
 def shown(point: EditorBreakpoint, client: Client, table_path: TableMap) -> dict[str, Any]:
     """As the protocol has a breakpoint."""
-    made: dict[str, Any] = {"id": point.id, "verified": bool(point.made) or bool(point.name and not point.message)}
+    made: dict[str, Any] = {
+        "id": point.id,
+        "verified": bool(point.made) or bool(point.name and not point.message),
+    }
     if point.message:
         made["message"] = point.message
     if point.spot is not None:

@@ -22,7 +22,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fsm_agent.debug.core.commands import AnswerRequest, HoldRequests, InterruptTurn, ReleaseRequest, SteerTurn
+from fsm_agent.debug.core.commands import (
+    AnswerRequest,
+    HoldRequests,
+    InterruptTurn,
+    ReleaseRequest,
+    SteerTurn,
+)
 from fsm_agent.debug.dap.context import EditorContext
 from fsm_agent.debug.dap.threads import TurnThread
 from fsm_agent.errors import ConfigError
@@ -33,7 +39,8 @@ COMMANDS = tuple(line.split()[0].removeprefix(":") for line in LISTED)
 
 
 def command(context: EditorContext, thread: TurnThread, at: int, said: str) -> str:
-    """Carry out what was typed; return what is to be shown. ``at`` is the position that is looked at. Raises ``ConfigError``."""
+    """Carry out what was typed; return what is to be shown. ``at`` is the position that is looked at. Raises
+    ``ConfigError``."""
     name, _, words = said.strip().removeprefix(":").partition(" ")
     words, debugger = words.strip(), thread.debugger
     match name:

@@ -1,4 +1,5 @@
-"""What the requests of one session work on: its turns, its breakpoints, what is shown, and what the editor is told."""
+"""What the requests of one session work on: its turns, its breakpoints, what is shown, and what the editor is
+told."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fsm_agent.debug.core.breakpoints import Hit
+from fsm_agent.debug.core.breakpoints import BreakpointHit
 from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.dap.breakpoints import EditorBreakpoints, shown
@@ -24,8 +25,8 @@ ENDS = {"completed": 0, "failed": 1, "partial": 3, "interrupted": 130}
 
 @dataclass(slots=True)
 class EditorContext:
-    """Used by one thread only. ``later`` runs when the answer to the request in hand has gone out. ``ending``: the editor
-    has asked for the end, ``ended``: it was told of it."""
+    """Used by one thread only. ``later`` runs when the answer to the request in hand has gone out.
+    ``ending``: the editor has asked for the end, ``ended``: it was told of it."""
 
     session: DebugSession
     outbox: Outbox
@@ -47,8 +48,8 @@ class EditorContext:
         self.of(self.session)
 
     def of(self, session: DebugSession) -> None:
-        """Work on the turns of ``session`` from now on; before any is open. Breakpoints that are set are looked up again when
-        its table is another."""
+        """Work on the turns of ``session`` from now on; before any is open. Breakpoints that are set are
+        looked up again when its table is another."""
         before = getattr(self, "breakpoints", None)
         self.session = session
         table, states = session.subject.table, state_sources(session.subject.states)
@@ -58,7 +59,9 @@ class EditorContext:
         self.breakpoints = EditorBreakpoints(table, map, states)
         self.frames = StackFrames(table, map, states)
         for point in self.breakpoints.again(before) if before is not None else ():
-            self.outbox.event("breakpoint", {"reason": "changed", "breakpoint": shown(point, self.client, map)})
+            self.outbox.event(
+                "breakpoint", {"reason": "changed", "breakpoint": shown(point, self.client, map)}
+            )
 
     def later(self, work: Callable[[], None]) -> None:
         self._later.append(work)
@@ -107,7 +110,7 @@ class EditorContext:
         """Tell that the engine of a turn stands still, and why."""
         self.stopped(thread, stop_of(thread, self.breakpoints))
 
-    def looks(self, thread: TurnThread, hits: Iterable[Hit] = ()) -> None:
+    def looks(self, thread: TurnThread, hits: Iterable[BreakpointHit] = ()) -> None:
         """Tell where a person looks, which met these breakpoints there."""
         numbers = tuple(point.id for point in self.breakpoints.of(hit.breakpoint.id for hit in hits))
         self.stopped(thread, looked(thread, self.breakpoints, numbers))
@@ -134,9 +137,11 @@ class EditorContext:
 
     # Branches
 
-    def branch(self, thread: TurnThread, at: int, edit: Mapping[str, Any], why: str, *, again: bool = False) -> None:
-        """Go on from a position as another turn, in a thread of its own, which stands still. ``again``: the editor takes the old
-        one to be running, and must be told that it is not. Raises ``ConfigError``."""
+    def branch(
+        self, thread: TurnThread, at: int, edit: Mapping[str, Any], why: str, *, again: bool = False
+    ) -> None:
+        """Go on from a position as another turn, in a thread of its own, which stands still. ``again``: the
+        editor takes the old one to be running, and must be told that it is not. Raises ``ConfigError``."""
         debugger = self.session.fork(thread.debugger.id, at, edit)
 
         def tell() -> None:
@@ -144,7 +149,8 @@ class EditorContext:
                 self.stopped(thread, thread.stop, focus=False)
             made = self.open(debugger)
             self.outbox.output(
-                f"{why}: turn {debugger.id} goes on from move {at}; turn {thread.debugger.id} stays as it is", "important"
+                f"{why}: turn {debugger.id} goes on from move {at}; turn {thread.debugger.id} stays as it is",
+                "important",
             )
             self.stopped(made, Stop("restart", f"Forked from move {at}: {why}"))
 
@@ -170,7 +176,11 @@ def looked(thread: TurnThread, breakpoints: EditorBreakpoints, hits: tuple[int, 
     """Why a turn that is looked at elsewhere stands where it does."""
     if not thread.looking_back:
         stop = stop_of(thread, breakpoints)
-        return Stop("breakpoint", stop.description, hits=hits) if hits else Stop("step", stop.description, stop.text, stop.hits)
+        return (
+            Stop("breakpoint", stop.description, hits=hits)
+            if hits
+            else Stop("step", stop.description, stop.text, stop.hits)
+        )
     where = f"Looking back at move {thread.at} of {thread.debugger.record.count}"
     if hits:
         return Stop("breakpoint", where, hits=hits)

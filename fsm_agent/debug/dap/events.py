@@ -7,7 +7,7 @@ import time
 from typing import Any, assert_never
 
 from fsm_agent.debug.core.commands import PauseTurn
-from fsm_agent.debug.core.events import Event
+from fsm_agent.debug.core.events import DebugEvent
 from fsm_agent.debug.core.remote_client import RemoteDebugClient
 from fsm_agent.debug.dap.context import EditorContext
 from fsm_agent.debug.dap.threads import TurnThread, stop_of, unknown
@@ -35,7 +35,7 @@ class EventTranslator:
         """Does a turn run that may start others?"""
         return any(thread.stop is None for thread in self._context.threads)
 
-    def tell(self, thread: TurnThread, event: Event) -> None:
+    def tell(self, thread: TurnThread, event: DebugEvent) -> None:
         """Tell the editor of one event of one turn."""
         if thread.over:
             return
@@ -63,7 +63,8 @@ class EventTranslator:
                 assert_never(event.kind)
 
     def look_round(self) -> None:
-        """Make threads of turns that our turns have started; now and then, also while there is never a pause."""
+        """Make threads of turns that our turns have started; now and then, also while there is never a
+        pause."""
         if not self.busy or time.monotonic() - self._looked < LOOK_ROUND:
             return
         self._looked = time.monotonic()
@@ -90,12 +91,16 @@ class EventTranslator:
             self._context.open(debugger)
             self._context.focus = focus
 
-    def _moved(self, thread: TurnThread, event: Event) -> None:
+    def _moved(self, thread: TurnThread, event: DebugEvent) -> None:
         data = event.data
         if self._context.options.trace:
             spent = ", ".join(f"{name} {before}→{after}" for name, before, after in data["changes"])
-            text = f"{data['seq']}: {data['source']} –{data['event']}→ {data['dest']}" + (f"  ({spent})" if spent else "")
-            self._context.outbox.output(text, where=self._context.frames.where(data["row"], self._context.client))
+            text = f"{data['seq']}: {data['source']} –{data['event']}→ {data['dest']}" + (
+                f"  ({spent})" if spent else ""
+            )
+            self._context.outbox.output(
+                text, where=self._context.frames.where(data["row"], self._context.client)
+            )
         elsewhere = isinstance(thread.debugger.engine, RemoteDebugClient)
         if elsewhere and data["source"] == "ExecuteTools" and self._context.breakpoints.stops_at("unknown"):
             self._doubt(thread, data["seq"] - 1)
@@ -107,13 +112,13 @@ class EventTranslator:
             thread.debugger.order(PauseTurn())
 
     def _runs(self, thread: TurnThread) -> None:
-        """It went on, by somebody else or by an answer. What has happened since is told by the events that follow: the turn may
-        have ended by now."""
+        """It went on, by somebody else or by an answer. What has happened since is told by the events that
+        follow: the turn may have ended by now."""
         if thread.stop is not None and not thread.looking_back:
             self._context.running(thread)
             self._context.outbox.event("continued", {"threadId": thread.id, "allThreadsContinued": False})
 
-    def _waits(self, thread: TurnThread, event: Event) -> None:
+    def _waits(self, thread: TurnThread, event: DebugEvent) -> None:
         held = event.data["held"]
         fresh = [one for one in held if one["id"] not in thread.asked]
         thread.asked = frozenset(one["id"] for one in held)

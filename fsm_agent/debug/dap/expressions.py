@@ -1,6 +1,6 @@
 """What a person types at a position: expressions such as ``retries``, ``retries >= 2``, ``meter.prompt``,
-``messages[-1].content``, ``guards.row``; and new values for what the tree shows, as the edits with which the turn is forked.
-"""
+``messages[-1].content``, ``guards.row``; and new values for what the tree shows, as the edits with which the
+turn is forked."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def _value(thread: TurnThread, at: int, path: tuple[Key, ...], said: str) -> tup
     scope = "Counters" if first in names else SCOPES.get(first, "Facts")
     value = scope_value(thread.debugger, at, scope)
     if first not in SCOPES and first not in value:
-        raise ConfigError("no such name", first, f"counters ({', '.join(names)}), facts, messages, visit, guards")
+        raise ConfigError(
+            "no such name", first, f"counters ({', '.join(names)}), facts, messages, visit, guards"
+        )
     return _walk(ValuePlace(thread.id, at, scope), value, path[1:] if first in SCOPES else path, said)
 
 
@@ -117,9 +119,14 @@ def settable(place: ValuePlace) -> bool:
 
 
 def edit_of(debugger: Debugger, place: ValuePlace, said: str) -> tuple[dict[str, Any], Any]:
-    """(the edit, the new value) for what a person typed. Raises ``ConfigError`` for a value that cannot be changed, or not so."""
+    """(the edit, the new value) for what a person typed. Raises ``ConfigError`` for a value that cannot be
+    changed, or not so."""
     if not settable(place):
-        raise ConfigError("this value cannot be changed", ".".join(map(str, place.path)), "counters, facts, messages, replies")
+        raise ConfigError(
+            "this value cannot be changed",
+            ".".join(map(str, place.path)),
+            "counters, facts, messages, replies",
+        )
     match place.scope:
         case "Counters":
             return _counter(debugger, str(place.path[0]), said)
@@ -145,7 +152,9 @@ def _counter(debugger: Debugger, name: str, said: str) -> tuple[dict[str, Any], 
 def _reply(debugger: Debugger, place: ValuePlace, said: str) -> tuple[dict[str, Any], str]:
     entry = next((one for one in debugger.visit(place.at) if label(one) == place.path[0]), None)
     if entry is None or not isinstance(entry.get("reply"), Mapping):
-        raise ConfigError("there is no reply yet to change", place.path[0], "hold it back with :hold, and :answer it")
+        raise ConfigError(
+            "there is no reply yet to change", place.path[0], "hold it back with :hold, and :answer it"
+        )
     text = read(said, "")
     if entry["kind"] == "RunTool":
         return {"results": {entry["request"]["call_id"]: text}}, text
@@ -153,7 +162,8 @@ def _reply(debugger: Debugger, place: ValuePlace, said: str) -> tuple[dict[str, 
 
 
 def read(said: str, old: Any) -> Any:
-    """The value that a person typed: JSON, and in place of a text also the text itself. Raises ``ConfigError``."""
+    """The value that a person typed: JSON, and in place of a text also the text itself. Raises
+    ``ConfigError``."""
     if isinstance(old, str) and not said.lstrip().startswith('"'):
         return said
     try:

@@ -1,6 +1,5 @@
-"""What the two sides say of themselves when a session begins: the editor's launch or attach configuration, read and checked; and
-what the server can, everything else in the protocol it cannot.
-"""
+"""What the two sides say of themselves when a session begins: the editor's launch or attach configuration,
+read and checked; and what the server can, everything else in the protocol it cannot."""
 
 from __future__ import annotations
 
@@ -16,10 +15,11 @@ from fsm_agent.errors import ConfigError
 
 
 class LaunchOptions(BaseModel):
-    """``task``: the message of a new turn; ``turn``: one that there is (or the beginning of its id). ``table``: turns of a
-    table of the user's own, ``module:name`` as on the command line. ``stop_on_entry``: stand still at once; ``stop_at_end``:
-    and when the turn has ended; ``trace``: tell every move; ``resume``: go on with an unfinished turn. The others are the
-    ``run`` command's, ``settings`` nested as in ``Settings``, ``env`` set for this process."""
+    """``task``: the message of a new turn; ``turn``: one that there is (or the beginning of its id).
+    ``table``: turns of a table of the user's own, ``module:name`` as on the command line. ``stop_on_entry``:
+    stand still at once; ``stop_at_end``: and when the turn has ended; ``trace``: tell every move; ``resume``:
+    go on with an unfinished turn. The others are the ``run`` command's, ``settings`` nested as in
+    ``Settings``, ``env`` set for this process."""
 
     model_config = ConfigDict(frozen=True, strict=True, alias_generator=to_camel, populate_by_name=True)
 
@@ -43,7 +43,8 @@ class LaunchOptions(BaseModel):
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any], *, attach: bool) -> LaunchOptions:
-        """From the arguments of the request; editors add their own, which are not looked at. Raises ``ConfigError``."""
+        """From the arguments of the request; editors add their own, which are not looked at. Raises
+        ``ConfigError``."""
         try:
             given = {name: arguments[name] for name in NAMES if arguments.get(name) is not None}
             options = cls.model_validate(given | {"attach": attach})
@@ -62,7 +63,15 @@ class LaunchOptions(BaseModel):
     @property
     def own_debug_session(self) -> bool:
         """Do they ask for another agent or home than the server was started with?"""
-        named = (self.table, self.model, self.base_url, self.home, self.session, self.cwd, self.max_iterations)
+        named = (
+            self.table,
+            self.model,
+            self.base_url,
+            self.home,
+            self.session,
+            self.cwd,
+            self.max_iterations,
+        )
         return any(one is not None for one in named) or bool(self.settings or self.env)
 
 

@@ -1,9 +1,9 @@
-"""The edge of the protocol: messages on a stream of bytes, how the editor counts lines and spells paths, and what goes out
-to it.
+"""The edge of the protocol: messages on a stream of bytes, how the editor counts lines and spells paths, and
+what goes out to it.
 
-A message is a header ``Content-Length: n``, an empty line, n bytes of JSON. Reading is strict on purpose: a browser that is
-made to post to the port sends other headers first, and is turned away before anything it says is looked at.
-"""
+A message is a header ``Content-Length: n``, an empty line, n bytes of JSON. Reading is strict on purpose: a
+browser that is made to post to the port sends other headers first, and is turned away before anything it says
+is looked at."""
 
 from __future__ import annotations
 
@@ -82,7 +82,9 @@ def _exactly(stream: ByteReader, length: int) -> bytes:
 
 def write_message(stream: ByteWriter, message: Mapping[str, Any]) -> None:
     """Write one message and flush it."""
-    body = json.dumps(message, ensure_ascii=False, separators=(",", ":"), default=str).encode("utf-8", "replace")
+    body = json.dumps(message, ensure_ascii=False, separators=(",", ":"), default=str).encode(
+        "utf-8", "replace"
+    )
     stream.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
     stream.flush()
 
@@ -90,7 +92,9 @@ def write_message(stream: ByteWriter, message: Mapping[str, Any]) -> None:
 def _length(line: bytes, before: int | None) -> int | None:
     name, colon, value = line.partition(b":")
     match name.strip().lower(), value.strip():
-        case b"content-length", digits if before is None and digits.isdigit() and len(digits) < 10 and int(digits) <= LARGEST:
+        case b"content-length", digits if (
+            before is None and digits.isdigit() and len(digits) < 10 and int(digits) <= LARGEST
+        ):
             return int(digits)
         case b"content-type", _ if colon:
             return before
@@ -137,7 +141,8 @@ class Client:
 
 Write = Callable[[Mapping[str, Any]], None]
 REFUSED = 1
-"""Number of the one kind of error there is: something was asked that cannot be done, and the text says why."""
+"""Number of the one kind of error there is: something was asked that cannot be done, and the text says
+why."""
 
 
 class Outbox:

@@ -1,9 +1,8 @@
 """Requests of the editor but those that begin and end its session.
 
-The first only look. The others move a turn, or the place that is looked at: where the newest position is looked at, they
-are commands to the engine. Further back they only look: what is recorded is gone through again, and nothing runs. Going on
-from there is a fork, by *restart frame* or by changing a value.
-"""
+The first only look. The others move a turn, or the place that is looked at: where the newest position is
+looked at, they are commands to the engine. Further back they only look: what is recorded is gone through
+again, and nothing runs. Going on from there is a fork, by *restart frame* or by changing a value."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from functools import partial
 from typing import Any, assert_never
 
 from fsm_agent.debug.core.arguments import Arguments, number, objects, text
-from fsm_agent.debug.core.breakpoints import Hit
+from fsm_agent.debug.core.breakpoints import BreakpointHit
 from fsm_agent.debug.core.commands import ContinueTurn, InterruptTurn, PauseTurn, StepInto, StepMove, StepOver
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.dap import expressions
@@ -36,7 +35,9 @@ def set_breakpoints(context: EditorContext, arguments: Arguments) -> dict[str, A
     if not isinstance(source, dict):
         raise ConfigError("breakpoints need a source", source, "a file")
     path = context.client.path(source)
-    return _set(context, context.breakpoints.set_source(path, objects(arguments, "breakpoints"), context.client))
+    return _set(
+        context, context.breakpoints.set_source(path, objects(arguments, "breakpoints"), context.client)
+    )
 
 
 def set_functions(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
@@ -82,7 +83,9 @@ def threads(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
 def stack_trace(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
     thread = _thread(context, arguments)
     thread.stand()
-    return context.frames.stack(thread, context.client, number(arguments, "startFrame", 0), number(arguments, "levels", 0))
+    return context.frames.stack(
+        thread, context.client, number(arguments, "startFrame", 0), number(arguments, "levels", 0)
+    )
 
 
 def scopes(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
@@ -93,7 +96,11 @@ def scopes(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
 
 def variables(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
     start, count = number(arguments, "start", 0), number(arguments, "count", 0)
-    return {"variables": context.references.children(arguments.get("variablesReference"), arguments.get("filter"), start, count)}
+    return {
+        "variables": context.references.children(
+            arguments.get("variablesReference"), arguments.get("filter"), start, count
+        )
+    }
 
 
 def exception_info(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
@@ -114,7 +121,9 @@ def exception_info(context: EditorContext, arguments: Arguments) -> dict[str, An
 
 
 def loaded_sources(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
-    paths = dict.fromkeys([context.breakpoints.map.path, *(where.path for where in context.breakpoints.states.values())])
+    paths = dict.fromkeys(
+        [context.breakpoints.map.path, *(where.path for where in context.breakpoints.states.values())]
+    )
     return {"sources": [context.client.source(path) for path in paths]}
 
 
@@ -128,14 +137,18 @@ def evaluate(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
     if purpose == "repl" and said.lstrip().startswith(":"):
         return {"result": command(context, thread, at, said), "variablesReference": 0}
     where, value = expressions.evaluate(thread, at, said)
-    made = context.references.said(value, where, name=str(where.path[-1]) if where.path else "", whole=purpose == "clipboard")
+    made = context.references.said(
+        value, where, name=str(where.path[-1]) if where.path else "", whole=purpose == "clipboard"
+    )
     return {"result": made.pop("value"), **made}
 
 
 def completions(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
     """Names that go on what stands before the column."""
     line = text(arguments, "text")
-    line = line.splitlines()[max(0, number(arguments, "line", 1) - context.client.first_line)] if line else line
+    line = (
+        line.splitlines()[max(0, number(arguments, "line", 1) - context.client.first_line)] if line else line
+    )
     before = line[: max(0, context.client.our_column(number(arguments, "column")) - 1)]
     found = _WORD.search(before)
     word = found[0] if found is not None else ""
@@ -158,7 +171,11 @@ def completions(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
 def _frame(context: EditorContext, arguments: Arguments) -> tuple[TurnThread, int]:
     """The turn and the position that a frame is; without one, where the editor is."""
     if arguments.get("frameId") is None:
-        thread = context.focus if context.focus is not None and not context.focus.over else next(iter(context.threads), None)
+        thread = (
+            context.focus
+            if context.focus is not None and not context.focus.over
+            else next(iter(context.threads), None)
+        )
         if thread is None:
             raise ConfigError("there is no turn yet")
         return thread, thread.at
@@ -208,7 +225,8 @@ def restart_frame(context: EditorContext, arguments: Arguments) -> None:
 
 
 def set_variable(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
-    """Change a value at the position that is looked at: the turn that has it is another one, which is forked there."""
+    """Change a value at the position that is looked at: the turn that has it is another one, which is forked
+    there."""
     where, value = context.references.get(arguments.get("variablesReference"))
     name, said = text(arguments, "name"), text(arguments, "value")
     key: str | int = int(name[1:-1]) if not hasattr(value, "keys") and name[1:-1].isdecimal() else name
@@ -272,7 +290,7 @@ def _go(context: EditorContext, arguments: Arguments, command: Onward) -> dict[s
     return {"allThreadsContinued": False} if on else None
 
 
-def _forward(debugger: Debugger, command: Onward) -> list[Hit]:
+def _forward(debugger: Debugger, command: Onward) -> list[BreakpointHit]:
     """Move the cursor through what is recorded; the breakpoints that were met there."""
     cursor, record = debugger.cursor, debugger.record
     match command:
@@ -284,7 +302,9 @@ def _forward(debugger: Debugger, command: Onward) -> list[Hit]:
         case StepOver():
             path, over = record.path(), debugger.subject.over
             there = range(cursor.at + 1, len(path))
-            found_at = (at for at in there if (path[at] == over if over is not None else path[at] != path[cursor.at]))
+            found_at = (
+                at for at in there if (path[at] == over if over is not None else path[at] != path[cursor.at])
+            )
             cursor.to(next(found_at, len(path) - 1))
         case StepInto() | StepMove():
             cursor.forward()
@@ -315,5 +335,5 @@ REQUESTS: Mapping[str, Answer] = {
     "reverseContinue": reverse_continue, "pause": pause, "restartFrame": restart_frame, "setVariable": set_variable,
     "terminate": terminate, "terminateThreads": terminate_threads,
 }  # fmt: skip
-"""*Step into* is one request and its reply, *next* goes to the next time that the model is asked, *step out* to the end of the
-state, which is the next move."""
+"""*Step into* is one request and its reply, *next* goes to the next time that the model is asked, *step out*
+to the end of the state, which is the next move."""

@@ -1,9 +1,8 @@
 """Taking an editor's connection: over standard input and output, or on a port of this machine.
 
-The protocol knows no passwords. So standard input and output are the better way: only who started the process talks to it. On a
-port, only this machine is listened to, only one editor is ever served, and whoever begins with anything but the protocol, as a
-browser would, is turned away unheard.
-"""
+The protocol knows no passwords. So standard input and output are the better way: only who started the process
+talks to it. On a port, only this machine is listened to, only one editor is ever served, and whoever begins
+with anything but the protocol, as a browser would, is turned away unheard."""
 
 from __future__ import annotations
 
@@ -19,7 +18,14 @@ from typing import Any
 from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.loopback import bound
 from fsm_agent.debug.dap.options import Opener
-from fsm_agent.debug.dap.protocol import ByteReader, ByteWriter, NotTheProtocol, Write, read_message, write_message
+from fsm_agent.debug.dap.protocol import (
+    ByteReader,
+    ByteWriter,
+    NotTheProtocol,
+    Write,
+    read_message,
+    write_message,
+)
 from fsm_agent.debug.dap.session import EditorSession
 from fsm_agent.errors import ConfigError
 
@@ -32,21 +38,25 @@ def talk(
     reading: ByteReader, writing: ByteWriter, session: DebugSession, first: str | None, opener: Opener,
     secrets: Sequence[str] = (),
 ) -> None:  # fmt: skip
-    """Serve one editor over two streams, until it leaves. ``session`` are the turns that it may see, ``first`` the one to
-    begin with, ``secrets`` never leave for it. Raises ``NotTheProtocol`` when the first message is none."""
+    """Serve one editor over two streams, until it leaves. ``session`` are the turns that it may see,
+    ``first`` the one to begin with, ``secrets`` never leave for it. Raises ``NotTheProtocol`` when the first
+    message is none."""
     message = read_message(reading)
     if message is not None:
         _serve(message, reading, EditorSession(_writer(writing), session, first, opener, secrets))
 
 
 def serve_stdio(session: DebugSession, first: str | None, opener: Opener, secrets: Sequence[str] = ()) -> int:
-    """Serve one editor over standard input and output; 0. Whatever else writes to standard output comes out on standard error,
-    and nothing else reads the input: a tool, or a process that it starts, cannot break the protocol."""
+    """Serve one editor over standard input and output; 0. Whatever else writes to standard output comes out
+    on standard error, and nothing else reads the input: a tool, or a process that it starts, cannot break the
+    protocol."""
     reading, writing = _own_streams()
     try:
         talk(reading, writing, session, first, opener, secrets)
     except NotTheProtocol as error:
-        raise ConfigError("what came on standard input is not the Debug Adapter Protocol", str(error), "an editor") from None
+        raise ConfigError(
+            "what came on standard input is not the Debug Adapter Protocol", str(error), "an editor"
+        ) from None
     return 0
 
 
@@ -54,18 +64,22 @@ def serve_port(
     session: DebugSession, first: str | None, opener: Opener, port: int, secrets: Sequence[str] = (),
     ready: Callable[[int], None] = lambda port: None,
 ) -> int:  # fmt: skip
-    """Serve one editor on a port of this machine, 0 for any that is free; ``ready`` is told which. Raises ``ConfigError`` for a
-    port that cannot be listened on."""
+    """Serve one editor on a port of this machine, 0 for any that is free; ``ready`` is told which. Raises
+    ``ConfigError`` for a port that cannot be listened on."""
     with bound(port) as listening:
         listening.listen(1)
         ready(listening.getsockname()[1])
         while True:
             connection, _ = listening.accept()
-            if _serve_one(connection, listening, lambda write: EditorSession(write, session, first, opener, secrets)):
+            if _serve_one(
+                connection, listening, lambda write: EditorSession(write, session, first, opener, secrets)
+            ):
                 return 0
 
 
-def _serve_one(connection: socket.socket, listening: socket.socket, begin: Callable[[Write], EditorSession]) -> bool:
+def _serve_one(
+    connection: socket.socket, listening: socket.socket, begin: Callable[[Write], EditorSession]
+) -> bool:
     """Was it an editor?"""
     with connection, connection.makefile("rb", 0) as reading, connection.makefile("wb") as writing:
         connection.settimeout(FIRST_WORDS)
@@ -118,8 +132,8 @@ def _writer(writing: ByteWriter) -> Write:
 
 
 def _own_streams() -> tuple[ByteReader, ByteWriter]:
-    """The process's input and output for ourselves; others get an empty input, and standard error as their output. They stay open
-    until the process ends: somebody still waits for input then."""
+    """The process's input and output for ourselves; others get an empty input, and standard error as their
+    output. They stay open until the process ends: somebody still waits for input then."""
     sys.stdout.flush()
     reading, writing = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)

@@ -1,4 +1,5 @@
-"""One editor's session: requests in the order they come, between them what happens to the turns. One thread does all of it."""
+"""One editor's session: requests in the order they come, between them what happens to the turns. One thread
+does all of it."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from fsm_agent.debug.core.arguments import Arguments
 from fsm_agent.debug.core.commands import ContinueTurn, InterruptTurn, PauseTurn
 from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.debugger import Debugger
-from fsm_agent.debug.core.events import Event
+from fsm_agent.debug.core.events import DebugEvent
 from fsm_agent.debug.dap.context import EditorContext
 from fsm_agent.debug.dap.events import LOOK_ROUND, EventTranslator
 from fsm_agent.debug.dap.options import CAPABILITIES, LaunchOptions, Opener
@@ -28,11 +29,17 @@ LAST_WORDS = 5.0
 
 
 class EditorSession:
-    """``write`` sends a message, ``take`` and ``close`` are called by whoever reads them. ``first`` is the turn to begin with
-    when the editor names none; ``opener`` makes the debug session of a configuration that wants one of its own."""
+    """``write`` sends a message, ``take`` and ``close`` are called by whoever reads them. ``first`` is the
+    turn to begin with when the editor names none; ``opener`` makes the debug session of a configuration that
+    wants one of its own."""
 
     def __init__(
-        self, write: Write, session: DebugSession, first: str | None, opener: Opener, secrets: Sequence[str] = ()
+        self,
+        write: Write,
+        session: DebugSession,
+        first: str | None,
+        opener: Opener,
+        secrets: Sequence[str] = (),
     ) -> None:
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._context = EditorContext(session, Outbox(write, secrets), self._hear)
@@ -76,7 +83,7 @@ class EditorSession:
         except Exception as error:
             self._context.outbox.output(_words(error), "important")
 
-    def _hear(self, thread: TurnThread, event: Event) -> None:
+    def _hear(self, thread: TurnThread, event: DebugEvent) -> None:
         """On the turn's own thread: what must stop it at once is seen here."""
         if self._context.breakpoints.stops_at("unknown") and (call := in_doubt(thread.debugger, event)):
             thread.in_doubt = call
@@ -94,7 +101,9 @@ class EditorSession:
             self._carry_out(str(command), arguments, request)
         except Exception as error:
             quiet = command == "evaluate" and arguments.get("context") in ("hover", "watch", "clipboard")
-            self._context.outbox.refuse(request, _words(error), show=not quiet or not isinstance(error, FORESEEN))
+            self._context.outbox.refuse(
+                request, _words(error), show=not quiet or not isinstance(error, FORESEEN)
+            )
 
     def _carry_out(self, command: str, arguments: Arguments, request: Mapping[str, Any]) -> None:
         context = self._context
@@ -138,7 +147,9 @@ class EditorSession:
             self._context.terminated()
             return
         self._context.options = options
-        thread = self._context.open(debugger)  # first, so that breakpoints are there when the editor hears that it has begun
+        thread = self._context.open(
+            debugger
+        )  # first, so that breakpoints are there when the editor hears that it has begun
         self._context.outbox.reply(request)
         started = options.task is not None or options.table is not None or options.resume
         self._go(thread, options, started or not options.attach)
@@ -150,7 +161,9 @@ class EditorSession:
                 self._own = self._opener(options)
             self._context.of(self._own)
         elif options.own_debug_session:
-            self._context.outbox.output(f"turn {first} runs with what the server was started with, not with the configuration's")
+            self._context.outbox.output(
+                f"turn {first} runs with what the server was started with, not with the configuration's"
+            )
         session = self._context.session
         fresh = options.table is not None and not options.attach and options.turn is None
         if options.task is not None or fresh:
@@ -159,12 +172,15 @@ class EditorSession:
         turn = named or first or (session.newest() if options.attach else None)
         if turn is None:
             raise ConfigError(
-                "there is no turn to debug", None, "task, the message of a new one, or turn, the id of one there is"
+                "there is no turn to debug",
+                None,
+                "task, the message of a new one, or turn, the id of one there is",
             )
         return session.resume(turn) if options.resume else session.open(turn)
 
     def _go(self, thread: TurnThread, options: LaunchOptions, on: bool) -> None:
-        """``on``: a turn that stands at its start, or is just about to, only because it was started for us, goes on."""
+        """``on``: a turn that stands at its start, or is just about to, only because it was started for us,
+        goes on."""
         context, phase = self._context, thread.debugger.status.phase
         if on and phase in ("running", "paused") and not options.stop_on_entry:
             thread.debugger.order(ContinueTurn())

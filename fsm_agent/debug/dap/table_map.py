@@ -1,5 +1,6 @@
-"""What each line of the table's source stands for, read from its syntax: decision lists, rungs in them, rungs where they are
-defined, states, and lines that every state has. And the states' own functions. Nothing is executed."""
+"""What each line of the table's source stands for, read from its syntax: decision lists, rungs in them, rungs
+where they are defined, states, and lines that every state has. And the states' own functions. Nothing is
+executed."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ Target = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A stretch of the source; lines and columns from 1, columns in UTF-16 units, the end outside. ``named``: in words for a
-    person."""
+    """A stretch of the source; lines and columns from 1, columns in UTF-16 units, the end outside. ``named``:
+    in words for a person."""
 
     line: int
     column: int
@@ -39,7 +40,11 @@ class Spot:
 
     def inside(self, other: Spot) -> bool:
         begins = (other.line, other.column) <= (self.line, self.column)
-        return self is not other and begins and (self.end_line, self.end_column) <= (other.end_line, other.end_column)
+        return (
+            self is not other
+            and begins
+            and (self.end_line, self.end_column) <= (other.end_line, other.end_column)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +56,8 @@ class TableMap:
     rows: Mapping[str, Spot]
 
     def at(self, line: int, column: int | None = None) -> list[Spot]:
-        """What a breakpoint there means: with a column the innermost stretch, without one everything that begins on the line, or
-        else what it is in the middle of."""
+        """What a breakpoint there means: with a column the innermost stretch, without one everything that
+        begins on the line, or else what it is in the middle of."""
         if column is not None and (found := [spot for spot in self.spots if spot.holds(line, column)]):
             return [min(found, key=lambda spot: (spot.end_line - spot.line, spot.end_column - spot.column))]
         begun = [spot for spot in self.spots if spot.line == line]
@@ -72,16 +77,19 @@ class TableMap:
 
 
 def table_map_of(table: Table) -> TableMap:
-    """The map of a table, wherever it is written: in the module, of those that have it, which says most about its rows. One that
-    knows nothing of what tables are written with has only imported it, and is not read."""
+    """The map of a table, wherever it is written: in the module, of those that have it, which says most about
+    its rows. One that knows nothing of what tables are written with has only imported it, and is not read."""
     modules = [(name, vars(module)) for name, module in list(sys.modules.items())]
-    writing = [(name, list(known.values())) for name, known in modules if "Table" in known or "lines_of" in known]
+    writing = [
+        (name, list(known.values())) for name, known in modules if "Table" in known or "lines_of" in known
+    ]
     maps = [table_map(table, name) for name, known in writing if any(one is table for one in known)]
     return max(maps, key=lambda one: len(one.spots), default=TableMap(Path(), (), {}))
 
 
 def table_map(table: Table, module: str) -> TableMap:
-    """The map of ``table``, which ``module`` defines. A table that is written in some other way has an empty one."""
+    """The map of ``table``, which ``module`` defines. A table that is written in some other way has an empty
+    one."""
     found = importlib.util.find_spec(module)
     path = Path(found.origin if found is not None and found.origin is not None else module)
     try:
@@ -93,12 +101,12 @@ def table_map(table: Table, module: str) -> TableMap:
 @lru_cache(maxsize=32)
 def _read(table: Table, source: str) -> tuple[tuple[Spot, ...], Mapping[str, Spot]]:
     """Remembered, since every session of an editor asks for the same."""
-    reader = _Reader(table, source)
+    reader = _TableReader(table, source)
     reader.read(ast.parse(source))
     return tuple(sorted(reader.spots, key=lambda spot: (spot.line, spot.column))), reader.rows
 
 
-class _Reader:
+class _TableReader:
     """Goes through a module's syntax once, keeping what belongs to rows that the table really has."""
 
     def __init__(self, table: Table, source: str) -> None:
@@ -126,7 +134,9 @@ class _Reader:
             self._definition(definition)
 
     def _state(self, key: ast.expr | None, value: ast.expr) -> None:
-        if not (isinstance(key, ast.Constant) and key.value in self._table.states and isinstance(value, ast.List)):
+        if not (
+            isinstance(key, ast.Constant) and key.value in self._table.states and isinstance(value, ast.List)
+        ):
             return
         state = str(key.value)
         self.spots.append(self._spot(key, (("state", state),), f"entering {state}"))
@@ -168,12 +178,19 @@ class _Reader:
             case ast.Assign(targets=[ast.Name(id=name)]) | ast.FunctionDef(name=name):
                 rows = self._used.get(name, [])
                 if rows:
-                    self.spots.append(self._spot(node, tuple(("row", row) for row in rows), _rows_named(rows)))
+                    self.spots.append(
+                        self._spot(node, tuple(("row", row) for row in rows), _rows_named(rows))
+                    )
 
     def _spot(self, node: ast.expr | ast.stmt, targets: tuple[Target, ...], named: str) -> Spot:
         end_line, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
         return Spot(
-            node.lineno, self._column(node.lineno, node.col_offset), end_line, self._column(end_line, end), targets, named
+            node.lineno,
+            self._column(node.lineno, node.col_offset),
+            end_line,
+            self._column(end_line, end),
+            targets,
+            named,
         )
 
     def _column(self, line: int, offset: int) -> int:

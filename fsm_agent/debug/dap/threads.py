@@ -1,6 +1,6 @@
-"""Turns as threads of an editor: where each stands and why, what the editor was told of it, where a person looks; and the stack
-of each: the move that was made last, in the table, the state it led to, and the moves before.
-"""
+"""Turns as threads of an editor: where each stands and why, what the editor was told of it, where a person
+looks; and the stack of each: the move that was made last, in the table, the state it led to, and the moves
+before."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, assert_never
 
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.engines import LocalEngine
-from fsm_agent.debug.core.events import Event, Status
+from fsm_agent.debug.core.events import DebugEvent, Status
 from fsm_agent.debug.dap.breakpoints import EditorBreakpoints, place
 from fsm_agent.debug.dap.protocol import Client
 from fsm_agent.debug.dap.table_map import StateSource, TableMap
@@ -26,8 +26,8 @@ NAME = 60
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why a turn stands still, as the editor is told. ``of``: the filter, for an exception; ``hits``: the editor's
-    breakpoints."""
+    """Why a turn stands still, as the editor is told. ``of``: the filter, for an exception; ``hits``: the
+    editor's breakpoints."""
 
     reason: StopReason
     description: str
@@ -39,8 +39,8 @@ class Stop:
 
 @dataclass(slots=True)
 class TurnThread:
-    """One turn. ``stop`` is what the editor was told last, ``None`` while it runs for it; ``over``: it was told that the thread
-    has ended. ``asked``: numbers of what waits for a person and was told."""
+    """One turn. ``stop`` is what the editor was told last, ``None`` while it runs for it; ``over``: it was
+    told that the thread has ended. ``asked``: numbers of what waits for a person and was told."""
 
     id: int
     debugger: Debugger
@@ -65,7 +65,11 @@ class TurnThread:
         """Has the state that is looked at done something already? Else its move is what is looked at."""
         if self.stop is not None and self.stop.in_state:
             return not self.looking_back
-        return not self.looking_back and self.debugger.status.phase != "ended" and bool(self.debugger.visit(self.at))
+        return (
+            not self.looking_back
+            and self.debugger.status.phase != "ended"
+            and bool(self.debugger.visit(self.at))
+        )
 
     def stand(self) -> None:
         """Raises ``ConfigError`` while the turn runs."""
@@ -73,7 +77,7 @@ class TurnThread:
             raise ConfigError("the turn is running", self.name, "pause it first")
 
 
-Hear = Callable[[TurnThread, Event], None]
+Hear = Callable[[TurnThread, DebugEvent], None]
 """Called on the thread where it happened; must not block."""
 
 
@@ -143,7 +147,9 @@ def _met(thread: TurnThread, status: Status, breakpoints: EditorBreakpoints) -> 
     numbers = tuple(point.id for point in hit)
     kinds = {point.kind for point in hit}
     if "source" in kinds or not kinds:
-        in_state = any(point.in_state is not None for point in hit) and not any(point.spot is not None for point in hit)
+        in_state = any(point.in_state is not None for point in hit) and not any(
+            point.spot is not None for point in hit
+        )
         return Stop("breakpoint", status.text, hits=numbers, in_state=in_state)
     if "function" in kinds:
         return Stop("function breakpoint", status.text, hits=numbers)
@@ -155,15 +161,26 @@ def _met(thread: TurnThread, status: Status, breakpoints: EditorBreakpoints) -> 
 def _waiting(held: tuple[Mapping[str, Any], ...]) -> Stop:
     first = held[0]
     if first["kind"] == "approval":
-        return Stop("exception", f"{first['name']} needs approval: type :approve or :deny", first["name"], of="approval")
+        return Stop(
+            "exception",
+            f"{first['name']} needs approval: type :approve or :deny",
+            first["name"],
+            of="approval",
+        )
     return Stop("pause", f"{first['kind']} {first['name']} is held back: type :answer or :let", first["name"])
 
 
-def in_doubt(debugger: Debugger, event: Event) -> str:
+def in_doubt(debugger: Debugger, event: DebugEvent) -> str:
     """The tool whose effect nobody knows, when this event is its reply; empty otherwise."""
-    if event.kind != "exchanged" or "RunTool" not in event.data.get("kinds", ()) or not isinstance(debugger.engine, LocalEngine):
+    if (
+        event.kind != "exchanged"
+        or "RunTool" not in event.data.get("kinds", ())
+        or not isinstance(debugger.engine, LocalEngine)
+    ):
         return ""
-    return unknown([one for one in debugger.engine.controller.visit() if one["ordinal"] == event.data["ordinal"]])
+    return unknown(
+        [one for one in debugger.engine.controller.visit() if one["ordinal"] == event.data["ordinal"]]
+    )
 
 
 def unknown(visit: Sequence[Mapping[str, Any]]) -> str:
@@ -209,18 +226,26 @@ class StackFrames:
         newest = max(positions, default=0)
         return thread.debugger.record.steps(max(1, min(positions)), newest) if newest else []
 
-    def _frame(self, thread: TurnThread, frame: Frame, steps: Mapping[int, Step], client: Client, past: bool) -> dict[str, Any]:
+    def _frame(
+        self, thread: TurnThread, frame: Frame, steps: Mapping[int, Step], client: Client, past: bool
+    ) -> dict[str, Any]:
         kind, at = frame
         made: dict[str, Any] = {"id": frame_id(thread.id, frame), "line": 0, "column": 0}
         if kind == "state":
             state = steps[at].dest if at else thread.debugger.record.path()[0]
             made["name"] = state
             if (where := self._states.get(state)) is not None:
-                made |= {"source": client.source(where.path), "line": client.line(where.line), "column": client.column(1)}
+                made |= {
+                    "source": client.source(where.path),
+                    "line": client.line(where.line),
+                    "column": client.column(1),
+                }
             return made
         step = steps[at]
         rung = self._rungs.get(step.row, "")
-        made["name"] = f"{at}: {step.source} –{step.event}→ {step.dest}" + (f" · {rung}" if rung and rung[0] not in "→⇥" else "")
+        made["name"] = f"{at}: {step.source} –{step.event}→ {step.dest}" + (
+            f" · {rung}" if rung and rung[0] not in "→⇥" else ""
+        )
         if step.exit:
             made["name"] += f" · {step.exit}"
         if (spot := self._map.rows.get(step.row)) is not None:
@@ -232,7 +257,11 @@ class StackFrames:
         spot = self._map.rows.get(row)
         if spot is None:
             return {}
-        return {"source": client.source(self._map.path), "line": client.line(spot.line), "column": client.column(spot.column)}
+        return {
+            "source": client.source(self._map.path),
+            "line": client.line(spot.line),
+            "column": client.column(spot.column),
+        }
 
 
 def _frame_at(at: int, number: int, inside: bool) -> Frame:

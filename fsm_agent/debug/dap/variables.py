@@ -1,6 +1,5 @@
-"""What a frame shows as an editor's tree of variables: scopes, and the values in them, paged, cut where they are long, without
-secrets.
-"""
+"""What a frame shows as an editor's tree of variables: scopes, and the values in them, paged, cut where they
+are long, without secrets."""
 
 from __future__ import annotations
 
@@ -83,8 +82,8 @@ class TypedValue:
 
 @dataclass(slots=True)
 class References:
-    """Numbers of the values that an editor may open, until the turn goes on. ``settable``: may the value at a place be
-    changed?"""
+    """Numbers of the values that an editor may open, until the turn goes on. ``settable``: may the value at a
+    place be changed?"""
 
     settable: Callable[[ValuePlace], bool]
     secrets: Sequence[str] = ()
@@ -103,14 +102,18 @@ class References:
     def get(self, number: Any) -> tuple[ValuePlace, Any]:
         """Raises ``ConfigError`` for one that is not open."""
         if number not in self._open:
-            raise ConfigError("this value is no longer shown", number, "one of the scopes of a turn that stands still")
+            raise ConfigError(
+                "this value is no longer shown", number, "one of the scopes of a turn that stands still"
+            )
         place, value = self._open[number]
         if isinstance(value, Lazy):
             value = value.make()
             self._open[number] = (place, value)
         return place, value
 
-    def children(self, number: Any, kind: str | None = None, start: int = 0, count: int = 0) -> list[dict[str, Any]]:
+    def children(
+        self, number: Any, kind: str | None = None, start: int = 0, count: int = 0
+    ) -> list[dict[str, Any]]:
         """Variables in a value; ``kind`` is indexed, named or both; ``count`` 0 are all from ``start`` on."""
         place, value = self.get(number)
         last = start + count if count else None
@@ -124,7 +127,11 @@ class References:
     def variable(self, key: Key, value: Any, place: ValuePlace) -> dict[str, Any]:
         """One variable, as the protocol has it."""
         said = self.said(value, place, name=key if isinstance(key, str) else "")
-        made = {"name": f"[{key}]" if isinstance(key, int) else key, **said, "evaluateName": expression(place)}
+        made = {
+            "name": f"[{key}]" if isinstance(key, int) else key,
+            **said,
+            "evaluateName": expression(place),
+        }
         if not self.settable(place):
             made["presentationHint"] = {"attributes": ["readOnly"]}
         return made
@@ -135,7 +142,11 @@ class References:
         if isinstance(value, TypedValue):
             value = value.value
         hidden = mask_json({name: value}, self.secrets)[name] if isinstance(value, str) else value
-        made: dict[str, Any] = {"value": mask_json(_shown(hidden, whole), self.secrets), "type": kind, "variablesReference": 0}
+        made: dict[str, Any] = {
+            "value": mask_json(_shown(hidden, whole), self.secrets),
+            "type": kind,
+            "variablesReference": 0,
+        }
         if isinstance(value, Mapping | Lazy) or is_list(value):
             if isinstance(value, Lazy) or len(value):
                 made["variablesReference"] = self.add(place, value)
@@ -184,7 +195,9 @@ def _shown(value: Any, whole: bool) -> str:
     if isinstance(value, Lazy):
         return "…"
     if whole and not isinstance(value, Transcript):
-        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, default=str)
+        return (
+            value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, default=str)
+        )
     if isinstance(value, Mapping):
         return _object(value)
     if is_list(value):
@@ -196,7 +209,9 @@ def _shown(value: Any, whole: bool) -> str:
 def _object(value: Mapping[str, Any]) -> str:
     """A message by its role and words, anything else by its first few plain parts."""
     if "role" in value:
-        calls = ", ".join(str((call.get("function") or call).get("name")) for call in value.get("tool_calls") or ())
+        calls = ", ".join(
+            str((call.get("function") or call).get("name")) for call in value.get("tool_calls") or ()
+        )
         return _cut(f"{value['role']}: {value.get('content') or ''}" + (f" → {calls}" if calls else ""))
     plain = [
         f"{name}: {json.dumps(mask_json({name: one})[name], ensure_ascii=False)}"
@@ -220,7 +235,9 @@ def scopes_of(thread: TurnThread, at: int, references: References) -> list[dict[
     debugger, made = thread.debugger, list[dict[str, Any]]()
     for name in get_args(ScopeName):
         if name != "Messages" or debugger.subject.talks:
-            value = Lazy(lambda: asked(debugger, at)) if name == "Request" else scope_value(debugger, at, name)
+            value = (
+                Lazy(lambda: asked(debugger, at)) if name == "Request" else scope_value(debugger, at, name)
+            )
             made.append(_scope(name, value, references.add(ValuePlace(thread.id, at, name), value)))
     return made
 
@@ -254,7 +271,8 @@ def _scope(name: ScopeName, value: Any, reference: int) -> dict[str, Any]:
 
 
 def guards(debugger: Debugger, at: int) -> dict[str, Any]:
-    """Every budget that was looked at for the move to a position, also those that said no; and the row that was taken."""
+    """Every budget that was looked at for the move to a position, also those that said no; and the row that
+    was taken."""
     step = next(iter(debugger.record.steps(at, at)), None) if at else None
     if step is None:
         return {}
@@ -276,16 +294,21 @@ def counters(snapshot: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any
     limits = snapshot.get("limits", {})
     values = {name: snapshot.get(name, snapshot.get("block", {}).get(name, 0)) for name in names}
     return {
-        name: TypedValue(value, f"number, limit {limits[name]}") if name in limits else value for name, value in values.items()
+        name: TypedValue(value, f"number, limit {limits[name]}") if name in limits else value
+        for name, value in values.items()
     }
 
 
 def asked(debugger: Debugger, at: int) -> dict[str, Any]:
-    """What the state asked for, each request with its reply; who is waited for; and the request on the wire, when there is
-    one."""
+    """What the state asked for, each request with its reply; who is waited for; and the request on the wire,
+    when there is one."""
     status, found = debugger.status, dict[str, Any]()
     for entry in debugger.visit(at):
-        shown = {name: entry[name] for name in ("status", "request", "reply", "seconds") if entry.get(name) is not None}
+        shown = {
+            name: entry[name]
+            for name in ("status", "request", "reply", "seconds")
+            if entry.get(name) is not None
+        }
         found[label(entry)] = shown
     if at == status.seq and status.held:
         found["waits for a person"] = [dict(one) for one in status.held]

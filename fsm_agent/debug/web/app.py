@@ -24,7 +24,7 @@ from fsm_agent.debug.core.commands import breakpoints_in, read_command
 from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.web.assets import assets
-from fsm_agent.debug.web.guard import Guard
+from fsm_agent.debug.web.guard import AccessGuard
 from fsm_agent.debug.web.map import bare, map_of
 from fsm_agent.debug.web.responses import answer, events
 from fsm_agent.errors import ConfigError, FsmAgentError
@@ -36,13 +36,16 @@ WINDOW = 400
 """Moves that one answer holds at most."""
 
 
-def app_of(session: DebugSession, port: int, token: str, first: str | None = None, secrets: Sequence[str] = ()) -> Starlette:
-    """``first`` is the turn that the page opens with; ``secrets`` never leave for the page, nor do keys of the environment."""
-    page = Page(session, first, (*secrets, *environment_keys(os.environ)))
-    return Starlette(routes=page.routes(), middleware=[Middleware(Guard, port=port, token=token)])
+def app_of(
+    session: DebugSession, port: int, token: str, first: str | None = None, secrets: Sequence[str] = ()
+) -> Starlette:
+    """``first`` is the turn that the page opens with; ``secrets`` never leave for the page, nor do keys of
+    the environment."""
+    page = DebugPage(session, first, (*secrets, *environment_keys(os.environ)))
+    return Starlette(routes=page.routes(), middleware=[Middleware(AccessGuard, port=port, token=token)])
 
 
-class Page:
+class DebugPage:
     """One handler a request. Handlers that read the store run in threads."""
 
     def __init__(self, session: DebugSession, first: str | None, secrets: Sequence[str]) -> None:
@@ -71,7 +74,9 @@ class Page:
     # Files
 
     async def index(self, request: Request) -> Response:
-        return Response(assets()["index.html"].body, media_type="text/html", headers={"cache-control": "no-store"})
+        return Response(
+            assets()["index.html"].body, media_type="text/html", headers={"cache-control": "no-store"}
+        )
 
     async def asset(self, request: Request) -> Response:
         found = assets().get(request.path_params["path"])
@@ -97,7 +102,8 @@ class Page:
             "holds": subject.holds,
             "name": table.name,
             "rows": {
-                row.id: {"rung": row.rung, "guard": row.guard.label, "why": row.why, "exit": row.exit} for row in table.rows
+                row.id: {"rung": row.rung, "guard": row.guard.label, "why": row.why, "exit": row.exit}
+                for row in table.rows
             },
             **self._pictures,
             "outcomes": {row.exit: outcome_of(row.exit) for row in table.rows if row.exit},
@@ -160,7 +166,11 @@ class Page:
         count = record.message_count(at)
         last = min(_number(request, "last", count - 1), count - 1)
         first = _number(request, "first", max(0, last - 49))
-        return {"first": first, "count": count, "messages": record.messages(at, first, min(last, first + 199))}
+        return {
+            "first": first,
+            "count": count,
+            "messages": record.messages(at, first, min(last, first + 199)),
+        }
 
     def wire(self, request: Request) -> Any:
         return self._debugger(request).wire(request.path_params["at"])
@@ -194,7 +204,9 @@ class Page:
         turn = request.path_params["turn"]
         await run_in_threadpool(self._session.open, turn)
         stream = events(lambda: self._session.open(turn), self._secrets)
-        return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
+        return StreamingResponse(
+            stream, media_type="text/event-stream", headers={"cache-control": "no-store"}
+        )
 
     # What is done
 

@@ -37,4 +37,6 @@ def _gather(folder: Traversable, above: str, found: dict[str, Asset]) -> None:
         ending = "." + entry.name.rpartition(".")[2]
         if ending in TYPES:
             body = entry.read_bytes()
-            found[above + entry.name] = Asset(body, TYPES[ending], f'"{hashlib.sha256(body).hexdigest()[:16]}"')
+            found[above + entry.name] = Asset(
+                body, TYPES[ending], f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+            )

@@ -1,9 +1,10 @@
-"""Who may talk to the page: this machine, this address, this token. Everything else is refused before it is read.
+"""Who may talk to the page: this machine, this address, this token. Everything else is refused before it is
+read.
 
-A page of another site can make the browser send requests here, and a name of its own can be made to mean 127.0.0.1 (DNS
-rebinding). Against both: ``Host`` must be ours, a request that changes something must say that it comes from our own page, and
-nothing is given without the token, which is in the address once and then in a cookie that other sites' requests do not carry.
-"""
+A page of another site can make the browser send requests here, and a name of its own can be made to mean
+127.0.0.1 (DNS rebinding). Against both: ``Host`` must be ours, a request that changes something must say that
+it comes from our own page, and nothing is given without the token, which is in the address once and then in a
+cookie that other sites' requests do not carry."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ SAFE_HEADERS: Mapping[str, str] = {
 }
 
 
-class Guard:
+class AccessGuard:
     """Middleware. ``port`` is where the page is served; the token is made here unless given."""
 
     def __init__(self, app: ASGIApp, port: int, token: str) -> None:
@@ -63,7 +64,9 @@ class Guard:
         if scope["path"] == "/" and scope["method"] == "GET" and TOKEN in query:
             return self._let_in(query)
         if not self._known(given) and not self._known(self._cookie(headers)):
-            return PlainTextResponse("The token is missing or wrong; use the whole address that was printed.\n", 403)
+            return PlainTextResponse(
+                "The token is missing or wrong; use the whole address that was printed.\n", 403
+            )
         if scope["method"] not in ("GET", "HEAD"):
             return self._refused_change(headers, by_header=bool(given))
         if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
@@ -71,7 +74,8 @@ class Guard:
         return None
 
     def _refused_change(self, headers: Headers, *, by_header: bool) -> Response | None:
-        """``Origin`` names the page that sends; a program without a page says the token in a header instead."""
+        """``Origin`` names the page that sends; a program without a page says the token in a header
+        instead."""
         origin = headers.get("origin")
         if origin not in self._origins and not (origin is None and by_header):
             return PlainTextResponse("Only the debugger's own page may do this.\n", 403)
@@ -105,7 +109,11 @@ def _with_headers(send: Send) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             known = {name.lower() for name, _ in message["headers"]}
-            extra = [(name.encode(), value.encode()) for name, value in SAFE_HEADERS.items() if name.encode() not in known]
+            extra = [
+                (name.encode(), value.encode())
+                for name, value in SAFE_HEADERS.items()
+                if name.encode() not in known
+            ]
             message = {**message, "headers": [*message["headers"], *extra]}
         await send(message)
 

@@ -1,8 +1,8 @@
 """Places for the map of a table of the user's own: wider than high, as the page's picture is.
 
-Columns are the distance from the first state, the final state last. An arrow to the next column is a curve; every other one
-runs in a lane of its own, back above the boxes and forward below them, and passes boxes by the gap beside their column.
-"""
+Columns are the distance from the first state, the final state last. An arrow to the next column is a curve;
+every other one runs in a lane of its own, back above the boxes and forward below them, and passes boxes by
+the gap beside their column."""
 
 from __future__ import annotations
 
@@ -47,8 +47,12 @@ def landscape(diagram: Diagram) -> Layout:
     columns = _columns_of(diagram)
     depth = {state: place[0] for state, place in columns.places.items()}
     lanes = [a for a in diagram.arrows if a.source != a.dest and depth[a.dest] - depth[a.source] != 1]
-    back = sorted((a for a in lanes if depth[a.dest] <= depth[a.source]), key=lambda a: depth[a.source] - depth[a.dest])
-    ahead = sorted((a for a in lanes if depth[a.dest] > depth[a.source]), key=lambda a: depth[a.dest] - depth[a.source])
+    back = sorted(
+        (a for a in lanes if depth[a.dest] <= depth[a.source]), key=lambda a: depth[a.source] - depth[a.dest]
+    )
+    ahead = sorted(
+        (a for a in lanes if depth[a.dest] > depth[a.source]), key=lambda a: depth[a.dest] - depth[a.source]
+    )
     loops = [a for a in diagram.arrows if a.source == a.dest]
     top = MARGIN + LANE * len(back) + (LOOP if loops else 0)
     tallest = max(row for _, row in columns.places.values()) + 1
@@ -66,7 +70,9 @@ def landscape(diagram: Diagram) -> Layout:
             "label": (min(right - 23, rect.right + 20 - width / 2), rect.y - 31),
         }  # fmt: skip
     for number, arrow in enumerate(back):
-        routes[arrow.source, arrow.dest] = _lane(columns, arrow, top - (LOOP if loops else 0) - LANE * (number + 0.5), "top")
+        routes[arrow.source, arrow.dest] = _lane(
+            columns, arrow, top - (LOOP if loops else 0) - LANE * (number + 0.5), "top"
+        )
     bottom = top + height
     for number, arrow in enumerate(ahead):
         routes[arrow.source, arrow.dest] = _lane(columns, arrow, bottom + LANE * (number + 0.7), "bottom")
@@ -106,7 +112,10 @@ def _put(columns: _Columns, diagram: Diagram, top: float, height: float, between
         states = [state for state, (column, _) in columns.places.items() if column == number]
         x += _gap(columns, diagram, number)
         columns.lefts.append(x)
-        width, spare = max(sizes[state][0] for state in states), height - len(states) * ROW - (len(states) - 1) * between
+        width, spare = (
+            max(sizes[state][0] for state in states),
+            height - len(states) * ROW - (len(states) - 1) * between,
+        )
         for row, state in enumerate(states):
             columns.rects[state] = Rect(x, top + spare / 2 + row * (ROW + between), width, sizes[state][1])
         x += width
@@ -115,7 +124,11 @@ def _put(columns: _Columns, diagram: Diagram, top: float, height: float, between
 def _gap(columns: _Columns, diagram: Diagram, number: int) -> float:
     """Left of a column: its widest label, and the lines that go up and down there."""
     depth = {state: place[0] for state, place in columns.places.items()}
-    steps = [label_size(a.labels)[0] for a in diagram.arrows if depth[a.dest] == number and depth[a.source] == number - 1]
+    steps = [
+        label_size(a.labels)[0]
+        for a in diagram.arrows
+        if depth[a.dest] == number and depth[a.source] == number - 1
+    ]
     inside = sum(depth[a.dest] == number and columns.places[a.dest][1] > 0 for a in diagram.arrows)
     return (max(steps, default=NARROW - 34) + 34 + TRACK * min(inside, 3)) if number else 0.0
 
@@ -129,13 +142,21 @@ def _step(columns: _Columns, arrow: Arrow) -> Route:
 
 
 def _lane(columns: _Columns, arrow: Arrow, y: float, side: Side) -> Route:
-    """Above or below all boxes; a box with another one in the way is left, and reached, by the gap beside it."""
+    """Above or below all boxes; a box with another one in the way is left, and reached, by the gap beside
+    it."""
     start, out = _end(columns, arrow.source, side, y, after=True)
     end, into = _end(columns, arrow.dest, side, y, after=False)
-    return {"start": start, "via": [*out, *reversed(into)], "end": end, "label": ((out[-1][0] + into[-1][0]) / 2, y)}
+    return {
+        "start": start,
+        "via": [*out, *reversed(into)],
+        "end": end,
+        "label": ((out[-1][0] + into[-1][0]) / 2, y),
+    }
 
 
-def _end(columns: _Columns, state: str, side: Side, y: float, *, after: bool) -> tuple[tuple[Side, float], list[Point]]:
+def _end(
+    columns: _Columns, state: str, side: Side, y: float, *, after: bool
+) -> tuple[tuple[Side, float], list[Point]]:
     """Where the box is joined, and the points from there to the lane."""
     column, row = columns.places[state]
     outermost = row == 0 if side == "top" else row == columns.last[column]

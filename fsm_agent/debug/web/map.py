@@ -1,8 +1,8 @@
-"""The map of a page: every state as a small box, one arrow for all rows from one state to another, also to the end.
+"""The map of a page: every state as a small box, one arrow for all rows from one state to another, also to
+the end.
 
-The whole table has more text than a page has room for beside everything else, so a box says only what the turn did there; the
-table itself is one click away. Elements have the ids of ``fsm_agent.diagram.svg``.
-"""
+The whole table has more text than a page has room for beside everything else, so a box says only what the
+turn did there; the table itself is one click away. Elements have the ids of ``fsm_agent.diagram.svg``."""
 
 from __future__ import annotations
 
@@ -70,12 +70,15 @@ def map_of(table: Table) -> str:
     boxes = tuple(Box(box.state, (), NO_VISIT, box.final) for box in whole.boxes)
     arrows = tuple(_arrow(table, source, dest) for source, dest in _pairs(table))
     small = Diagram(table, boxes, arrows)
-    layout = LAYOUT if set(LAYOUT["boxes"]) == set(table.states) else _largest(landscape(small), automatic(small))
+    layout = (
+        LAYOUT if set(LAYOUT["boxes"]) == set(table.states) else _largest(landscape(small), automatic(small))
+    )
     svg = _cropped(bare(as_svg(small, layout)), layout)
     for arrow in arrows:
         if all(table.row(row).event in table.is_macro for row in arrow.rows):
             svg = svg.replace(
-                f'id="arrow-{arrow.source}-{arrow.dest}" class="', f'id="arrow-{arrow.source}-{arrow.dest}" class="{QUIET} '
+                f'id="arrow-{arrow.source}-{arrow.dest}" class="',
+                f'id="arrow-{arrow.source}-{arrow.dest}" class="{QUIET} ',
             )
     return svg
 
@@ -87,11 +90,14 @@ def _largest(*layouts: Layout) -> Layout:
 
 def _cropped(svg: str, layout: Layout) -> str:
     """To what the layout takes: the panels that are left out had made it larger."""
-    return re.sub(r'viewBox="[^"]*"', f'viewBox="0 0 {layout["size"][0]:g} {layout["size"][1]:g}"', svg, count=1)
+    return re.sub(
+        r'viewBox="[^"]*"', f'viewBox="0 0 {layout["size"][0]:g} {layout["size"][1]:g}"', svg, count=1
+    )
 
 
 def bare(svg: str) -> str:
-    """Without style sheet, panels and page colour: a page brings its own, and its policy forbids styles in a document."""
+    """Without style sheet, panels and page colour: a page brings its own, and its policy forbids styles in a
+    document."""
     svg = re.sub(r"<style>.*?</style>\n?", "", svg, flags=re.DOTALL)
     svg = re.sub(r'<g class="panel">.*?</g>\n?', "", svg, flags=re.DOTALL)
     return re.sub(r'<rect class="page"[^>]*/>\n?', "", svg)
@@ -105,7 +111,13 @@ def _arrow(table: Table, source: str, dest: str) -> Arrow:
     rows = [row for row in table.rows if (row.source, row.dest) == (source, dest)]
     chosen = [row for row in rows if row.event not in table.is_macro]
     out = dest == table.final
-    return Arrow(source, dest, (_label(table, [row.id for row in chosen or rows]),), tuple(row.id for row in rows), way_out=out)
+    return Arrow(
+        source,
+        dest,
+        (_label(table, [row.id for row in chosen or rows]),),
+        tuple(row.id for row in rows),
+        way_out=out,
+    )
 
 
 def _label(table: Table, rows: list[str]) -> str:

@@ -1,4 +1,5 @@
-"""All that leaves for the page, without secrets: answers as JSON, and events as they happen (server-sent events)."""
+"""All that leaves for the page, without secrets: answers as JSON, and events as they happen (server-sent
+events)."""
 
 from __future__ import annotations
 
@@ -10,26 +11,32 @@ from typing import Any, assert_never
 from starlette.responses import Response
 
 from fsm_agent.debug.core.debugger import Debugger
-from fsm_agent.debug.core.events import Event
+from fsm_agent.debug.core.events import DebugEvent
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.support.redaction import mask_json
 
 ALIVE = 1.0
-"""Seconds after which a stream without news looks whether the turn came to life elsewhere, and says that it is still there."""
+"""Seconds after which a stream without news looks whether the turn came to life elsewhere, and says that it
+is still there."""
 
 
 def answer(value: Any, secrets: Sequence[str] = (), status: int = 200) -> Response:
     """Return a JSON response, masked, that is kept nowhere."""
-    return Response(dumps(mask_json(value, secrets)), status, {"cache-control": "no-store"}, "application/json")
+    return Response(
+        dumps(mask_json(value, secrets)), status, {"cache-control": "no-store"}, "application/json"
+    )
 
 
 async def events(opened: Callable[[], Debugger], secrets: Sequence[str]) -> AsyncIterator[str]:
-    """Yield the events of a turn for ever. ``opened`` gives its debugger, another one when the turn has come to life since."""
+    """Yield the events of a turn for ever. ``opened`` gives its debugger, another one when the turn has come
+    to life since."""
     loop = asyncio.get_running_loop()
-    waiting: asyncio.Queue[Event] = asyncio.Queue()
+    waiting: asyncio.Queue[DebugEvent] = asyncio.Queue()
 
-    def hear(event: Event) -> None:
-        if event.kind != "exchanged":  # there are many a move, and a page shows them when the engine stands still
+    def hear(event: DebugEvent) -> None:
+        if (
+            event.kind != "exchanged"
+        ):  # there are many a move, and a page shows them when the engine stands still
             loop.call_soon_threadsafe(waiting.put_nowait, event)
 
     debugger = await asyncio.to_thread(opened)

@@ -20,17 +20,22 @@ PATIENCE = 10.0
 """Seconds in which the server is up, or never."""
 
 
-class Server:
-    """The page of a debug session. ``run`` serves until interrupted; ``start`` and ``stop`` serve beside a program."""
+class DebugServer:
+    """The page of a debug session. ``run`` serves until interrupted; ``start`` and ``stop`` serve beside a
+    program."""
 
-    def __init__(self, session: DebugSession, port: int = 0, first: str | None = None, hide: Sequence[str] = ()) -> None:
+    def __init__(
+        self, session: DebugSession, port: int = 0, first: str | None = None, hide: Sequence[str] = ()
+    ) -> None:
         self.token = secrets.token_urlsafe(24)
         self._socket = bound(port)
         self.port: int = self._socket.getsockname()[1]
         self._first = first
         app = app_of(session, self.port, self.token, first, (*hide, self.token))
         self._server = _Server(
-            uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+            uvicorn.Config(
+                app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1
+            )
         )
         self._thread: threading.Thread | None = None
 

@@ -15,8 +15,9 @@ from fsm_agent.fsm.verify.scopes import limit_names
 
 @dataclass(frozen=True, slots=True)
 class BoundChange:
-    """One bound of both versions: formulas, figures for the limits of each, and ``by``: the difference as a formula where both
-    bounds are one, ``+ blocks·rekeys − rekeys``. Empty where a version does not have the bound."""
+    """One bound of both versions: formulas, figures for the limits of each, and ``by``: the difference as a
+    formula where both bounds are one, ``+ blocks·rekeys − rekeys``. Empty where a version does not have the
+    bound."""
 
     quantity: str
     caps: bool
@@ -34,8 +35,8 @@ class BoundChange:
 
 @dataclass(frozen=True, slots=True)
 class ProofChange:
-    """The verdicts about both versions: (check, findings before, findings after), ``None`` where a check was not made; rankings
-    as lines; bounds."""
+    """The verdicts about both versions: (check, findings before, findings after), ``None`` where a check was
+    not made; rankings as lines; bounds."""
 
     old_ok: bool
     new_ok: bool
@@ -51,8 +52,8 @@ class ProofChange:
 
 
 def proofs(old: Version, new: Version, limits: Mapping[str, int] | None = None) -> ProofChange:
-    """Prove both tables and compare. Figures are for the limits of each version, changed by ``limits``. Raises ``ConfigError``
-    for a limit that neither table reads."""
+    """Prove both tables and compare. Figures are for the limits of each version, changed by ``limits``.
+    Raises ``ConfigError`` for a limit that neither table reads."""
     known = {atom.limit for v in (old, new) for row in v.table.rows for atom in row.guard.atoms()}
     if unknown := sorted(set(limits or ()) - known):
         raise ConfigError("unknown limit", ", ".join(unknown), ", ".join(sorted(known)))
@@ -61,7 +62,10 @@ def proofs(old: Version, new: Version, limits: Mapping[str, int] | None = None) 
     same = old.table.digest == new.table.digest and values[0] == values[1]
     after = before if same else verify_table(new.table, values[1], small=False)
     findings = [{check.name: check.findings for check in report.checks} for report in (before, after)]
-    checks = [(name, findings[0].get(name), findings[1].get(name)) for name in dict.fromkeys([*findings[0], *findings[1]])]
+    checks = [
+        (name, findings[0].get(name), findings[1].get(name))
+        for name in dict.fromkeys([*findings[0], *findings[1]])
+    ]
     return ProofChange(
         before.ok,
         after.ok,
@@ -73,7 +77,8 @@ def proofs(old: Version, new: Version, limits: Mapping[str, int] | None = None) 
 
 
 def _limits(version: Version, changes: Mapping[str, int]) -> Mapping[str, int] | None:
-    """Every limit that the table reads, or ``None`` when none is known. Raises ``ConfigError`` when only some are."""
+    """Every limit that the table reads, or ``None`` when none is known. Raises ``ConfigError`` when only some
+    are."""
     needed = limit_names(version.table)
     values = {**(version.limits or {}), **changes}
     missing = sorted(set(needed) - set(values))
@@ -84,7 +89,9 @@ def _limits(version: Version, changes: Mapping[str, int]) -> Mapping[str, int] |
 
 def _bounds(old: Table, new: Table, before: Report, after: Report) -> list[BoundChange]:
     figures = [{(f.quantity, f.caps): f for f in report.figures} for report in (before, after)]
-    both = before.ok and after.ok and [f.formula for f in before.figures] != [f.formula for f in after.figures]
+    both = (
+        before.ok and after.ok and [f.formula for f in before.figures] != [f.formula for f in after.figures]
+    )
     formulas = [_formulas(old), _formulas(new)] if both else [{}, {}]
     found = []
     for key in dict.fromkeys([*figures[1], *figures[0]]):

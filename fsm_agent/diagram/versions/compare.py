@@ -1,9 +1,8 @@
 """What changed between two versions of a table, row by row.
 
-Ids of rows are places in a ladder, so they are no identity: a rung put in at the top would change them all. Rows of one event are
-aligned by what they do, and a row whose guard differs only because of the rungs before it is told apart from one that changed
-itself.
-"""
+Ids of rows are places in a ladder, so they are no identity: a rung put in at the top would change them all.
+Rows of one event are aligned by what they do, and a row whose guard differs only because of the rungs before
+it is told apart from one that changed itself."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """One row of either version or of both. ``fields`` are (name, before, after) of what differs in words; ``follows`` when its
-    guard differs only because of the rungs before it."""
+    """One row of either version or of both. ``fields`` are (name, before, after) of what differs in words;
+    ``follows`` when its guard differs only because of the rungs before it."""
 
     change: Change
     old: Row | None
@@ -64,7 +63,8 @@ class NameChange:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """All that differs between ``old`` and ``new``. ``lines`` are all lines of both, also those that were kept."""
+    """All that differs between ``old`` and ``new``. ``lines`` are all lines of both, also those that were
+    kept."""
 
     old: Table
     new: Table
@@ -124,7 +124,8 @@ def _needs(table: Table) -> Mapping[str, Guard]:
 
 
 def _aligned(old: Sequence[Row], new: Sequence[Row]) -> Iterable[tuple[Row | None, Row | None]]:
-    """Pairs of rows that are the same remedy, in the order of ``new``, with the removed ones where they were."""
+    """Pairs of rows that are the same remedy, in the order of ``new``, with the removed ones where they
+    were."""
     pairs: dict[int, int] = {}  # of new to old
     for alike in (_does, _rung, _effect):
         left = [i for i in range(len(old)) if i not in pairs.values()]
@@ -133,7 +134,11 @@ def _aligned(old: Sequence[Row], new: Sequence[Row]) -> Iterable[tuple[Row | Non
         for block in SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks():
             pairs |= {right[block.b + k]: left[block.a + k] for k in range(block.size)}
         for j in right:  # what changed places
-            moved = (i for i in left if j not in pairs and i not in pairs.values() and alike(old[i]) == alike(new[j]))
+            moved = (
+                i
+                for i in left
+                if j not in pairs and i not in pairs.values() and alike(old[i]) == alike(new[j])
+            )
             if (i := next(moved, None)) is not None:
                 pairs[j] = i
     return _in_order(old, new, pairs)
@@ -151,7 +156,9 @@ def _effect(row: Row) -> Hashable:
     return row.dest, row.spends, row.exit is None
 
 
-def _in_order(old: Sequence[Row], new: Sequence[Row], pairs: Mapping[int, int]) -> list[tuple[Row | None, Row | None]]:
+def _in_order(
+    old: Sequence[Row], new: Sequence[Row], pairs: Mapping[int, int]
+) -> list[tuple[Row | None, Row | None]]:
     found: list[tuple[Row | None, Row | None]] = []
     waiting = [i for i in range(len(old)) if i not in pairs.values()]
     for j, row in enumerate(new):
@@ -162,7 +169,9 @@ def _in_order(old: Sequence[Row], new: Sequence[Row], pairs: Mapping[int, int]) 
     return [*found, *((old[i], None) for i in waiting)]
 
 
-def _row(old: Row | None, new: Row | None, needs_before: Mapping[str, Guard], needs_after: Mapping[str, Guard]) -> RowChange:
+def _row(
+    old: Row | None, new: Row | None, needs_before: Mapping[str, Guard], needs_after: Mapping[str, Guard]
+) -> RowChange:
     if old is None or new is None:
         return RowChange("added" if new else "removed", old, new)
     fields = tuple(_fields(old, new))
@@ -187,14 +196,18 @@ def _fields(old: Row, new: Row) -> Iterable[tuple[str, str, str]]:
 def _exact(guard: Guard) -> str:
     """The guard in words, with the limits where the words do not tell them."""
     atoms = {atom.yes: atom.limit for atom in guard.atoms()}
-    told = [f"{words}: {limit}" for words, limit in sorted(atoms.items()) if limit.replace("_", " ") not in words]
+    told = [
+        f"{words}: {limit}" for words, limit in sorted(atoms.items()) if limit.replace("_", " ") not in words
+    ]
     return f"{guard.label} [{', '.join(told)}]" if told else guard.label
 
 
 def _names(old: Table, new: Table) -> Iterable[NameChange]:
     yield from _changes("state", dict.fromkeys(old.states, ""), dict.fromkeys(new.states, ""))
     yield from _changes("counter", *({c.name: _kind(c.flag, c.cap) for c in t.counters} for t in (old, new)))
-    yield from _changes("reset", *({n: ", ".join(group) for n, group in t.reset_groups.items()} for t in (old, new)))
+    yield from _changes(
+        "reset", *({n: ", ".join(group) for n, group in t.reset_groups.items()} for t in (old, new))
+    )
     for kind, before, after in (("name", old.name, new.name), ("first state", old.initial, new.initial)):
         if before != after:
             yield NameChange(kind, after, "changed", before, after)

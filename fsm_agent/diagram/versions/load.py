@@ -1,8 +1,8 @@
 """Tables of other versions: of a git revision, of the working tree, of a file.
 
-The code of another version is never imported here. It is written to a temporary folder and imported by a process of its own, with
-nothing of this one's environment and for a limited time; what comes back is JSON. It is run all the same, as its tests would be.
-"""
+The code of another version is never imported here. It is written to a temporary folder and imported by a
+process of its own, with nothing of this one's environment and for a limited time; what comes back is JSON. It
+is run all the same, as its tests would be."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ OWN, BEFORE = "fsm_agent_states.table:TURN", "states.table:TURN"
 """The turn's own table, and where it stood in older versions."""
 WORKTREE = (".", "WORKTREE")
 SECONDS = 30.0
-ALLOWED = "a git revision, . for the working tree, a file with a table (path.py, path.py:NAME, path.json), or module:table"
+ALLOWED = (
+    "a git revision, . for the working tree, a file with a table (path.py, path.py:NAME, path.json), or"
+    " module:table"
+)
 SHORT = 10
 """Letters of a whole commit id that a reader is shown."""
 _MODULE = re.compile(r"[A-Za-z_][\w.]*:\w+")
@@ -38,8 +41,8 @@ _PASSED = ("PATH", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR", "LANG", "LC_ALL")
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of a table. ``limits`` are its own turn's for default settings, where it has them; ``notes`` are for
-    readers of a comparison."""
+    """One version of a table. ``limits`` are its own turn's for default settings, where it has them;
+    ``notes`` are for readers of a comparison."""
 
     name: str
     table: Table
@@ -47,21 +50,28 @@ class Version:
     notes: tuple[str, ...] = ()
 
 
-def version_of(spec: str, target: str | None = None, *, folder: Path | None = None, seconds: float = SECONDS) -> Version:
-    """The version that ``spec`` names: see ``ALLOWED``. ``target`` is the ``module:table`` of a revision or working tree, by
-    default the turn's. ``folder`` is where paths and git begin, by default the current one. Raises ``ConfigError``."""
+def version_of(
+    spec: str, target: str | None = None, *, folder: Path | None = None, seconds: float = SECONDS
+) -> Version:
+    """The version that ``spec`` names: see ``ALLOWED``. ``target`` is the ``module:table`` of a revision or
+    working tree, by default the turn's. ``folder`` is where paths and git begin, by default the current one.
+    Raises ``ConfigError``."""
     here = (folder or Path.cwd()).resolve()
     path, _, attribute = (spec, "", "") if not re.search(r"\.py:\w+\Z", spec) else spec.rpartition(":")
     if spec.endswith(".json") and (here / spec).is_file():
         version = _version(spec, {"table": _json(here / spec, spec), "limits": None})
         if version.notes:
             raise ConfigError(
-                "lines and rows of this description do not fit together", spec, "diagram --format json of this version"
+                "lines and rows of this description do not fit together",
+                spec,
+                "diagram --format json of this version",
             )
         return version
     if path.endswith(".py") and (here / path).is_file():
         file = (here / path).resolve()
-        return _loaded(spec, [str(file.parent)], f"{file}:{attribute}" if attribute else str(file), None, seconds)
+        return _loaded(
+            spec, [str(file.parent)], f"{file}:{attribute}" if attribute else str(file), None, seconds
+        )
     if _MODULE.fullmatch(spec) and not (here / spec).exists():
         return _loaded(spec, _roots(here), spec, None, seconds)
     if spec in WORKTREE:
@@ -73,7 +83,11 @@ def _of_revision(spec: str, target: str | None, here: Path, seconds: float) -> V
     """``REVISION``, or ``REVISION:path.py`` with or without ``:NAME``."""
     revision, _, inside = spec.partition(":")
     commit = (
-        _git(here, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", spec=spec).strip().decode()
+        _git(
+            here, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", spec=spec
+        )
+        .strip()
+        .decode()
     )
     top = Path(_git(here, "rev-parse", "--show-toplevel", spec=spec).decode().strip())
     prefix = _git(here, "rev-parse", "--show-prefix", spec=spec).decode().strip()
@@ -88,8 +102,12 @@ def _of_revision(spec: str, target: str | None, here: Path, seconds: float) -> V
 
 
 def _roots(folder: Path) -> list[str]:
-    """Where modules of a project are looked for: at its top, in ``src``, and in ``states``, where the turn's own package is."""
-    inside = [folder / "src", *((folder / "states",) if (folder / "states" / "fsm_agent_states").is_dir() else ())]
+    """Where modules of a project are looked for: at its top, in ``src``, and in ``states``, where the turn's
+    own package is."""
+    inside = [
+        folder / "src",
+        *((folder / "states",) if (folder / "states" / "fsm_agent_states").is_dir() else ()),
+    ]
     return [str(path) for path in (folder, *inside) if path.is_dir()]
 
 
@@ -100,19 +118,38 @@ def _own(roots: list[str]) -> str:
 
 def _loaded(name: str, roots: list[str], target: str, chosen: str | None, seconds: float) -> Version:
     own = target in (OWN, BEFORE)
-    command = [sys.executable, "-I", "-B", describe.__file__, os.pathsep.join(roots), target, *(["--limits"] if own else [])]
+    command = [
+        sys.executable,
+        "-I",
+        "-B",
+        describe.__file__,
+        os.pathsep.join(roots),
+        target,
+        *(["--limits"] if own else []),
+    ]
     with tempfile.TemporaryDirectory(prefix="fsm-agent-") as home:
-        env = {name: os.environ[name] for name in _PASSED if name in os.environ} | {"HOME": home, "USERPROFILE": home}
+        env = {name: os.environ[name] for name in _PASSED if name in os.environ} | {
+            "HOME": home,
+            "USERPROFILE": home,
+        }
         try:
             done = subprocess.run(  # noqa: S603  # our own interpreter and file
-                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, cwd=home, env=env, check=False
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=seconds,
+                cwd=home,
+                env=env,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             raise ConfigError(f"its code took longer than {seconds:g} seconds to load", name) from None
         except OSError as error:
             raise ConfigError(f"no process could be started ({error.strerror})", sys.executable) from None
     if done.returncode:
-        raise ConfigError(f"the table {target} cannot be loaded ({_last_line(done.stderr)})", name, _advice(own, chosen))
+        raise ConfigError(
+            f"the table {target} cannot be loaded ({_last_line(done.stderr)})", name, _advice(own, chosen)
+        )
     try:
         return _version(name, json.loads(done.stdout))
     except ValueError:
@@ -124,13 +161,22 @@ def _version(name: str, value: Mapping[str, Any]) -> Version:
     table = table_from(described, name)
     alike = expands_alike(table, described)
     notes = (
-        () if alike else (f"{name}: its own engine expands the lines to other rows; compared are the rows that this one makes",)
+        ()
+        if alike
+        else (
+            (
+                f"{name}: its own engine expands the lines to other rows; compared are the rows that this one"
+                " makes"
+            ),
+        )
     )
     return Version(name, table, value["limits"], notes)
 
 
 def _advice(own: bool, chosen: str | None) -> str:
-    return "another table with --table module:table" if own and chosen is None else "code that can be imported"
+    return (
+        "another table with --table module:table" if own and chosen is None else "code that can be imported"
+    )
 
 
 def _json(path: Path, spec: str) -> Any:

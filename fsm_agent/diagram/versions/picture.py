@@ -1,13 +1,13 @@
-"""Two versions in one picture, box by box: what came is green with ``+``, what went red with ``−``, what changed amber with
-``~``, the rest faint. Lines, boxes and arrows of either version are there; their places are those of the new one.
-"""
+"""Two versions in one picture, box by box: what came is green with ``+``, what went red with ``−``, what
+changed amber with ``~``, the rest faint. Lines, boxes and arrows of either version are there; their places
+are those of the new one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from fsm_agent.diagram.model import Arrow, Box, Diagram, Entry, Mark, Step, words
+from fsm_agent.diagram.model import Arrow, Box, Diagram, Mark, ShownStep, StateEntry, words
 from fsm_agent.diagram.versions.bounds import ProofChange
 from fsm_agent.diagram.versions.compare import Change, Difference, LineChange, RowChange, merged_order
 from fsm_agent.diagram.versions.text import SIGN, changed_in_words, summary
@@ -16,7 +16,9 @@ LEGEND = (("+ green", "added"), ("− red", "removed"), ("~ amber", "changed"), 
 LONG_FORMULA = 260  # letters; `diagram diff` prints them all as Markdown
 
 
-def united(old: Diagram, new: Diagram, difference: Difference, proofs: ProofChange, names: tuple[str, str]) -> Diagram:
+def united(
+    old: Diagram, new: Diagram, difference: Difference, proofs: ProofChange, names: tuple[str, str]
+) -> Diagram:
     """One diagram of both versions. ``names`` are what a reader calls them."""
     final = new.table.final
     states = [state for state in difference.states if state != final]
@@ -30,7 +32,9 @@ def united(old: Diagram, new: Diagram, difference: Difference, proofs: ProofChan
 
 
 def _box(state: str, new: Diagram, difference: Difference) -> Box:
-    macros = {event for table in (difference.old, difference.new) for event, exits in table.macros if state in exits}
+    macros = {
+        event for table in (difference.old, difference.new) for event, exits in table.macros if state in exits
+    }
     lines = [line for line in difference.lines if line.state == state]
     entries = tuple(_entry(line) for line in lines if line.event not in macros)
     mark = _mark(state in difference.old.states, state in new.table.states, [entry.mark for entry in entries])
@@ -48,9 +52,12 @@ def _badge(difference: Difference, state: str) -> str:
     return " ".join(f"{sign}{count}" for sign, count in signs if count)
 
 
-def _entry(line: LineChange) -> Entry:
-    texts = [words(changed_in_words(c)) if c.change == "changed" and line.change == "changed" else "" for c in line.rows]
-    steps: list[Step] = []
+def _entry(line: LineChange) -> StateEntry:
+    texts = [
+        words(changed_in_words(c)) if c.change == "changed" and line.change == "changed" else ""
+        for c in line.rows
+    ]
+    steps: list[ShownStep] = []
     for change, text in zip(line.rows, texts, strict=True):
         steps.append(_step(line, change))
         if text and texts.count(text) == 1:
@@ -60,14 +67,14 @@ def _entry(line: LineChange) -> Entry:
     label = event if line.change == "kept" else f"{SIGN[line.change]} {event}"
     rows = tuple(change.new.id for change in line.rows if change.new is not None)
     whole = tuple(steps)
-    return Entry(line.event, label, whole, whole, rows, line.rows[0].row.why, line.change)
+    return StateEntry(line.event, label, whole, whole, rows, line.rows[0].row.why, line.change)
 
 
-def _note(text: str) -> Step:
-    return Step("note", f"({text})", (), "changed")
+def _note(text: str) -> ShownStep:
+    return ShownStep("note", f"({text})", (), "changed")
 
 
-def _step(line: LineChange, change: RowChange) -> Step:
+def _step(line: LineChange, change: RowChange) -> ShownStep:
     """A rung with its sign, where it is not the whole line that came or went."""
     row = change.row
     rows = (row.id,) if change.new is not None else ()
@@ -79,8 +86,16 @@ def _step(line: LineChange, change: RowChange) -> Step:
     sign = f"{SIGN[mark]} " if mark and line.change == "changed" else ""
     if row.exit is None:
         plain = not sign and row.rung == f"→ {row.dest}"
-        return Step("move", row.dest, rows, mark) if plain else Step("rung", f"{sign}{row.rung}", rows, mark)
-    return Step("rung", f"{sign}⇥ {words(row.exit)}", rows, mark) if sign else Step("exit", words(row.exit), rows, mark)
+        return (
+            ShownStep("move", row.dest, rows, mark)
+            if plain
+            else ShownStep("rung", f"{sign}{row.rung}", rows, mark)
+        )
+    return (
+        ShownStep("rung", f"{sign}⇥ {words(row.exit)}", rows, mark)
+        if sign
+        else ShownStep("exit", words(row.exit), rows, mark)
+    )
 
 
 def _final(old: Diagram, new: Diagram, difference: Difference) -> Box:
@@ -88,18 +103,22 @@ def _final(old: Diagram, new: Diagram, difference: Difference) -> Box:
     box = new.box(new.table.final)
     before = {(entry.event, entry.text) for b in old.boxes if b.final for entry in b.entries}
     after = {(entry.event, entry.text) for entry in box.entries}
-    gone = [entry for b in old.boxes if b.final for entry in b.entries if (entry.event, entry.text) not in after]
+    gone = [
+        entry for b in old.boxes if b.final for entry in b.entries if (entry.event, entry.text) not in after
+    ]
     kept = [(entry, "kept" if (entry.event, entry.text) in before else "added") for entry in box.entries]
     entries = tuple(_marked(entry, mark) for entry, mark in [*kept, *((entry, "removed") for entry in gone)])  # type: ignore[arg-type]
     final = new.table.final
-    exits = [change for change in difference.rows if change.row.exit is not None and change.change != "changed"]
+    exits = [
+        change for change in difference.rows if change.row.exit is not None and change.change != "changed"
+    ]
     mark = _mark(final in difference.old.states, True, [entry.mark for entry in entries])
     signs = [(SIGN[kind], sum(change.change == kind for change in exits)) for kind in ("added", "removed")]
     badge = " ".join(f"{sign}{count}" for sign, count in signs if count)
     return replace(box, entries=entries, mark=mark, badge=f"exits {badge}" if badge else "")
 
 
-def _marked(entry: Entry, mark: Change) -> Entry:
+def _marked(entry: StateEntry, mark: Change) -> StateEntry:
     rows = entry.rows if mark != "removed" else ()
     steps = tuple(replace(step, mark=mark, rows=step.rows if rows else ()) for step in entry.steps)
     label = entry.label if mark == "kept" else f"{SIGN[mark]} {words(entry.event)}"
@@ -111,7 +130,9 @@ def _arrows(old: Diagram, new: Diagram, own: Mapping[str, RowChange]) -> Iterabl
     after = {(arrow.source, arrow.dest): arrow for arrow in new.arrows}
     for pair in merged_order(list(before), list(after)):
         a, b = before.get(pair), after.get(pair)
-        found = [_label(label, a, b, own) for label in merged_order(a.labels if a else (), b.labels if b else ())]
+        found = [
+            _label(label, a, b, own) for label in merged_order(a.labels if a else (), b.labels if b else ())
+        ]
         mark = _mark(a is not None, b is not None, [mark for _, mark in found])
         whole = mark in ("added", "removed", "kept")
         labels = tuple(label if mark == "kept" else f"{SIGN[mark]} {label}" for label, mark in found)
@@ -135,15 +156,22 @@ def _caption(difference: Difference, proofs: ProofChange) -> Iterable[str]:
     for name in difference.names:
         if name.kind != "state":
             gone, come = set(name.before.split(", ")) - {""}, set(name.after.split(", ")) - {""}
-            told = [f"+ {item}" for item in sorted(come - gone)] + [f"− {item}" for item in sorted(gone - come)]
-            yield f"{name.kind} {name.name}: {', '.join(told) if name.change == 'changed' and told else name.change}"
+            told = [f"+ {item}" for item in sorted(come - gone)] + [
+                f"− {item}" for item in sorted(gone - come)
+            ]
+            yield (
+                f"{name.kind} {name.name}:"
+                f" {', '.join(told) if name.change == 'changed' and told else name.change}"
+            )
     bounds = [bound for bound in proofs.bounds if not bound.caps]
     changed = [bound for bound in bounds if bound.changed]
     if proofs.old_ok and proofs.new_ok and not changed:
         yield "The bounds are as they were."
     for bound in changed:
         figures = (
-            f"{bound.old_value:,} → {bound.new_value:,}" if bound.old_value is not None and bound.new_value is not None else ""
+            f"{bound.old_value:,} → {bound.new_value:,}"
+            if bound.old_value is not None and bound.new_value is not None
+            else ""
         )
         told = [part for part in (words(bound.by), figures) if part]
         yield (

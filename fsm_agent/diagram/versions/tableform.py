@@ -26,7 +26,9 @@ def table_from(value: Any, origin: str) -> Table:
         raise ConfigError(f"the table is wrong ({error})", origin) from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise ConfigError(f"this is no whole description of a table ({what})", origin, "diagram --format json") from None
+        raise ConfigError(
+            f"this is no whole description of a table ({what})", origin, "diagram --format json"
+        ) from None
 
 
 def expands_alike(table: Table, value: Mapping[str, Any]) -> bool:
@@ -36,7 +38,13 @@ def expands_alike(table: Table, value: Mapping[str, Any]) -> bool:
 
 
 def _line(value: Mapping[str, Any]) -> Line:
-    return Line(value["state"], value["event"], tuple(map(_rung, value["ladder"])), tuple(value["resets"]), value["why"])
+    return Line(
+        value["state"],
+        value["event"],
+        tuple(map(_rung, value["ladder"])),
+        tuple(value["resets"]),
+        value["why"],
+    )
 
 
 def _rung(value: Mapping[str, Any]) -> Rung:

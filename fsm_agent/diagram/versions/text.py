@@ -23,7 +23,13 @@ def as_diff_markdown(old: Version, new: Version, difference: Difference, proofs:
     lines = [f"# The {new.table.name} table: {old.name} → {new.name}", "", summary(difference, proofs), ""]
     if not difference.changed and not proofs.changed:
         return "\n".join([*lines[:-1], *(f"\n{note}" for note in (*old.notes, *new.notes))]) + "\n"
-    lines += [*_verdict(proofs), *_bounds(proofs.bounds), *_lists(difference), *_rows(difference.rows), *_names(difference)]
+    lines += [
+        *_verdict(proofs),
+        *_bounds(proofs.bounds),
+        *_lists(difference),
+        *_rows(difference.rows),
+        *_names(difference),
+    ]
     lines += [line for note in (*old.notes, *new.notes) for line in (f"> {note}", "")]
     return "\n".join(lines).rstrip("\n") + "\n"
 
@@ -32,7 +38,11 @@ def summary(difference: Difference, proofs: ProofChange) -> str:
     """One sentence: what changed, and whether the new version is proved."""
     counts = [(difference.count(change), change) for change in ("added", "removed", "changed")]
     told = [f"{count} row{'s' * (count != 1)} {change}" for count, change in counts if count]
-    told += [f"{len(difference.names)} name{'s' * (len(difference.names) != 1)} changed"] if difference.names else []
+    told += (
+        [f"{len(difference.names)} name{'s' * (len(difference.names) != 1)} changed"]
+        if difference.names
+        else []
+    )
     if not told:
         told = ["no row changed"] if not proofs.changed else ["no row changed, but the proofs did"]
     proved = {
@@ -59,7 +69,8 @@ def changed_in_words(change: RowChange) -> str:
 
 
 def as_diff_json(old: Version, new: Version, difference: Difference, proofs: ProofChange) -> str:
-    """``changed, old, new, rows, names, proofs, bounds``; rows are given whole, changed fields as [before, after]."""
+    """``changed, old, new, rows, names, proofs, bounds``; rows are given whole, changed fields as [before,
+    after]."""
     value = {
         "changed": difference.changed or proofs.changed,
         "old": _version(old, proofs.old_ok),
@@ -180,13 +191,23 @@ def _rows(rows: Sequence[RowChange]) -> Iterator[str]:
             row = change.row
             effects = [f"spends {', '.join(row.spends)}"] if row.spends else []
             effects += [f"resets {', '.join(row.resets)}"] if row.resets else []
-            what = changed_in_words(change) if change.change == "changed" else "; ".join([f"if {row.guard.label}", *effects])
+            what = (
+                changed_in_words(change)
+                if change.change == "changed"
+                else "; ".join([f"if {row.guard.label}", *effects])
+            )
             cells.append((SIGN[change.change], f"`{row.id}`", _rung(row), row.dest, what))
         yield from grid(("", "Row", "Rung", "To", "What"), cells)
         yield ""
     if others := len(rows) - len(own):
         does = "row has its guard" if others == 1 else "rows have their guards"
-        yield from (f"{others} more {does} changed only because of the rungs before {'it' if others == 1 else 'them'}.", "")
+        yield from (
+            (
+                f"{others} more {does} changed only because of the rungs before"
+                f" {'it' if others == 1 else 'them'}."
+            ),
+            "",
+        )
 
 
 def _names_changed(before: str, after: str) -> str:
@@ -198,7 +219,10 @@ def _names_changed(before: str, after: str) -> str:
 def _names(difference: Difference) -> Iterator[str]:
     if difference.names:
         yield from ("## States, counters, resets", "")
-        cells = [(SIGN[name.change], name.kind, f"`{name.name}`", name.before, name.after) for name in difference.names]
+        cells = [
+            (SIGN[name.change], name.kind, f"`{name.name}`", name.before, name.after)
+            for name in difference.names
+        ]
         yield from grid(("", "Kind", "Name", "Before", "After"), cells)
         yield ""
 

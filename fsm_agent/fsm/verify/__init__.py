@@ -1,11 +1,11 @@
 """Proofs about a table, on the table alone: nothing is run, no configuration is assumed.
 
-``prove(table)`` raises unless the table can be used; it runs before a machine is built. ``verify_table(table, limits)``
-gives the whole report, with bounds as formulas and figures. What is assumed: a state returns, reports only declared
-events, and counters are changed by the engine alone.
+``prove(table)`` raises unless the table can be used; it runs before a machine is built. ``verify_table(table,
+limits)`` gives the whole report, with bounds as formulas and figures. What is assumed: a state returns,
+reports only declared events, and counters are changed by the engine alone.
 
-Only ``prove`` is loaded with the package; the rest on first use, since every start of a program imports a machine.
-"""
+Only ``prove`` is loaded with the package; the rest on first use, since every start of a program imports a
+machine."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is known of a bound under given limits besides its formula: exact search under small ones, and under large ones a smaller
-bound from the flow of runs, and constructed runs."""
+"""What is known of a bound under given limits besides its formula: exact search under small ones, and under
+large ones a smaller bound from the flow of runs, and constructed runs."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ NEAR = 0.995
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of one bound under the limits asked about: ``most``, that no run has more; a run with many visits and their
-    number; the number that exact search found."""
+    """What is known of one bound under the limits asked about: ``most``, that no run has more; a run with
+    many visits and their number; the number that exact search found."""
 
     most: int
     run: tuple[Row, ...] = ()
@@ -48,11 +48,17 @@ def all_known(
         return [None for _ in found]
     rankings = {bound.caps: proof.with_caps if bound.caps else proof.without_caps for bound in found}
     flows = {caps: Flow(ranking, limits) for caps, ranking in rankings.items()}
-    searched = {caps: search(table, limits, caps=caps, most_pairs=SMALL) if runs else None for caps in rankings}
-    return [_known(table, bound, limits, flows[bound.caps], searched[bound.caps], runs=runs) for bound in found]
+    searched = {
+        caps: search(table, limits, caps=caps, most_pairs=SMALL) if runs else None for caps in rankings
+    }
+    return [
+        _known(table, bound, limits, flows[bound.caps], searched[bound.caps], runs=runs) for bound in found
+    ]
 
 
-def _known(table: Table, bound: Bound, limits: Mapping[str, int], flow: Flow, searched: Search | None, *, runs: bool) -> Known:
+def _known(
+    table: Table, bound: Bound, limits: Mapping[str, int], flow: Flow, searched: Search | None, *, runs: bool
+) -> Known:
     value = bound.value(limits)
     if searched is not None:
         exact = searched.most_visits(bound.states or None)
@@ -65,8 +71,11 @@ def _known(table: Table, bound: Bound, limits: Mapping[str, int], flow: Flow, se
     return Known(most, run, visits(table, run, bound.states))
 
 
-def _run(table: Table, bound: Bound, limits: Mapping[str, int], flow: Flow, priced: Priced | None, most: int) -> tuple[Row, ...]:
-    """The better one of the two ways to make a run: one looks ahead to the next visit, the other follows the flow."""
+def _run(
+    table: Table, bound: Bound, limits: Mapping[str, int], flow: Flow, priced: Priced | None, most: int
+) -> tuple[Row, ...]:
+    """The better one of the two ways to make a run: one looks ahead to the next visit, the other follows the
+    flow."""
     run = followed(flow, priced, limits, int(most * SPARE)) if priced and not bound.states else ()
     if len(run) >= most * NEAR:
         return run
@@ -81,8 +90,8 @@ def worst(
     limits: Mapping[str, int] | None,
     scopes: tuple[Scope, ...],
 ) -> Worst | None:
-    """A run for the first quantity: under the limits asked about and with the caps, as a turn runs; without limits the
-    longest of the small scopes that is short enough to be read."""
+    """A run for the first quantity: under the limits asked about and with the caps, as a turn runs; without
+    limits the longest of the small scopes that is short enough to be read."""
     first = found[0].states
     if limits is None:
         runs = [(scope, scope.found.worst_run(first)) for scope in scopes if not scope.caps]
@@ -91,14 +100,18 @@ def worst(
             return None
         scope, rows = max(readable, key=lambda run: len(run[1]))
         return _a_worst(table, found[0], scope.limits, rows, scope.found.most_visits(first))
-    asked = [(b, below) for b, below in zip(found, known, strict=True) if b.states == first and below and below.run]
+    asked = [
+        (b, below) for b, below in zip(found, known, strict=True) if b.states == first and below and below.run
+    ]
     if not asked:
         return None
     bound, below = asked[-1]
     return _a_worst(table, bound, limits, below.run, below.most)
 
 
-def _a_worst(table: Table, bound: Bound, limits: Mapping[str, int], rows: tuple[Row, ...], most: int) -> Worst:
+def _a_worst(
+    table: Table, bound: Bound, limits: Mapping[str, int], rows: tuple[Row, ...], most: int
+) -> Worst:
     count = visits(table, rows, bound.states)
     folded = fold([row.id for row in rows])
     caps = {counter.name for counter in table.counters if counter.cap and not bound.caps}

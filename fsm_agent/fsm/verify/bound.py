@@ -45,9 +45,9 @@ class Bound:
 def bounds(without_caps: Ranking, with_caps: Ranking, watch: tuple[str, ...] = ()) -> tuple[Bound, ...]:
     """The bounds of a table whose turns end.
 
-    On the visits of each state of ``watch``, of all of them together, and on moves. An empty ``watch`` stands for the states that
-    a cap counts, or all states if there is no cap; they are taken together only where a cap counts them together.
-    """
+    On the visits of each state of ``watch``, of all of them together, and on moves. An empty ``watch`` stands
+    for the states that a cap counts, or all states if there is no cap; they are taken together only where a
+    cap counts them together."""
     table = without_caps.graph.table
     states = watch or watched(table)
     each, together = [(state,) for state in states], [states] if len(states) > 1 else []
@@ -61,7 +61,9 @@ def watched(table: Table) -> tuple[str, ...]:
     """The states that a cap counts the visits of, or all but the final one if there is none."""
     caps = {counter.name for counter in table.counters if counter.cap}
     counted = {row.dest for row in table.rows if caps & set(row.spends)}
-    return tuple(state for state in table.states if (state in counted or not counted) and state != table.final)
+    return tuple(
+        state for state in table.states if (state in counted or not counted) and state != table.final
+    )
 
 
 def _bounds(ranking: Ranking, wanted: list[tuple[str, ...]]) -> list[Bound]:
@@ -83,7 +85,8 @@ def _counted(ranking: Ranking) -> Counting:
 
 
 def _visits(counting: Counting, states: tuple[str, ...], caps: list[str]) -> Iterator[Polynomial]:
-    """The visits of ``states`` by all arguments together, and by each of ``caps`` alone; the start is a visit."""
+    """The visits of ``states`` by all arguments together, and by each of ``caps`` alone; the start is a
+    visit."""
     into = counting.sets.into(states)
     start = Polynomial.constant(counting.sets.graph.table.initial in states)
     for estimate in (counting.taken(into), *(counting.paid(cap, into) for cap in caps)):
@@ -101,14 +104,19 @@ def _moves(counting: Counting) -> Iterator[Polynomial]:
 
 
 def _printer(counting: Counting) -> Printer:
-    """Names for what occurs again and again: how often a flag is set, and the largest of the limits of one counter."""
+    """Names for what occurs again and again: how often a flag is set, and the largest of the limits of one
+    counter."""
     table = counting.sets.graph.table
     sums: dict[str, tuple[Variable, ...]] = {}
     for flag, locations in counting.sets.flagged.items():
         entered = counting.entered(locations)
         monomials = entered.formula.terms if entered else {}
-        if len(monomials) > 1 and all(len(monomial) == 1 and factor == 1 for monomial, factor in monomials.items()):
-            group = next((name for name, counters in table.reset_groups.items() if flag in counters), f"{flag}_count")
+        if len(monomials) > 1 and all(
+            len(monomial) == 1 and factor == 1 for monomial, factor in monomials.items()
+        ):
+            group = next(
+                (name for name, counters in table.reset_groups.items() if flag in counters), f"{flag}_count"
+            )
             order = [counter.name for counter in table.counters]
             parts = sorted(
                 (monomial[0] for monomial in monomials),

@@ -1,10 +1,10 @@
-"""A guess of how far a (state, counters) pair is from a goal, for a search that has to spend budgets on purpose.
+"""A guess of how far a (state, counters) pair is from a goal, for a search that has to spend budgets on
+purpose.
 
-It is what is missing to the goal's counts, then the steps to the next row that spends some of it. A counter that cannot be
-spent without giving another one back has to be spent first; until then the other one counts as untouched. The guess decides
-how fast a run is found, never which runs exist; only "cannot be reached any more" (None) is a fact, read off the graph of
-locations.
-"""
+It is what is missing to the goal's counts, then the steps to the next row that spends some of it. A counter
+that cannot be spent without giving another one back has to be spent first; until then the other one counts as
+untouched. The guess decides how fast a run is found, never which runs exist; only "cannot be reached any
+more" (None) is a fact, read off the graph of locations."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ Distances = list[int | None]
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Rows that spend a counter: the steps to them from each location, and the budgets that they also spend, as (place in a
-    pair, limit, steps to a row that gives it back)."""
+    """Rows that spend a counter: the steps to them from each location, and the budgets that they also spend,
+    as (place in a pair, limit, steps to a row that gives it back)."""
 
     steps: Distances
     budgets: tuple[tuple[int, int, Distances], ...]
 
     def length(self, pair: Pair, here: int) -> int | None:
-        """The steps to these rows, or to what has to be given back before they are open; None when nothing helps."""
+        """The steps to these rows, or to what has to be given back before they are open; None when nothing
+        helps."""
         away = self.steps[here]
         for place, limit, back in self.budgets:
             if pair[place] >= limit:
@@ -40,9 +41,10 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One counter of a box: its place in a pair, the range wanted, the ways to spend it and the steps to a row that resets it.
-    ``first`` are the (place, least) of the counters to be spent before it, ``kept`` the locations from which the goal can be
-    reached without a reset of it: elsewhere its count is worth nothing."""
+    """One counter of a box: its place in a pair, the range wanted, the ways to spend it and the steps to a
+    row that resets it. ``first`` are the (place, least) of the counters to be spent before it, ``kept`` the
+    locations from which the goal can be reached without a reset of it: elsewhere its count is worth
+    nothing."""
 
     place: int
     least: int
@@ -53,7 +55,8 @@ class Need:
     kept: int
 
     def missing(self, pair: Pair, here: int) -> tuple[int, int | None]:
-        """What is missing, and the steps to the next row that helps: -1 when it has to wait, None when nothing helps."""
+        """What is missing, and the steps to the next row that helps: -1 when it has to wait, None when
+        nothing helps."""
         if self.below is not None and pair[self.place] >= self.below:
             return 1, self.reset[here]
         if not self.least:
@@ -80,7 +83,9 @@ class Compass:
         self._place = {name: number for number, name in enumerate(counters, 1)}
         self._flags = [(self._place[name], name) for name in counters if name in graph.flags]
         self._number = {(loc.state, loc.flags): number for number, loc in enumerate(graph.locations)}
-        self._spending = {name: [e for e in graph.edges if any(name == c for c, _ in e.spends)] for name in counters}
+        self._spending = {
+            name: [e for e in graph.edges if any(name == c for c, _ in e.spends)] for name in counters
+        }
         self._orders: dict[tuple[str, str, int], tuple[bool, bool]] = {}
         self._keeping: dict[tuple[str, int], int] = {}
         self._without_reset: dict[str, dict[int, int]] = {}
@@ -95,7 +100,8 @@ class Compass:
         return self._number[self.graph.table.states[pair[0]], flags]
 
     def needs(self, state: str, box: Box) -> Needs:
-        """The steps to a location of ``state`` that fits ``box``, and the counters to be brought into range."""
+        """The steps to a location of ``state`` that fits ``box``, and the counters to be brought into
+        range."""
         there = self._fitting(state, box)
         return self._steps(there), self._box_needs(box, there)
 
@@ -115,14 +121,20 @@ class Compass:
         return missing * self._far + (steps if near < 0 else near)
 
     def _box_needs(self, box: Box, there: int) -> list[Need]:
-        wanted = {c: ends for c, ends in box.items() if c not in self.graph.flags and (ends[0] or ends[1] is not None)}
+        wanted = {
+            c: ends
+            for c, ends in box.items()
+            if c not in self.graph.flags and (ends[0] or ends[1] is not None)
+        }
         needs = []
         for counter, (least, below) in wanted.items():
             kept = self._kept(counter, there)
             edges = [edge for edge in self._spending[counter] if kept >> edge.dest & 1]
             ways = self._ways(counter, edges)
             others = [other for other, ends in wanted.items() if other != counter and ends[0]]
-            first = tuple((self._place[o], wanted[o][0]) for o in others if self._before(o, counter, there, wanted))
+            first = tuple(
+                (self._place[o], wanted[o][0]) for o in others if self._before(o, counter, there, wanted)
+            )
             needs.append(Need(self._place[counter], least, below, ways, self._resets(counter), first, kept))
         return needs
 
@@ -141,10 +153,13 @@ class Compass:
 
     def _before(self, counter: str, other: str, there: int, wanted: Box) -> bool:
         """Must ``counter`` be spent before ``other``, because what spends it gives ``other`` back?"""
-        return self._gives_back(counter, other, there, wanted) and not self._gives_back(other, counter, there, wanted)
+        return self._gives_back(counter, other, there, wanted) and not self._gives_back(
+            other, counter, there, wanted
+        )
 
     def _gives_back(self, counter: str, other: str, there: int, wanted: Box) -> bool:
-        """Is ``other`` reset between two rows that spend ``counter``, or between the last one and ``there``?"""
+        """Is ``other`` reset between two rows that spend ``counter``, or between the last one and
+        ``there``?"""
         if (counter, other, there) not in self._orders:
             kept = self._kept(other, there)
             spending = [edge for edge in self._spending[counter] if other not in edge.resets]

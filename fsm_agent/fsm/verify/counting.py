@@ -6,11 +6,11 @@ Three arguments bound how often edges are taken:
 * flow: the edges that leave a region are taken at most as often as the region is entered;
 * a turn ends once.
 
-"Between two resets" is counted region by region: resets inside the region, plus the times it is entered (or the resets
-outside it, plus one). Each quantity is a sum over a cheapest cover of edges by such arguments, and uses only others
-that are already bounded, so what is known is sound at every moment. Rounds are repeated until nothing gets smaller at
-a sample of the limits; the sample decides which formula is found, never whether it is true.
-"""
+"Between two resets" is counted region by region: resets inside the region, plus the times it is entered (or
+the resets outside it, plus one). Each quantity is a sum over a cheapest cover of edges by such arguments, and
+uses only others that are already bounded, so what is known is sound at every moment. Rounds are repeated
+until nothing gets smaller at a sample of the limits; the sample decides which formula is found, never whether
+it is true."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from fsm_agent.fsm.verify.ranking import Ranking
 from fsm_agent.fsm.verify.setcover import cheapest_cover
 
 SAMPLE, CAP_SAMPLE = 10, 10**6
-"""Limits at which formulas are compared. Caps are dear, so that they are used only where nothing else bounds."""
+"""Limits at which formulas are compared. Caps are dear, so that they are used only where nothing else
+bounds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,8 @@ ONCE, NEVER = Estimate(Polynomial.constant(1), 1), Estimate(Polynomial(), 0)
 
 
 class Counting:
-    """Upper bounds for a graph, starting from the parts of its ranking. Sets of edges and of locations are bit sets."""
+    """Upper bounds for a graph, starting from the parts of its ranking. Sets of edges and of locations are
+    bit sets."""
 
     def __init__(self, ranking: Ranking) -> None:
         self.sets = EdgeSets(ranking.graph)
@@ -72,7 +74,8 @@ class Counting:
         return self._asked[edges]
 
     def paid(self, counter: str, edges: int) -> Estimate | None:
-        """How often ``edges`` are taken together, by the limit of ``counter`` alone, which all of them must spend."""
+        """How often ``edges`` are taken together, by the limit of ``counter`` alone, which all of them must
+        spend."""
         if not edges:
             return NEVER  # and there is no limit under which they spend
         if edges & ~self.sets.spent.get(counter, 0):
@@ -96,7 +99,9 @@ class Counting:
         for counter, spending in self.sets.spent.items():
             if not edges & spending:
                 continue
-            for mask in {edges & spending & self.sets.touching(part) for part in (self.sets.whole, *self._parts)} - {0}:
+            for mask in {
+                edges & spending & self.sets.touching(part) for part in (self.sets.whole, *self._parts)
+            } - {0}:
                 price = self.paid(counter, mask)
                 if price:
                     yield mask, price

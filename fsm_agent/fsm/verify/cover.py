@@ -1,8 +1,9 @@
-"""Scripts that cover a table: runs from the start of a turn to its end that take every row, or every pair of rows.
+"""Scripts that cover a table: runs from the start of a turn to its end that take every row, or every pair of
+rows.
 
-A random walk over a table hardly leaves the neighbourhood of its start: rows behind spent budgets are never taken. These
-scripts are searched for instead (``paths``). A script is a value: drive a ``Machine`` with its events, or let a scripted
-model make the real states report them.
+A random walk over a table hardly leaves the neighbourhood of its start: rows behind spent budgets are never
+taken. These scripts are searched for instead (``paths``). A script is a value: drive a ``Machine`` with its
+events, or let a scripted model make the real states report them.
 
 >>> from fsm_agent.fsm.table import Table, end, go, lines_of, on
 >>> parts = {"A": [on("on", go("B"), why=""), on("stop", end("no", "C"), why="")], "B": [on("stop", end("yes", "C"), why="")]}
@@ -29,10 +30,10 @@ MOST_DRAWN = 12
 class Script:
     """One run of a table under ``limits``, from its initial state to its final one.
 
-    ``rows`` in the order in which they are taken; the same events from the start take the same rows. ``limits`` has a
-    number for every limit that a guard reads, flags included. ``aim`` are the ids of the rows that the run was made for,
-    one row or two in a row; the first ``reached`` rows end with them, the others only bring the turn to its end.
-    """
+    ``rows`` in the order in which they are taken; the same events from the start take the same rows.
+    ``limits`` has a number for every limit that a guard reads, flags included. ``aim`` are the ids of the
+    rows that the run was made for, one row or two in a row; the first ``reached`` rows end with them, the
+    others only bring the turn to its end."""
 
     rows: tuple[Row, ...]
     limits: Mapping[str, int]
@@ -61,8 +62,9 @@ class Script:
 
 @dataclass(frozen=True)
 class Cover:
-    """What a search for scripts found. ``missed`` are the aims (ids of rows) without a script although nothing proves that
-    no run takes them: the search gave up. Aims that are proved to be out of reach are in neither."""
+    """What a search for scripts found. ``missed`` are the aims (ids of rows) without a script although
+    nothing proves that no run takes them: the search gave up. Aims that are proved to be out of reach are in
+    neither."""
 
     scripts: tuple[Script, ...]
     missed: tuple[Aim, ...]
@@ -71,14 +73,14 @@ class Cover:
 def row_scripts(table: Table, limits: Mapping[str, int] | None = None) -> list[Script]:
     """Few short scripts that together take every row that can be taken under ``limits``.
 
-    Without ``limits`` small ones are chosen, several if one configuration does not reach every row; each script says
-    which it needs. Raises ``KeyError`` for a limit that is not given (flags need none).
-    """
+    Without ``limits`` small ones are chosen, several if one configuration does not reach every row; each
+    script says which it needs. Raises ``KeyError`` for a limit that is not given (flags need none)."""
     return list(cover(table, limits, pairs=False).scripts)
 
 
 def pair_scripts(table: Table, limits: Mapping[str, int] | None = None) -> list[Script]:
-    """Scripts that together take every two rows that can follow each other under ``limits``; as ``row_scripts``."""
+    """Scripts that together take every two rows that can follow each other under ``limits``; as
+    ``row_scripts``."""
     return list(cover(table, limits, pairs=True).scripts)
 
 
@@ -99,11 +101,16 @@ def cover(table: Table, limits: Mapping[str, int] | None = None, *, pairs: bool)
 
 
 def _runs(paths: Paths, pairs: bool, covered: set[Aim]) -> dict[Aim, Run]:
-    """A run for each aim that is not ``covered`` and could be found; for pairs also for rows that are in no pair."""
+    """A run for each aim that is not ``covered`` and could be found; for pairs also for rows that are in no
+    pair."""
     if not pairs:
         return paths.find(goal for goal in _goals(paths, False) if goal.aim not in covered)
     rows = paths.find(_goals(paths, False))
-    known = (goal for goal in _goals(paths, True) if goal.aim not in covered and all((row.id,) in rows for row in goal.rows))
+    known = (
+        goal
+        for goal in _goals(paths, True)
+        if goal.aim not in covered and all((row.id,) in rows for row in goal.rows)
+    )
     runs = paths.find(known)
     paired = {row for aim in runs for row in aim}
     return runs | {aim: run for aim, run in rows.items() if aim[0] not in paired and aim not in covered}
@@ -118,11 +125,13 @@ def _taken(script: Script) -> set[Aim]:
 
 
 def _few(paths: Paths, runs: Mapping[Aim, Run]) -> Iterator[Script]:
-    """Scripts for ``runs``, without those whose aim is on the way of another one. Runs that end the turn are needed
-    anyway, so they come first, and of these the long ones, which have most on their way."""
+    """Scripts for ``runs``, without those whose aim is on the way of another one. Runs that end the turn are
+    needed anyway, so they come first, and of these the long ones, which have most on their way."""
     final = paths.table.final
     covered: set[Aim] = set()
-    for aim, run in sorted(runs.items(), key=lambda item: (paths.table.row(item[0][-1]).dest != final, -len(item[1]))):
+    for aim, run in sorted(
+        runs.items(), key=lambda item: (paths.table.row(item[0][-1]).dest != final, -len(item[1]))
+    ):
         if aim not in covered:
             script = Script(paths.rows((*run, *paths.ending(run))), paths.all_limits, aim, len(run))
             covered |= _taken(script)

@@ -11,9 +11,8 @@ class EdgeSets:
     """Answers about sets of edges and of locations. Bit e stands for ``graph.edges[e]``, bit i for
     ``graph.locations[i]``.
 
-    ``spent`` and ``reset`` are the edges that spend (under a limit) or reset a counter, ``final`` those that end the
-    turn, ``flagged`` the locations in which a flag is set, ``whole`` all locations.
-    """
+    ``spent`` and ``reset`` are the edges that spend (under a limit) or reset a counter, ``final`` those that
+    end the turn, ``flagged`` the locations in which a flag is set, ``whole`` all locations."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -70,11 +69,14 @@ class EdgeSets:
 
     def arcs(self) -> list[tuple[int, int]]:
         """The pairs of different locations that an edge joins, the final ones left out."""
-        pairs = ((edge.source, edge.dest) for edge in self.graph.edges if edge.row.dest != self.graph.table.final)
+        pairs = (
+            (edge.source, edge.dest) for edge in self.graph.edges if edge.row.dest != self.graph.table.final
+        )
         return sorted({(source, dest) for source, dest in pairs if source != dest})
 
     def limits(self, counter: str, edges: int) -> set[str]:
-        """The limits under which ``edges`` spend ``counter``; of several tested by one edge, one is enough."""
+        """The limits under which ``edges`` spend ``counter``; of several tested by one edge, one is
+        enough."""
         found = (dict(self.graph.edges[e].spends).get(counter) for e in bits(edges))
         return {limits[0] for limits in found if limits}
 

@@ -1,8 +1,8 @@
 """Exact search over all reachable (state, counters) pairs, for limits small enough.
 
-It checks the formulas of ``bound`` and the verdict of ``ranking`` independently: it knows nothing of locations,
-rankings or covers. At the default limits of a real table the pairs are far too many; then only the formulas speak.
-"""
+It checks the formulas of ``bound`` and the verdict of ``ranking`` independently: it knows nothing of
+locations, rankings or covers. At the default limits of a real table the pairs are far too many; then only the
+formulas speak."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ MOST_PAIRS = 600_000
 
 class Search:
     """The pairs that a turn can reach. ``pairs`` in the order of discovery, ``onward[i]`` the indices of the
-    successors of ``pairs[i]``; pairs of the final state are left out. ``taken`` are the ids of the rows that are open
-    somewhere."""
+    successors of ``pairs[i]``; pairs of the final state are left out. ``taken`` are the ids of the rows that
+    are open somewhere."""
 
-    def __init__(self, compiled: Compiled, pairs: list[Pair], onward: list[list[int]], taken: frozenset[str]) -> None:
+    def __init__(
+        self, compiled: Compiled, pairs: list[Pair], onward: list[list[int]], taken: frozenset[str]
+    ) -> None:
         self.compiled, self.pairs, self.onward, self.taken = compiled, pairs, onward, taken
         self._order = _topological(onward)
         self._known: dict[frozenset[str], tuple[list[int], list[int]]] = {}
@@ -53,7 +55,8 @@ class Search:
             here = after
 
     def _longest(self, states: Iterable[str] | None) -> tuple[list[int], list[int]]:
-        """For each pair the largest number of visits from there on, and the successor that has it (-1: none)."""
+        """For each pair the largest number of visits from there on, and the successor that has it (-1:
+        none)."""
         if not self.ends:
             raise ValueError("a run can go on for ever; no longest run exists")
         names = self.compiled.table.states
@@ -75,13 +78,21 @@ class Search:
 
     def _row(self, pair: Pair, after: Pair | None) -> Row | None:
         table = self.compiled.table
-        here = [row for row in table.rows if row.source == table.states[pair[0]] and self.compiled.opens[row.id](pair)]
+        here = [
+            row
+            for row in table.rows
+            if row.source == table.states[pair[0]] and self.compiled.opens[row.id](pair)
+        ]
         if after is None:
             return next((row for row in here if row.dest == table.final), None)
-        return next(row for row in here if row.dest != table.final and self.compiled.apply(row, pair) == after)
+        return next(
+            row for row in here if row.dest != table.final and self.compiled.apply(row, pair) == after
+        )
 
 
-def search(table: Table, limits: Mapping[str, int], *, caps: bool = False, most_pairs: int = MOST_PAIRS) -> Search | None:
+def search(
+    table: Table, limits: Mapping[str, int], *, caps: bool = False, most_pairs: int = MOST_PAIRS
+) -> Search | None:
     """Search all pairs of ``table`` under ``limits``; None when there are more than ``most_pairs``."""
     compiled = compile_table(table, limits, caps=caps)
     known, pairs = {compiled.start: 0}, [compiled.start]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One finding: the rows (or states) it is about, what is wrong there, and what to do. ``str()`` is the message."""
+    """One finding: the rows (or states) it is about, what is wrong there, and what to do. ``str()`` is the
+    message."""
 
     where: tuple[str, ...]
     what: str

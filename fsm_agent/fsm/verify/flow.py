@@ -3,13 +3,14 @@
 How often each edge is taken is a variable. Every run keeps these laws, and each of them is linear:
 
 * a location is left at most as often as it is entered, and the turn begins once;
-* in a region, between two resets of a counter, the edges that find the counter below a limit before they spend it are taken at
-  most as often as that limit. A stretch begins where the region is entered and where the counter is reset inside it;
-* an edge that finds a counter used up, and gives it back, is taken at most once for so many edges that spend it.
+* in a region, between two resets of a counter, the edges that find the counter below a limit before they
+  spend it are taken at most as often as that limit. A stretch begins where the region is entered and where
+  the counter is reset inside it;
+* an edge that finds a counter used up, and gives it back, is taken at most once for so many edges that spend
+it.
 
-So no run has more than the largest sum under these laws. It is often less than the value of a formula, which adds up what every
-state can cost as if all of it were paid in one run.
-"""
+So no run has more than the largest sum under these laws. It is often less than the value of a formula, which
+adds up what every state can cost as if all of it were paid in one run."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ BEGIN = 0
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Edges that are alike for all laws: from where to where, the limit of each tested spend, all that is spent and reset, and
-    how much must have been spent of what is reset."""
+    """Edges that are alike for all laws: from where to where, the limit of each tested spend, all that is
+    spent and reset, and how much must have been spent of what is reset."""
 
     source: int
     dest: int
@@ -44,7 +45,8 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """A constraint, and of what: passing through the location ``at``, or a stretch in a ``region`` under a counter's limit."""
+    """A constraint, and of what: passing through the location ``at``, or a stretch in a ``region`` under a
+    counter's limit."""
 
     constraint: Constraint
     at: int | None = None
@@ -61,14 +63,21 @@ class Flow:
         kinds = [_kind(edge, limits) for edge in self.graph.edges]
         self.kinds = tuple(dict.fromkeys(kinds))
         number = {kind: place for place, kind in enumerate(self.kinds, 1)}
-        self.variable = {(e.source, e.row.id): number[kind] for e, kind in zip(self.graph.edges, kinds, strict=True)}
+        self.variable = {
+            (e.source, e.row.id): number[kind] for e, kind in zip(self.graph.edges, kinds, strict=True)
+        }
         self.laws = (*self._passing(), *self._stretches(_regions(ranking)), *self._using_up())
 
     def most(self, states: Sequence[str] = ()) -> Priced | None:
-        """The most visits of ``states`` together, or moves when there are none; ``None`` when no limit was found."""
+        """The most visits of ``states`` together, or moves when there are none; ``None`` when no limit was
+        found."""
         names = [location.state for location in self.graph.locations]
-        gain = {number: 1 for number, kind in enumerate(self.kinds, 1) if not states or names[kind.dest] in states}
-        return most(gain | {BEGIN: int(self.graph.table.initial in states)}, [law.constraint for law in self.laws])
+        gain = {
+            number: 1 for number, kind in enumerate(self.kinds, 1) if not states or names[kind.dest] in states
+        }
+        return most(
+            gain | {BEGIN: int(self.graph.table.initial in states)}, [law.constraint for law in self.laws]
+        )
 
     def _passing(self) -> list[Law]:
         laws = [Law(Constraint({BEGIN: 1}, 1))]
@@ -87,7 +96,9 @@ class Flow:
             for counter, limit in budgets:
                 if any(kind.source in region and kind.tests(counter, limit) for kind in self.kinds):
                     stretch = self._stretch(region, counter, limit)
-                    laws.setdefault(frozenset(stretch.terms.items()), Law(stretch, None, region, counter, limit))
+                    laws.setdefault(
+                        frozenset(stretch.terms.items()), Law(stretch, None, region, counter, limit)
+                    )
         return list(laws.values())
 
     def _stretch(self, region: frozenset[int], counter: str, limit: int) -> Constraint:
@@ -114,20 +125,32 @@ class Flow:
 
 
 def _kind(edge: Edge, limits: Mapping[str, int]) -> Kind:
-    tested = tuple(sorted((counter, min(limits[name] for name in names)) for counter, names in edge.spends if names))
+    tested = tuple(
+        sorted((counter, min(limits[name] for name in names)) for counter, names in edge.spends if names)
+    )
     spent = [part.atom for part in edge.row.conjuncts if isinstance(part, Spent)]
     needs = tuple(sorted((atom.counter, limits[atom.limit]) for atom in spent if atom.counter in edge.resets))
-    return Kind(edge.source, edge.dest, tested, frozenset(counter for counter, _ in edge.spends), edge.resets, needs)
+    return Kind(
+        edge.source, edge.dest, tested, frozenset(counter for counter, _ in edge.spends), edge.resets, needs
+    )
 
 
 def _regions(ranking: Ranking) -> list[frozenset[int]]:
-    """Everything, the parts of the ranking, the locations with and without each flag, each location alone; and the smaller ones
-    of these without one location, since a budget may only be of use in what is behind it."""
+    """Everything, the parts of the ranking, the locations with and without each flag, each location alone;
+    and the smaller ones of these without one location, since a budget may only be of use in what is behind
+    it."""
     locations = ranking.graph.locations
     everywhere = frozenset(range(len(locations)))
-    flagged = [frozenset(i for i in everywhere if flag in locations[i].flags) for flag in sorted(ranking.graph.flags)]
+    flagged = [
+        frozenset(i for i in everywhere if flag in locations[i].flags) for flag in sorted(ranking.graph.flags)
+    ]
     small = [*flagged, *(layer.locations for layer in ranking.layers if layer.depth > 1)]
-    large = [everywhere, *(layer.locations for layer in ranking.layers), *flagged, *(everywhere - some for some in flagged)]
+    large = [
+        everywhere,
+        *(layer.locations for layer in ranking.layers),
+        *flagged,
+        *(everywhere - some for some in flagged),
+    ]
     less = [region - {one} for region in small for one in sorted(region)]
     alone = [frozenset((one,)) for one in sorted(everywhere)]
     return [region for region in dict.fromkeys([*large, *less, *alone]) if region]

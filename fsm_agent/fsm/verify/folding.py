@@ -10,25 +10,25 @@ LONGEST_PART = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FoldedPart:
     """``rows``, so many ``times`` one after the other: ids of rows, and parts of them that repeat in turn."""
 
     times: int
-    rows: tuple[str | Part, ...]
+    rows: tuple[str | FoldedPart, ...]
 
     def __str__(self) -> str:
         return f"{self.times} × [{' → '.join(map(str, self.rows))}]"
 
 
-def fold(rows: Sequence[str]) -> tuple[str | Part, ...]:
+def fold(rows: Sequence[str]) -> tuple[str | FoldedPart, ...]:
     """A run with what repeats folded; of the parts that could be at a place the one that saves most rows."""
     rows = tuple(rows)
-    found: list[str | Part] = []
+    found: list[str | FoldedPart] = []
     at = 0
     while at < len(rows):
         times, size = _best_repeat(rows, at)
         part = rows[at : at + size]
-        found.append(part[0] if times == 1 else Part(times, fold(part)))
+        found.append(part[0] if times == 1 else FoldedPart(times, fold(part)))
         at += times * size
     return tuple(found)
 

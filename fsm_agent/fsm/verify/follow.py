@@ -1,9 +1,9 @@
 """A long run that follows a flow: the lower bound beside the one of ``flow``.
 
-The flow says how often each edge should be taken, and its prices what a location and each unit of a budget are worth. The walk
-takes, of the rows that are open, one that the flow still has left and that loses least, and goes back a few steps where only the
-end of the turn is left. What it finds is a run of the machine, whatever the flow was.
-"""
+The flow says how often each edge should be taken, and its prices what a location and each unit of a budget
+are worth. The walk takes, of the rows that are open, one that the flow still has left and that loses least,
+and goes back a few steps where only the end of the turn is left. What it finds is a run of the machine,
+whatever the flow was."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from fsm_agent.fsm.verify.successors import Pair, compile_moves
 ANY = 1e-3
 """A flow that takes an edge less often does not take it."""
 Choice = tuple[bool, float, float, int, int, Pair, float]
-"""How good it is, in three respects; the row, the variable of its edge, the pair it leads to and what that is worth."""
+"""How good it is, in three respects; the row, the variable of its edge, the pair it leads to and what that is
+worth."""
 
 
 def followed(flow: Flow, priced: Priced, limits: Mapping[str, int], most_steps: int) -> tuple[Row, ...]:
     """The rows of a run from the start of a turn to its end; none when no end was found in ``most_steps``."""
-    walk = _Walk(flow, priced, limits)
+    walk = _GreedyWalk(flow, priced, limits)
     return tuple(flow.graph.table.rows[number] for number in walk.run(most_steps))
 
 
-class _Walk:
+class _GreedyWalk:
     def __init__(self, flow: Flow, priced: Priced, limits: Mapping[str, int]) -> None:
         table, graph = flow.graph.table, flow.graph
         self.flow, self.amounts = flow, priced.amounts

@@ -10,7 +10,8 @@ from fsm_agent.fsm.table import AllOf, AnyOf, Below, Guard, Row, Spent, Table
 from fsm_agent.fsm.verify.graph import Graph
 
 Box = Mapping[str, tuple[int, int | None]]
-"""For some counters (at least, below); below None is no limit. Counters that are not named may have any count."""
+"""For some counters (at least, below); below None is no limit. Counters that are not named may have any
+count."""
 
 Aim = tuple[str, ...]
 """The ids of one row, or of two that follow each other."""
@@ -18,8 +19,8 @@ Aim = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """To take ``rows``, one after the other. They can be taken in the source of the first one wherever the counts are in
-    one of ``boxes``; without a box they never can."""
+    """To take ``rows``, one after the other. They can be taken in the source of the first one wherever the
+    counts are in one of ``boxes``; without a box they never can."""
 
     rows: tuple[Row, ...]
     boxes: tuple[Box, ...]
@@ -75,7 +76,9 @@ def boxes(guard: Guard, limits: Mapping[str, int]) -> list[Box]:
             return found
         case AnyOf(parts=parts):
             return [box for part in parts for box in boxes(part, limits)]
-    raise TableError(f"a guard of type {type(guard).__name__} cannot be searched; build it from left(), ~, all_of, any_of")
+    raise TableError(
+        f"a guard of type {type(guard).__name__} cannot be searched; build it from left(), ~, all_of, any_of"
+    )
 
 
 def joined(some: Iterable[Box], others: Iterable[Box]) -> Iterator[Box]:

@@ -1,10 +1,9 @@
 """The graph that the proofs walk: the states of a table with its flags unfolded into locations.
 
-A location is a state together with the flags that are set. An edge is a row taken in one location in which its guard
-can be true. Unfolding matters: "send again" spends no local budget, only the flag says that an open block is needed
-for it. With ``caps=False`` the guards on caps count as always open and caps are not counted, so that what is proved
-holds without them.
-"""
+A location is a state together with the flags that are set. An edge is a row taken in one location in which
+its guard can be true. Unfolding matters: "send again" spends no local budget, only the flag says that an open
+block is needed for it. With ``caps=False`` the guards on caps count as always open and caps are not counted,
+so that what is proved holds without them."""
 
 from __future__ import annotations
 
@@ -18,7 +17,8 @@ from fsm_agent.fsm.verify.truth import LineTruth
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A state and the flags that are set in it; ``name`` is the state, primed once for every flag that is set."""
+    """A state and the flags that are set in it; ``name`` is the state, primed once for every flag that is
+    set."""
 
     state: str
     flags: frozenset[str] = frozenset()
@@ -30,8 +30,9 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A row in one location. ``spends`` gives for each counter the limits that the guard has tested, () if none;
-    flags are not listed, they are in the locations. ``source`` and ``dest`` are indices of ``Graph.locations``."""
+    """A row in one location. ``spends`` gives for each counter the limits that the guard has tested, () if
+    none; flags are not listed, they are in the locations. ``source`` and ``dest`` are indices of
+    ``Graph.locations``."""
 
     source: int
     dest: int
@@ -59,7 +60,9 @@ class Graph:
 
     def names(self, locations: Iterable[int]) -> str:
         """The names of some locations, in the order of the table."""
-        ordered = sorted((self.locations[i] for i in locations), key=lambda at: (len(at.flags), self._place(at.state)))
+        ordered = sorted(
+            (self.locations[i] for i in locations), key=lambda at: (len(at.flags), self._place(at.state))
+        )
         return "{" + ", ".join(location.name for location in ordered) + "}"
 
     def _place(self, state: str) -> int:
@@ -83,9 +86,19 @@ def unfold(table: Table, truths: Iterable[LineTruth], *, caps: bool) -> Graph:
                 if dest not in locations:
                     locations[dest] = len(locations)
                     todo.append(dest)
-                counted = [counter for counter in row.spends if counter not in flags and counter not in ignored]
+                counted = [
+                    counter for counter in row.spends if counter not in flags and counter not in ignored
+                ]
                 spends = tuple((counter, truth.implied(regions, counter)) for counter in counted)
-                edges.append(Edge(locations[location], locations[dest], row, spends, frozenset(row.resets) - flags - ignored))
+                edges.append(
+                    Edge(
+                        locations[location],
+                        locations[dest],
+                        row,
+                        spends,
+                        frozenset(row.resets) - flags - ignored,
+                    )
+                )
     return Graph(table, caps, tuple(locations), tuple(edges))
 
 
@@ -126,7 +139,9 @@ def bits(number: int) -> Iterator[int]:
         number ^= low
 
 
-def _open_rows(truth: LineTruth, location: Location, flags: frozenset[str], ignored: frozenset[str]) -> Iterator[tuple[Row, int]]:
+def _open_rows(
+    truth: LineTruth, location: Location, flags: frozenset[str], ignored: frozenset[str]
+) -> Iterator[tuple[Row, int]]:
     def value(atom: Below) -> bool | None:
         if atom.counter in ignored:
             return True

@@ -1,9 +1,8 @@
 """A run with very many visits of some states, constructed: the lower bound beside the formula's upper bound.
 
-Exact search finds a longest run only under small limits. Here each step goes on to the next visit in the way that keeps most
-of what the budgets that are left are worth (``worth``). Nothing proves that the run is a longest one, but when it has as many
-visits as the formula says at most, both are exact.
-"""
+Exact search finds a longest run only under small limits. Here each step goes on to the next visit in the way
+that keeps most of what the budgets that are left are worth (``worth``). Nothing proves that the run is a
+longest one, but when it has as many visits as the formula says at most, both are exact."""
 
 from __future__ import annotations
 
@@ -24,19 +23,24 @@ MOST_STEPS = 50_000
 MOST_ENDS = 60
 """Ends of the turn that are met without a better run before the best one is taken."""
 FAR_FROM = 8
-"""A budget with so many units left, and never given back, is as good as endless for one way to the next visit."""
+"""A budget with so many units left, and never given back, is as good as endless for one way to the next
+visit."""
 
 
 def long_run(
-    table: Table, limits: Mapping[str, int], states: tuple[str, ...] = (), *, caps: bool, enough: int | None = None
+    table: Table,
+    limits: Mapping[str, int],
+    states: tuple[str, ...] = (),
+    *,
+    caps: bool,
+    enough: int | None = None,
 ) -> tuple[Row, ...]:
-    """The rows of a run with many visits of ``states``, or many moves when there are none, from the start of a turn to its
-    end. With ``caps=False`` the caps are taken away.
+    """The rows of a run with many visits of ``states``, or many moves when there are none, from the start of
+    a turn to its end. With ``caps=False`` the caps are taken away.
 
-    A run with ``enough`` visits is not improved any more. A run that comes to a dead end is taken up again before it, a few
-    times; the longest one is given. It has 50,000 visits at most.
-    """
-    walk = _Walk(table, limits, states, caps=caps)
+    A run with ``enough`` visits is not improved any more. A run that comes to a dead end is taken up again
+    before it, a few times; the longest one is given. It has 50,000 visits at most."""
+    walk = _LongestWalk(table, limits, states, caps=caps)
     return tuple(table.rows[number] for number in walk.run(enough))
 
 
@@ -51,17 +55,20 @@ Way = tuple[tuple[int, ...], Pair]
 
 @dataclass(slots=True)
 class _Step:
-    """The way to a visit, the visits so far, and the ways on that are not yet tried, the most promising last."""
+    """The way to a visit, the visits so far, and the ways on that are not yet tried, the most promising
+    last."""
 
     way: tuple[int, ...]
     visits: int
     onward: list[Way]
 
 
-class _Walk:
+class _LongestWalk:
     """The search for one run. Rows are numbers of ``table.rows``, counters are places in a pair."""
 
-    def __init__(self, table: Table, limits: Mapping[str, int], states: tuple[str, ...], *, caps: bool) -> None:
+    def __init__(
+        self, table: Table, limits: Mapping[str, int], states: tuple[str, ...], *, caps: bool
+    ) -> None:
         self.table, self.states = table, states
         self.worth = Worth(unfold(table, line_truths(table), caps=False), limits, frozenset(states) or None)
         self.start, self.moves = compile_moves(table, limits, caps=caps)
@@ -74,7 +81,11 @@ class _Walk:
         self.set_flags = [(place[flag], value) for flag, value in self.worth.of_flag.items()]
         most = largest_limits(table, limits)
         self.caps = [(place[c], most[c]) for c in capped if c not in reset]
-        self.kept = [0, *(place[c] for c in (*self.worth.of_flag, *capped)), *(at for at, _, _ in self.budgets)]
+        self.kept = [
+            0,
+            *(place[c] for c in (*self.worth.of_flag, *capped)),
+            *(at for at, _, _ in self.budgets),
+        ]
         self.lasting = {place[c]: most[c] for c in place if c not in reset}
         self.counted = [self.worth.counts(state) for state in table.states]
         self.visits = [self.counted[table.states.index(row.dest)] for row in table.rows]
@@ -106,17 +117,28 @@ class _Walk:
     def onward(self, pair: Pair) -> list[Way]:
         """The ways from ``pair``, the most promising last.
 
-        They are the same, in the same order, wherever only budgets differ that are never given back and far from their limit.
-        """
+        They are the same, in the same order, wherever only budgets differ that are never given back and far
+        from their limit."""
         base = [count if at in self.lasting else 0 for at, count in enumerate(pair)]
-        same = tuple([min(self.lasting[at] - count, FAR_FROM) if at in self.lasting else count for at, count in enumerate(pair)])
+        same = tuple(
+            [
+                min(self.lasting[at] - count, FAR_FROM) if at in self.lasting else count
+                for at, count in enumerate(pair)
+            ]
+        )
         known = self.known.get(same)
         if known is None:
             found = self.search(pair)
-            known = [(way, tuple([count - less for count, less in zip(after, base, strict=True)])) for way, after in found]
+            known = [
+                (way, tuple([count - less for count, less in zip(after, base, strict=True)]))
+                for way, after in found
+            ]
             if all(len(way) <= FAR_FROM for way, _ in found):
                 self.known[same] = known
-        ways = [(way, tuple([count + more for count, more in zip(after, base, strict=True)])) for way, after in known]
+        ways = [
+            (way, tuple([count + more for count, more in zip(after, base, strict=True)]))
+            for way, after in known
+        ]
         return sorted(ways, key=self.promise) if self.caps else ways
 
     def search(self, pair: Pair) -> list[Way]:
@@ -130,16 +152,18 @@ class _Walk:
         way, pair = found
         if pair[0] == self.final:
             return -1, 0, -len(way)
-        local = sum((limit - pair[place]) * value for place, limit, value in self.budgets if pair[place] < limit)
+        local = sum(
+            (limit - pair[place]) * value for place, limit, value in self.budgets if pair[place] < limit
+        )
         local += sum(value for place, value in self.set_flags if pair[place])
         local += sum(self.visits[number] for number in way)
         capped = [limit - pair[place] for place, limit in self.caps]
         return min([local, *capped]), local, -len(way)
 
     def ways(self, start: Pair, kept: Iterable[int], *, simple: bool) -> Iterator[Way]:
-        """The ways from ``start`` to the first visit after something was paid, or to the end of the turn; the shortest to each
-        pair, where pairs with the same counts at the places ``kept`` are taken as one. A ``simple`` way passes no location
-        twice."""
+        """The ways from ``start`` to the first visit after something was paid, or to the end of the turn; the
+        shortest to each pair, where pairs with the same counts at the places ``kept`` are taken as one. A
+        ``simple`` way passes no location twice."""
         same_of, at_of = itemgetter(*kept), itemgetter(0, *(place for place, _ in self.set_flags))
         todo: list[tuple[tuple[int, ...], Pair, frozenset[object], bool]] = [((), start, frozenset(), False)]
         known: set[tuple[bool, object]] = set()

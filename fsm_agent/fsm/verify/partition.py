@@ -21,11 +21,15 @@ def _line_faults(truth: LineTruth) -> Iterator[Fault]:
             yield Fault((row.id,), what, "remove the rung, or the rung before it that is always open")
         both = covered & regions
         if both:
-            other, also = next((other, regions & seen) for other, seen in truth.rows[:position] if regions & seen)
+            other, also = next(
+                (other, regions & seen) for other, seen in truth.rows[:position] if regions & seen
+            )
             what = f"overlap, both rows are open when {truth.words(also)}"
             yield Fault((other.id, row.id), what, f"let {row.id} need what {other.id} refuses")
         covered |= regions
     hole = truth.everywhere & ~covered
     if hole:
         where = f"{truth.source}.{truth.event}"
-        yield Fault((where,), f"hole, no row is open when {truth.words(hole)}", "add a last rung that needs nothing")
+        yield Fault(
+            (where,), f"hole, no row is open when {truth.words(hole)}", "add a last rung that needs nothing"
+        )

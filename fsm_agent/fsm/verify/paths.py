@@ -1,8 +1,7 @@
 """Searches for runs that take given rows: breadth first near the start, then by a compass to what lies deep.
 
-Breadth first finds the shortest runs and, when it sees all pairs, also proves what no run takes. Behind budgets of many
-units the pairs are far too many; there a best-first search goes for one goal at a time.
-"""
+Breadth first finds the shortest runs and, when it sees all pairs, also proves what no run takes. Behind
+budgets of many units the pairs are far too many; there a best-first search goes for one goal at a time."""
 
 from __future__ import annotations
 
@@ -64,7 +63,8 @@ class Paths:
         return {goal.aim: found[rows] for rows, goal in wanted.items() if rows in found}
 
     def ending(self, run: Run) -> Run:
-        """The fewest rows from the end of ``run`` to the end of the turn; macro rows only where there is no other way."""
+        """The fewest rows from the end of ``run`` to the end of the turn; macro rows only where there is no
+        other way."""
         pair = self._start
         for row in run:
             pair = dict(self.moves(pair))[row]
@@ -94,14 +94,18 @@ class Paths:
     def _far(self, rows: Run, goal: Goal, found: dict[Run, Run], wanted: Iterable[Run]) -> None:
         """Best first towards ``goal``; other goals that are met on the way are kept too.
 
-        Of the pairs that differ only in counters that the goal does not name the search goes on with the one that has spent
-        least: of these counters, then of all. When both fail, which is rare, it looks at all pairs.
-        """
+        Of the pairs that differ only in counters that the goal does not name the search goes on with the one
+        that has spent least: of these counters, then of all. When both fail, which is rare, it looks at all
+        pairs."""
         wanted = set(wanted) - found.keys()
         needs = [self._compass.needs(goal.state, box) for box in self.possible(goal)]
         named = {counter for box in goal.boxes for counter in box} | self.graph.flags
         named_places = [0, *(place for place, name in enumerate(self._names, 1) if name in named)]
-        prices = [(at, PRICE // self.limits[name]) for at, name in enumerate(self._names, 1) if self.limits.get(name)]
+        prices = [
+            (at, PRICE // self.limits[name])
+            for at, name in enumerate(self._names, 1)
+            if self.limits.get(name)
+        ]
         unnamed = [price for price in prices if price[0] not in named_places]
         every = range(1 + len(self._names))
         for kept, saved in ((named_places, unnamed), (named_places, prices), (every, unnamed)):
@@ -117,7 +121,8 @@ class Paths:
         found: dict[Run, Run],
         wanted: set[Run],
     ) -> None:
-        """``kept`` are the places of a pair that make it another one, ``prices`` (place, price) of what should be saved."""
+        """``kept`` are the places of a pair that make it another one, ``prices`` (place, price) of what
+        should be saved."""
         came: Came = {self._start: None}
         new, cheapest = [self._start], dict[tuple[int, ...], int]()
         waiting: list[tuple[int, int, int, Pair]] = []
@@ -127,7 +132,11 @@ class Paths:
                 cost = sum(pair[place] * price for place, price in prices)
                 if cost < cheapest.get(same, cost + 1):
                     cheapest[same] = cost
-                    guesses = [guess for guess in (self._compass.guess(pair, box) for box in needs) if guess is not None]
+                    guesses = [
+                        guess
+                        for guess in (self._compass.guess(pair, box) for box in needs)
+                        if guess is not None
+                    ]
                     if guesses:
                         heapq.heappush(waiting, (min(guesses), cost, -count, pair))
             if not waiting or rows in found:
@@ -138,7 +147,11 @@ class Paths:
     def _take(self, pair: Pair, came: Came, new: list[Pair], wanted: set[Run], found: dict[Run, Run]) -> None:
         """Note the goals that start in ``pair``, and add the pairs that it leads to."""
         for row, after in self.moves(pair):
-            goals = [(row,), *((row, second) for second, _ in self.moves(after))] if after[0] != self._final else [(row,)]
+            goals = (
+                [(row,), *((row, second) for second, _ in self.moves(after))]
+                if after[0] != self._final
+                else [(row,)]
+            )
             for goal in goals:
                 if goal in wanted and goal not in found:
                     found[goal] = (*_way(came, pair), *goal)

@@ -1,8 +1,7 @@
 """Polynomials over limits, with natural coefficients, and how they are printed.
 
-A variable is a tuple of limit names and stands for the largest of them; nearly always it is one name. A monomial is a
-sorted tuple of variables.
-"""
+A variable is a tuple of limit names and stands for the largest of them; nearly always it is one name. A
+monomial is a sorted tuple of variables."""
 
 from __future__ import annotations
 
@@ -59,7 +58,9 @@ class Polynomial:
 
     def quotient(self, variable: Variable) -> Polynomial:
         """What ``variable`` is multiplied with."""
-        return Polynomial({_without(m, variable): factor for m, factor in self.terms.items() if variable in m})
+        return Polynomial(
+            {_without(m, variable): factor for m, factor in self.terms.items() if variable in m}
+        )
 
     def __hash__(self) -> int:
         return hash(frozenset(self.terms.items()))
@@ -72,9 +73,8 @@ class Polynomial:
 class Printer:
     """Prints polynomials with common factors taken out.
 
-    ``sums`` gives names to sums of variables ("blocks") and ``maxima`` to variables of several limits. A name is used
-    wherever it fits; ``legend`` then says what it means.
-    """
+    ``sums`` gives names to sums of variables ("blocks") and ``maxima`` to variables of several limits. A name
+    is used wherever it fits; ``legend`` then says what it means."""
 
     sums: Mapping[str, tuple[Variable, ...]] = field(default_factory=dict)
     maxima: Mapping[str, Variable] = field(default_factory=dict)
@@ -104,7 +104,9 @@ class Printer:
             inner = f"({inner})" if _is_sum(inner) else inner
             pieces.append((2, f"{number}·{outer}·{inner}" if number > 1 else f"{outer}·{inner}"))
             taken = {tuple(sorted((*m, v))): n for m, n in quotient.terms.items() for v in factors}
-            polynomial = Polynomial({m: n - taken.get(m, 0) for m, n in polynomial.terms.items() if n > taken.get(m, 0)})
+            polynomial = Polynomial(
+                {m: n - taken.get(m, 0) for m, n in polynomial.terms.items() if n > taken.get(m, 0)}
+            )
         pieces += [(len(m) if m else -1, self._product(m, n)) for m, n in polynomial.terms.items()]
         return " + ".join(text for _, text in sorted(pieces)) or "0"
 

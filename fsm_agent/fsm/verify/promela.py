@@ -1,8 +1,8 @@
 """A table as a Promela model, so that spin can confirm the search and the end of every turn independently.
 
-One process, one loop, one option for each row; an option is one indivisible step, so spin stores exactly one state for each
-(state, counters) pair, and ``STATES_OF_THE_END`` more: all turns end with the same counters. A pair in which no row is open
-is an invalid end state, a turn that goes on for ever a non-progress cycle.
+One process, one loop, one option for each row; an option is one indivisible step, so spin stores exactly one
+state for each (state, counters) pair, and ``STATES_OF_THE_END`` more: all turns end with the same counters. A
+pair in which no row is open is an invalid end state, a turn that goes on for ever a non-progress cycle.
 
     spin -a turn.pml && gcc -O2 -o pan pan.c && ./pan -m10000000            # states, stuck pairs
     spin -a turn.pml && gcc -O2 -DNP -o pan pan.c && ./pan -l -m10000000    # cycles
@@ -22,12 +22,12 @@ BYTE, SHORT = 255, 32_767
 
 
 def promela(table: Table, limits: Mapping[str, int], *, caps: bool = True) -> str:
-    """The model of ``table`` under ``limits`` (flags need none), as Promela text. With ``caps=False`` the caps are taken away,
-    as in exact search. Raises ``KeyError`` for a limit that is not given."""
-    return _Model(table, limits, caps).text()
+    """The model of ``table`` under ``limits`` (flags need none), as Promela text. With ``caps=False`` the
+    caps are taken away, as in exact search. Raises ``KeyError`` for a limit that is not given."""
+    return _PromelaModel(table, limits, caps).text()
 
 
-class _Model:
+class _PromelaModel:
     def __init__(self, table: Table, limits: Mapping[str, int], caps: bool) -> None:
         self.table = table
         self.limits = dict(limits) | {counter.name: 1 for counter in table.counters if counter.flag}
@@ -39,7 +39,9 @@ class _Model:
                     self.largest[atom.counter] = max(self.largest[atom.counter], self.limits[atom.limit])
 
     def text(self) -> str:
-        return "\n".join([*self._head(), "active proctype turn() {", "  do", *self._options(), "  od", "}", ""])
+        return "\n".join(
+            [*self._head(), "active proctype turn() {", "  do", *self._options(), "  od", "}", ""]
+        )
 
     def _head(self) -> Iterator[str]:
         yield f"/* table {self.table.name} ({self.table.digest}), written by fsm-agent verify --promela"
@@ -85,7 +87,9 @@ class _Model:
                 return " && ".join(f"({self._test(part)})" for part in parts) or "true"
             case AnyOf(parts=parts):
                 return "(" + (" || ".join(f"({self._test(part)})" for part in parts) or "false") + ")"
-        raise TableError(f"a guard of type {type(guard).__name__} has no Promela; build it from left(), ~, all_of, any_of")
+        raise TableError(
+            f"a guard of type {type(guard).__name__} has no Promela; build it from left(), ~, all_of, any_of"
+        )
 
 
 def _state(name: str) -> str:

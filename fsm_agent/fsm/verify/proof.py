@@ -17,8 +17,8 @@ from fsm_agent.fsm.verify.truth import line_truths
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What the checks of one table found; it is a proof when ``faults`` is empty. ``regions`` is the number of
-    combinations of budgets that the partition was checked for."""
+    """What the checks of one table found; it is a proof when ``faults`` is empty. ``regions`` is the number
+    of combinations of budgets that the partition was checked for."""
 
     regions: int
     partition: tuple[Fault, ...]
@@ -35,8 +35,8 @@ class Proof:
 
 @lru_cache(maxsize=8)
 def examine(table: Table) -> Proof:
-    """Run the checks on a table and give all that they found, remembered for the last few tables. Raises ``TableError``
-    only for guards that are not of the guard language."""
+    """Run the checks on a table and give all that they found, remembered for the last few tables. Raises
+    ``TableError`` only for guards that are not of the guard language."""
     truths = line_truths(table)
     graph, free = unfold(table, truths, caps=True), unfold(table, truths, caps=False)
     return Proof(
@@ -53,8 +53,9 @@ _PROVED: set[str] = set()
 
 
 def prove(table: Table) -> None:
-    """Raise ``TableError`` unless exactly one row is open for every declared event and every turn ends, both for every
-    configuration, with the caps and without. The message names the rows and the fix. A verdict is remembered."""
+    """Raise ``TableError`` unless exactly one row is open for every declared event and every turn ends, both
+    for every configuration, with the caps and without. The message names the rows and the fix. A verdict is
+    remembered."""
     digest = table.digest
     if digest in _PROVED:
         return

@@ -1,8 +1,7 @@
 """Which counts a counter can have in each location: an interval analysis of the graph.
 
-It proves of many rows and pairs of rows that no run takes them (a reply has just reset what the second row wants spent),
-without a search. The intervals may be too wide, never too narrow.
-"""
+It proves of many rows and pairs of rows that no run takes them (a reply has just reset what the second row
+wants spent), without a search. The intervals may be too wide, never too narrow."""
 
 from __future__ import annotations
 
@@ -19,8 +18,8 @@ STEADY = 3
 
 
 def ranges(graph: Graph, limits: Mapping[str, int]) -> list[Ranges | None]:
-    """The ranges of each location of ``graph`` (unfolded with caps), in a turn that starts with all counters at 0; ``None`` for a
-    location that is out of reach.
+    """The ranges of each location of ``graph`` (unfolded with caps), in a turn that starts with all counters
+    at 0; ``None`` for a location that is out of reach.
 
     Counts are held at the largest limit that their counter is compared with, as in ``successors``.
     """

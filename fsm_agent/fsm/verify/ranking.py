@@ -1,10 +1,9 @@
 """Check 2: every turn ends, for every configuration, by a lexicographic ranking that is the printed proof.
 
-In each strongly connected part find the counters that some edge inside increments under a limit and no edge inside
-resets. Those edges can run only finitely often, so drop them and look at what is left. When no edge is left in any
-cycle, the counters in the order of their removal are a ranking; when edges are left and no counter is found, they are
-a loop.
-"""
+In each strongly connected part find the counters that some edge inside increments under a limit and no edge
+inside resets. Those edges can run only finitely often, so drop them and look at what is left. When no edge is
+left in any cycle, the counters in the order of their removal are a ranking; when edges are left and no
+counter is found, they are a loop."""
 
 from __future__ import annotations
 
@@ -26,8 +25,8 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranking:
-    """The result: ``layers`` outermost first, and for each part without a ranking the edges that are left in it. Equal to itself
-    alone, so that what is worked out from one can be remembered."""
+    """The result: ``layers`` outermost first, and for each part without a ranking the edges that are left in
+    it. Equal to itself alone, so that what is worked out from one can be remembered."""
 
     graph: Graph
     layers: tuple[Layer, ...]
@@ -42,7 +41,11 @@ class Ranking:
         text = []
         for depth in sorted({layer.depth for layer in self.layers}):
             here = [layer for layer in self.layers if layer.depth == depth]
-            text.append("; ".join(f"in {self.graph.names(layer.locations)}: {', '.join(layer.counters)}" for layer in here))
+            text.append(
+                "; ".join(
+                    f"in {self.graph.names(layer.locations)}: {', '.join(layer.counters)}" for layer in here
+                )
+            )
         return [f"{number}. {line}" for number, line in enumerate(text, 1)]
 
 

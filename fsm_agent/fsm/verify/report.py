@@ -1,11 +1,12 @@
-"""What ``fsm-agent verify`` prints: checks, the ranking as the proof, bounds, and a run with very many visits."""
+"""What ``fsm-agent verify`` prints: checks, the ranking as the proof, bounds, and a run with very many
+visits."""
 
 from __future__ import annotations
 
 import textwrap
 from dataclasses import asdict, dataclass
 
-from fsm_agent.fsm.verify.folding import Part
+from fsm_agent.fsm.verify.folding import FoldedPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +25,10 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One bound: its formula, the ``value`` that no run exceeds under the limits asked about (None without limits) and what the
-    formula says for them, and what is known from below: the number that a ``constructed`` run has under these limits, the
-    ``exact`` one when they are small enough to be searched, and in how many of the small scopes the search ``reached`` the
-    formula."""
+    """One bound: its formula, the ``value`` that no run exceeds under the limits asked about (None without
+    limits) and what the formula says for them, and what is known from below: the number that a
+    ``constructed`` run has under these limits, the ``exact`` one when they are small enough to be searched,
+    and in how many of the small scopes the search ``reached`` the formula."""
 
     quantity: str
     caps: bool
@@ -59,7 +60,11 @@ class Figure:
     def _reached(self) -> str:
         if self.kind == "exact":
             return "found by exact search" if self.exact is not None else "reached by a constructed run"
-        return "no run was looked for" if self.constructed is None else f"no run is known that has more than {self.constructed:,}"
+        return (
+            "no run was looked for"
+            if self.constructed is None
+            else f"no run is known that has more than {self.constructed:,}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ class Worst:
     visits: int
     moves: int
     proved: bool
-    rows: tuple[str | Part, ...]
+    rows: tuple[str | FoldedPart, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,10 @@ class Report:
 
     def render(self) -> str:
         """The report as text."""
-        size = f"{self.states} states, {self.lines} (state, event) pairs, {self.rows} rows, {self.counters} counters"
+        size = (
+            f"{self.states} states, {self.lines} (state, event) pairs, {self.rows} rows, {self.counters}"
+            " counters"
+        )
         text = [f"Table {self.table} ({self.digest}): {size}", "", "Checks"]
         for check in self.checks:
             text.append(f"  {'ok  ' if check.ok else 'FAIL'}  {check.name}, {check.scope}: {check.extent}")
@@ -144,9 +152,14 @@ class Report:
         for figure in self.figures:
             caps = "with caps" if figure.caps else "without caps"
             value = "" if figure.value is None else f": at most {figure.value:,}"
-            text += [f"  {figure.quantity}, {caps}{value} ({figure.kind}: {figure.basis})", f"      {figure.formula}"]
+            text += [
+                f"  {figure.quantity}, {caps}{value} ({figure.kind}: {figure.basis})",
+                f"      {figure.formula}",
+            ]
             if figure.scopes:
-                text.append(f"      equal to exact search in {figure.reached} of {figure.scopes} small scopes")
+                text.append(
+                    f"      equal to exact search in {figure.reached} of {figure.scopes} small scopes"
+                )
         legend = dict.fromkeys(line for figure in self.figures for line in figure.legend)
         return [*text, *(f"  where {line}" for line in legend)]
 

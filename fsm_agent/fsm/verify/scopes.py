@@ -1,4 +1,5 @@
-"""Small scopes: limits of 0, 1 and 2 under which a table can be searched exactly, chosen so that every row is taken."""
+"""Small scopes: limits of 0, 1 and 2 under which a table can be searched exactly, chosen so that every row is
+taken."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class Scope:
 
 
 def limit_names(table: Table) -> tuple[str, ...]:
-    """The limits that the guards of a table read, flags left out (theirs is 1 by definition), in reading order."""
+    """The limits that the guards of a table read, flags left out (theirs is 1 by definition), in reading
+    order."""
     flags = {counter.name for counter in table.counters if counter.flag}
     atoms = (atom for row in table.rows for atom in row.guard.atoms())
     return tuple(dict.fromkeys(atom.limit for atom in atoms if atom.counter not in flags))
@@ -37,10 +39,9 @@ def limit_names(table: Table) -> tuple[str, ...]:
 def small_scopes(table: Table, most_pairs: int = SMALL) -> tuple[tuple[Scope, ...], tuple[Row, ...]]:
     """Scopes that were searched, and the rows that none of them takes. The same table gives the same scopes.
 
-    Each scope aims at one row that is not yet taken: what its guard needs spent gets the limit 0 (or 2 at times, so
-    that it has to be spent first), what it needs left gets 1, the rest is drawn. Scopes with too many pairs are passed
-    over.
-    """
+    Each scope aims at one row that is not yet taken: what its guard needs spent gets the limit 0 (or 2 at
+    times, so that it has to be spent first), what it needs left gets 1, the rest is drawn. Scopes with too
+    many pairs are passed over."""
     chance = random.Random(0)  # noqa: S311 - reproducible, not secret
     scopes: list[Scope] = []
     waiting = list(table.rows)
@@ -61,8 +62,8 @@ def small_scopes(table: Table, most_pairs: int = SMALL) -> tuple[tuple[Scope, ..
 
 
 def roomy_limits(table: Table) -> dict[str, int]:
-    """Limits that leave most rows in reach of a short run: a few units of what is never given back, one or two of the rest.
-    Several limits of one counter differ."""
+    """Limits that leave most rows in reach of a short run: a few units of what is never given back, one or
+    two of the rest. Several limits of one counter differ."""
     reset = {counter for row in table.rows for counter in row.resets}
     caps = {counter.name for counter in table.counters if counter.cap}
     limits: dict[str, int] = {}

@@ -1,8 +1,7 @@
 """The cheapest way to cover a set with priced subsets: branch and bound on bit sets.
 
-Used with edges as the set: each subset is a group of edges that one argument bounds, its price the bound. Any cover
-gives a sound sum, so the search may stop early; it only loses tightness.
-"""
+Used with edges as the set: each subset is a group of edges that one argument bounds, its price the bound. Any
+cover gives a sound sum, so the search may stop early; it only loses tightness."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The largest value of a linear function under linear constraints, with prices that prove it.
 
-The search for the prices is done in floating point and may go wrong; what it finds is checked in fractions, so that an answer is
-true whatever happened on the way.
-"""
+The search for the prices is done in floating point and may go wrong; what it finds is checked in fractions,
+so that an answer is true whatever happened on the way."""
 
 from __future__ import annotations
 
@@ -18,7 +17,8 @@ TINY = 1e-9
 MOST_PIVOTS = 3_000
 """The turn's table needs a hundred."""
 LARGEST_DENOMINATOR = 5_000
-"""Prices are ratios of products of limits; those with larger denominators are not recognised, and then there is no answer."""
+"""Prices are ratios of products of limits; those with larger denominators are not recognised, and then there
+is no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,9 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """No choice of variables has more than ``value``. ``prices`` (one for each constraint) prove it: together they pay for each
-    unit of each variable at least what it gains. ``amounts`` are, nearly, a choice of variables that has so much."""
+    """No choice of variables has more than ``value``. ``prices`` (one for each constraint) prove it: together
+    they pay for each unit of each variable at least what it gains. ``amounts`` are, nearly, a choice of
+    variables that has so much."""
 
     value: Fraction
     prices: tuple[Fraction, ...]
@@ -40,7 +41,8 @@ class Priced:
 
 
 def most(gain: Terms, constraints: Sequence[Constraint]) -> Priced | None:
-    """The largest sum of ``gain`` over variables that are not negative; ``None`` when it has no limit, or was not found."""
+    """The largest sum of ``gain`` over variables that are not negative; ``None`` when it has no limit, or was
+    not found."""
     tableau = _Tableau(gain, constraints)
     if not tableau.solve():
         return None
@@ -59,16 +61,21 @@ def _pays(prices: Sequence[Fraction], gain: Terms, constraints: Sequence[Constra
             for variable, factor in constraint.terms.items():
                 paid[variable] = paid.get(variable, Fraction()) + price * factor
     nothing = Fraction()
-    return all(price >= 0 for price in prices) and all(paid.get(v, nothing) >= gain.get(v, 0) for v in {*paid, *gain})
+    return all(price >= 0 for price in prices) and all(
+        paid.get(v, nothing) >= gain.get(v, 0) for v in {*paid, *gain}
+    )
 
 
 class _Tableau:
-    """The simplex method on a dictionary: a row says how much is left of its constraint. Limits are made a little larger, each by
-    another amount, or it would turn in circles among the many that are 0; prices do not depend on the limits."""
+    """The simplex method on a dictionary: a row says how much is left of its constraint. Limits are made a
+    little larger, each by another amount, or it would turn in circles among the many that are 0; prices do
+    not depend on the limits."""
 
     def __init__(self, gain: Terms, constraints: Sequence[Constraint]) -> None:
         chance = random.Random(0)  # noqa: S311 - reproducible, not secret
-        self.variables = sorted({*gain, *(variable for constraint in constraints for variable in constraint.terms)})
+        self.variables = sorted(
+            {*gain, *(variable for constraint in constraints for variable in constraint.terms)}
+        )
         place = {variable: number for number, variable in enumerate(self.variables)}
         count = len(self.variables)
         self.rows = [[0.0] * count + [c.most + chance.uniform(1e-7, 1e-6)] for c in constraints]
@@ -84,7 +91,9 @@ class _Tableau:
             column = max(range(len(self.free)), key=self.aim.__getitem__, default=-1)
             if column < 0 or self.aim[column] <= TINY:
                 return True
-            ratios = ((row[-1] / row[column], number) for number, row in enumerate(self.rows) if row[column] > TINY)
+            ratios = (
+                (row[-1] / row[column], number) for number, row in enumerate(self.rows) if row[column] > TINY
+            )
             leaving = min(ratios, default=None)
             if leaving is None:
                 return False
@@ -101,7 +110,9 @@ class _Tableau:
     def amounts(self) -> dict[int, float]:
         found = dict.fromkeys(self.variables, 0.0)
         known = zip(self.basic, self.rows, strict=True)
-        return found | {self.variables[number]: row[-1] for number, row in known if number < len(self.variables)}
+        return found | {
+            self.variables[number]: row[-1] for number, row in known if number < len(self.variables)
+        }
 
     def _pivot(self, at: int, column: int) -> None:
         """Let the variable of ``column`` change places with what is left of constraint ``at``."""
@@ -109,7 +120,10 @@ class _Tableau:
         pivot, row[column] = row[column], 1.0
         row[:] = [value / pivot for value in row]
         used = [(place, value) for place, value in enumerate(row) if value]
-        for other in (*(other for number, other in enumerate(self.rows) if number != at and other[column]), self.aim):
+        for other in (
+            *(other for number, other in enumerate(self.rows) if number != at and other[column]),
+            self.aim,
+        ):
             factor, other[column] = other[column], 0.0
             for place, value in used:
                 other[place] -= factor * value

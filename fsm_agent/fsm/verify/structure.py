@@ -1,4 +1,5 @@
-"""The structural checks: nothing stuck, nothing unreachable, the end in reach, every counter at most its maximum."""
+"""The structural checks: nothing stuck, nothing unreachable, the end in reach, every counter at most its
+maximum."""
 
 from __future__ import annotations
 
@@ -25,9 +26,15 @@ def _states(table: Table, graph: Graph) -> Iterator[Fault]:
     declared = {source for source, _ in table.by_event}
     for state in table.states:
         if state != table.final and state not in declared:
-            yield Fault((state,), "state is stuck, it has no line", f"add a line that leads on, or to {table.final}")
+            yield Fault(
+                (state,), "state is stuck, it has no line", f"add a line that leads on, or to {table.final}"
+            )
         if state not in reached:
-            yield Fault((state,), f"state is unreachable from {table.initial}", "add a row that leads to it, or remove it")
+            yield Fault(
+                (state,),
+                f"state is unreachable from {table.initial}",
+                "add a row that leads to it, or remove it",
+            )
     behind: dict[int, int] = {}
     for edge in graph.edges:
         behind[edge.dest] = behind.get(edge.dest, 0) | 1 << edge.source
@@ -69,5 +76,8 @@ def _untested(graph: Graph) -> Iterator[Fault]:
         for counter in bare:
             if (edge.row.id, counter) not in told:
                 told.add((edge.row.id, counter))
-                what = f"row spends {counter} without testing it (in {location.name}), so it can pass its maximum"
+                what = (
+                    f"row spends {counter} without testing it (in {location.name}), so it can pass its"
+                    " maximum"
+                )
                 yield Fault((edge.row.id,), what, f'let its rung need left("{counter}")')

@@ -1,10 +1,10 @@
-"""Compiles a table, for given limits, to a Python function that gives the successors of a (state, counters) pair.
+"""Compiles a table, for given limits, to a Python function that gives the successors of a (state, counters)
+pair.
 
-A pair is a tuple of ints: the index of the state, then one count for each counter. Rows that do the same (same
-destination, same counters) are one branch, rows to the final state are left out. A count stays at the largest limit it
-is compared with: above it no guard can tell the difference, and a table whose counters run away still has finitely
-many pairs.
-"""
+A pair is a tuple of ints: the index of the state, then one count for each counter. Rows that do the same
+(same destination, same counters) are one branch, rows to the final state are left out. A count stays at the
+largest limit it is compared with: above it no guard can tell the difference, and a table whose counters run
+away still has finitely many pairs."""
 
 from __future__ import annotations
 
@@ -33,13 +33,18 @@ class Compiled:
         """The pair to which ``row`` leads."""
         counts = dict(zip(self.largest, pair[1:], strict=True))
         counts |= {counter: 0 for counter in row.resets if counter in counts}
-        counts |= {counter: min(counts[counter] + 1, self.largest[counter]) for counter in row.spends if counter in counts}
+        counts |= {
+            counter: min(counts[counter] + 1, self.largest[counter])
+            for counter in row.spends
+            if counter in counts
+        }
         return (self.table.states.index(row.dest), *counts.values())
 
 
 def compile_table(table: Table, limits: Mapping[str, int], *, caps: bool = False) -> Compiled:
-    """Compile ``table`` for ``limits`` (flags need none, theirs is 1). With ``caps=False`` the caps are taken away:
-    their guards are open and they are not counted. Raises ``KeyError`` for a limit that is not given."""
+    """Compile ``table`` for ``limits`` (flags need none, theirs is 1). With ``caps=False`` the caps are taken
+    away: their guards are open and they are not counted. Raises ``KeyError`` for a limit that is not
+    given."""
     counters = tuple(counter.name for counter in table.counters if caps or not counter.cap)
     numbers = dict(limits) | {counter.name: 1 for counter in table.counters if counter.flag}
     writer = _Writer(table, counters, numbers)
@@ -59,14 +64,22 @@ Moves = Callable[[Pair], list[tuple[int, Pair]]]
 
 
 def compile_moves(table: Table, limits: Mapping[str, int], *, caps: bool = True) -> tuple[Pair, Moves]:
-    """The first pair of a turn, and a function that gives for a pair the rows that are open in it: their numbers in
-    ``table.rows`` and the pairs they lead to. As ``compile_table``, but rows are kept apart, final ones are included and
-    caps have a place in the pair; with ``caps=False`` their guards are open."""
+    """The first pair of a turn, and a function that gives for a pair the rows that are open in it: their
+    numbers in ``table.rows`` and the pairs they lead to. As ``compile_table``, but rows are kept apart, final
+    ones are included and caps have a place in the pair; with ``caps=False`` their guards are open."""
     counters = tuple(counter.name for counter in table.counters)
-    writer = _Writer(table, counters, dict(limits) | {counter.name: 1 for counter in table.counters if counter.flag})
+    writer = _Writer(
+        table, counters, dict(limits) | {counter.name: 1 for counter in table.counters if counter.flag}
+    )
     writer.tested = frozenset(counter.name for counter in table.counters if caps or not counter.cap)
-    writer.largest |= {counter.name: 1 for counter in table.counters if counter.flag}  # a location tells all flags apart
-    lines = ["def moves(pair):", f"    s{''.join(f', {writer.name(counter)}' for counter in counters)}, = pair", "    out = []"]
+    writer.largest |= {
+        counter.name: 1 for counter in table.counters if counter.flag
+    }  # a location tells all flags apart
+    lines = [
+        "def moves(pair):",
+        f"    s{''.join(f', {writer.name(counter)}' for counter in counters)}, = pair",
+        "    out = []",
+    ]
     for number, state in enumerate(table.states):
         lines.append(f"    {'el' if number else ''}if s == {number}:")
         for at, row in enumerate(table.rows):
@@ -115,14 +128,20 @@ class _Writer:
                 return " and ".join(f"({self.test(part)})" for part in parts) or "True"
             case AnyOf(parts=parts):
                 return " or ".join(f"({self.test(part)})" for part in parts) or "False"
-        raise TableError(f"a guard of type {type(guard).__name__} cannot be searched; build it from left(), ~, all_of, any_of")
+        raise TableError(
+            f"a guard of type {type(guard).__name__} cannot be searched; build it from left(), ~, all_of,"
+            " any_of"
+        )
 
     def branches(self, state: str) -> list[str]:
         tests: dict[str, list[str]] = {}
         for row in self.table.rows:
             if row.source == state and row.dest != self.table.final:
                 tests.setdefault(self.target(row), []).append(f"({self.test(row.guard)})")
-        return [f"        if {' or '.join(dict.fromkeys(guards))}: out.append({to})" for to, guards in tests.items()]
+        return [
+            f"        if {' or '.join(dict.fromkeys(guards))}: out.append({to})"
+            for to, guards in tests.items()
+        ]
 
     def target(self, row: Row) -> str:
         counts = [str(self.table.states.index(row.dest))]

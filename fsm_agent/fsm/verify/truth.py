@@ -1,9 +1,8 @@
 """Truth tables of the guards of one line, as integers.
 
-Over n budgets there are 2**n regions; a guard is an integer with one bit for each region in which it is true, so "and",
-"or", "implies" are one operation each. A region is any combination of budgets left and spent: limits are free, so every
-combination occurs in some configuration.
-"""
+Over n budgets there are 2**n regions; a guard is an integer with one bit for each region in which it is true,
+so "and", "or", "implies" are one operation each. A region is any combination of budgets left and spent:
+limits are free, so every combination occurs in some configuration."""
 
 from __future__ import annotations
 
@@ -22,9 +21,8 @@ MOST_ATOMS = 18
 class LineTruth:
     """The rows of one (state, event) with their truth tables.
 
-    ``atoms`` are the budgets tested, ``columns`` their truth tables, ``everywhere`` the table that is true in every
-    region. Two wordings of the same comparison are one atom.
-    """
+    ``atoms`` are the budgets tested, ``columns`` their truth tables, ``everywhere`` the table that is true in
+    every region. Two wordings of the same comparison are one atom."""
 
     source: str
     event: str
@@ -45,7 +43,9 @@ class LineTruth:
     def implied(self, regions: int, counter: str) -> tuple[str, ...]:
         """The limits below which ``counter`` certainly is in all of ``regions``."""
         pairs = zip(self.atoms, self.columns, strict=True)
-        return tuple(atom.limit for atom, column in pairs if atom.counter == counter and not regions & ~column)
+        return tuple(
+            atom.limit for atom, column in pairs if atom.counter == counter and not regions & ~column
+        )
 
     def words(self, regions: int) -> str:
         """One part of ``regions`` in words, with as few conditions as describe it."""
@@ -77,7 +77,9 @@ def _line_truth(source: str, event: str, rows: Iterable[Row]) -> LineTruth:
         for atom in row.guard.atoms():
             known.setdefault((atom.counter, atom.limit), atom)
     if len(known) > MOST_ATOMS:
-        raise TableError(f"{source}.{event}: tests {len(known)} budgets, at most {MOST_ATOMS}; split the event by a fact")
+        raise TableError(
+            f"{source}.{event}: tests {len(known)} budgets, at most {MOST_ATOMS}; split the event by a fact"
+        )
     columns, everywhere = _columns(len(known))
     column_of = dict(zip(known, columns, strict=True))
     tables = tuple((row, _regions(row.guard, row.id, column_of, everywhere)) for row in rows)
@@ -100,7 +102,10 @@ def _regions(guard: Guard, row: str, column_of: dict[tuple[str, str], int], ever
             for part in parts:
                 regions |= _regions(part, row, column_of, everywhere)
             return regions
-    raise TableError(f"{row}: a guard of type {type(guard).__name__} cannot be proved; build it from left(), ~, all_of, any_of")
+    raise TableError(
+        f"{row}: a guard of type {type(guard).__name__} cannot be proved; build it from left(), ~, all_of,"
+        " any_of"
+    )
 
 
 @lru_cache(maxsize=MOST_ATOMS + 1)

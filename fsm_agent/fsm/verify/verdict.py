@@ -1,4 +1,5 @@
-"""The whole verdict about a table: the proofs, bounds, and their comparison with exact search and with constructed runs."""
+"""The whole verdict about a table: the proofs, bounds, and their comparison with exact search and with
+constructed runs."""
 
 from __future__ import annotations
 
@@ -21,11 +22,10 @@ def verify_table(
 ) -> Report:
     """Check a table and bound its turns.
 
-    ``limits`` are the values of all limits that guards read; without them bounds are formulas only. ``watch`` are the
-    states whose visits are bounded, by default those that a cap counts. ``small=False`` leaves out all that searches:
-    small scopes, dead rows, runs that reach the bounds. Faults are findings of the report; ``TableError`` is raised
-    only for guards outside the guard language.
-    """
+    ``limits`` are the values of all limits that guards read; without them bounds are formulas only. ``watch``
+    are the states whose visits are bounded, by default those that a cap counts. ``small=False`` leaves out
+    all that searches: small scopes, dead rows, runs that reach the bounds. Faults are findings of the report;
+    ``TableError`` is raised only for guards outside the guard language."""
     proof = examine(table)
     checks = _proved(proof, table)
     if not all(check.ok for check in checks):
@@ -68,7 +68,11 @@ def _proved(proof: Proof, table: Table) -> tuple[Check, ...]:
     graph = proof.with_caps.graph
     shape = f"{len(graph.locations)} locations, {len(graph.edges)} edges"
     checks = [
-        ("exactly one row is open", f"{proof.regions} regions of {len(table.by_event)} pairs", proof.partition),
+        (
+            "exactly one row is open",
+            f"{proof.regions} regions of {len(table.by_event)} pairs",
+            proof.partition,
+        ),
         ("no state is stuck or out of reach", shape, proof.structure),
         ("no counter passes its maximum", f"{len(table.counters)} counters", proof.counters),
         ("every turn ends", shape, ending_faults(proof.with_caps)),
@@ -81,7 +85,8 @@ def _proved(proof: Proof, table: Table) -> tuple[Check, ...]:
 
 
 def _alive(table: Table, scopes: tuple[Scope, ...], missed: tuple[Row, ...]) -> Check:
-    """Rows that no scope takes are searched for again under larger limits, where exact search has too many pairs."""
+    """Rows that no scope takes are searched for again under larger limits, where exact search has too many
+    pairs."""
     taken = {row.id for script in row_scripts(table) for row in script.rows} if missed else set()
     dead = (row.id for row in missed if row.id not in taken)
     findings = tuple(f"{row}: no run takes it in any of the scopes; remove the rung" for row in dead)
@@ -96,10 +101,17 @@ def _sound(found: tuple[Bound, ...], scopes: tuple[Scope, ...]) -> Check:
             if bound.value(scope.limits) < exact:
                 findings.append(f"{bound.name}: {bound.text} is below {exact}, reached with {scope.limits}")
     pairs = sum(len(scope.found.pairs) for scope in scopes)
-    return Check("no bound is below the exact search", f"{len(scopes)} small scopes", f"{pairs:,} pairs", tuple(findings))
+    return Check(
+        "no bound is below the exact search",
+        f"{len(scopes)} small scopes",
+        f"{pairs:,} pairs",
+        tuple(findings),
+    )
 
 
-def _figure(bound: Bound, limits: Mapping[str, int] | None, known: Known | None, scopes: tuple[Scope, ...]) -> Figure:
+def _figure(
+    bound: Bound, limits: Mapping[str, int] | None, known: Known | None, scopes: tuple[Scope, ...]
+) -> Figure:
     compared = [(bound.value(scope.limits), exact) for scope, exact in _exact(bound, scopes)]
     return Figure(
         quantity=bound.name,

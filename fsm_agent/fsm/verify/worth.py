@@ -1,9 +1,8 @@
 """What one unit of a budget is worth in visits of some states, read off the graph of locations.
 
-A budget is spent on a cycle. Its unit is worth the visits of that cycle, and all that the cycle gives back of other budgets:
-an iteration is worth one request and the retries, refreshes and compactions of a new call block. On the cycle nothing else may
-be spent but caps, or the unit would be that other budget's.
-"""
+A budget is spent on a cycle. Its unit is worth the visits of that cycle, and all that the cycle gives back of
+other budgets: an iteration is worth one request and the retries, refreshes and compactions of a new call
+block. On the cycle nothing else may be spent but caps, or the unit would be that other budget's."""
 
 from __future__ import annotations
 
@@ -12,12 +11,13 @@ from collections.abc import Iterator, Mapping
 from fsm_agent.fsm.verify.graph import Edge, Graph, reach
 
 MOST_WAYS = 2_000
-"""Cycles looked at for one row. A table that ends has no free cycle, so that ways are finite; a wide one may have many."""
+"""Cycles looked at for one row. A table that ends has no free cycle, so that ways are finite; a wide one may
+have many."""
 
 
 class Worth:
-    """The worth of the counters of ``graph`` (unfolded without caps) under ``limits``, in visits of ``states``, or in moves
-    when ``states`` is None. ``largest`` is the largest limit of each counter."""
+    """The worth of the counters of ``graph`` (unfolded without caps) under ``limits``, in visits of
+    ``states``, or in moves when ``states`` is None. ``largest`` is the largest limit of each counter."""
 
     def __init__(self, graph: Graph, limits: Mapping[str, int], states: frozenset[str] | None) -> None:
         self.graph, self._states = graph, states
@@ -26,7 +26,9 @@ class Worth:
         for edge in graph.edges:
             for counter, tested in edge.spends:
                 if tested:
-                    self.largest[counter] = max(self.largest.get(counter, 0), *(limits[limit] for limit in tested))
+                    self.largest[counter] = max(
+                        self.largest.get(counter, 0), *(limits[limit] for limit in tested)
+                    )
                     self._spending.setdefault(counter, []).append(edge)
         self._free: dict[int, list[Edge]] = {}
         for edge in {(e.source, e.dest, e.resets): e for e in graph.edges if not e.spends}.values():
@@ -43,7 +45,9 @@ class Worth:
         """Counters of ``above`` are being weighed; what gives them back is not counted again."""
         first, above = not above, above | {counter}
         best = 0
-        for edge in {(e.source, e.dest, e.resets): e for e in self._spending[counter] if len(e.spends) == 1}.values():
+        for edge in {
+            (e.source, e.dest, e.resets): e for e in self._spending[counter] if len(e.spends) == 1
+        }.values():
             gain = max((self._gain(way, above) for way in self._cycles(edge)), default=0)
             best = max(best, gain)
             if first and gain:
@@ -79,4 +83,8 @@ class Worth:
             passed = 0
             for before in way:
                 passed |= 1 << before.dest
-            todo += [(*way, step) for step in self._free.get(here, ()) if home >> step.dest & 1 and not passed >> step.dest & 1]
+            todo += [
+                (*way, step)
+                for step in self._free.get(here, ())
+                if home >> step.dest & 1 and not passed >> step.dest & 1
+            ]

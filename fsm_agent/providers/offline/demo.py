@@ -1,8 +1,7 @@
 """The model port of ``offline:demo``: plan, call the real tools, answer from their real results.
 
-It is deterministic and stateless: everything it knows stands in the request. It reports no usage, because it reads no
-tokens: unknown is not zero.
-"""
+It is deterministic and stateless: everything it knows stands in the request. It reports no usage, because it
+reads no tokens: unknown is not zero."""
 
 from __future__ import annotations
 
@@ -83,7 +82,9 @@ class OfflineDemo:
 def _decide(body: Row, summary: bool) -> tuple[str, tuple[ToolCall, ...]]:
     """The text of the reply, or its calls."""
     rows: Sequence[Row] = body["messages"]
-    offered = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in body.get("tools") or ()}
+    offered = {
+        tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in body.get("tools") or ()
+    }
     if summary:
         return _signed(_summary(rows)), ()
     start = _newest_request(rows, bool(offered))
@@ -96,8 +97,8 @@ def _decide(body: Row, summary: bool) -> tuple[str, tuple[ToolCall, ...]]:
 
 
 def _newest_request(rows: Sequence[Row], tools: bool) -> int:
-    """Where the user's newest request is. Without tools the last words may be the engine's, which asks for a last word:
-    then it is the request before, for which tools were called."""
+    """Where the user's newest request is. Without tools the last words may be the engine's, which asks for a
+    last word: then it is the request before, for which tools were called."""
     users = [index for index, row in enumerate(rows) if row["role"] == "user"]
     if not users:
         return len(rows) - 1
@@ -129,8 +130,8 @@ def _missing(wants: Sequence[Want], made: Sequence[Made], offered: Mapping[str, 
 
 
 def _next(want: Want, made: Sequence[Made]) -> Want | None:
-    """The call that a want needs now: the first one, the other tool for a path that is of the other kind, or the next
-    page of a file whose lines are counted. ``None`` when it has all it needs."""
+    """The call that a want needs now: the first one, the other tool for a path that is of the other kind, or
+    the next page of a file whose lines are counted. ``None`` when it has all it needs."""
     want, results = _pursued(want, made)
     if not results:
         return want
@@ -177,7 +178,9 @@ def _summary(rows: Sequence[Row]) -> str:
 
 
 def _call(want: Want, position: int, number: int) -> ToolCall:
-    return ToolCall(f"offline_{position}_{number}", want.tool, json.dumps(dict(want.arguments), ensure_ascii=False))
+    return ToolCall(
+        f"offline_{position}_{number}", want.tool, json.dumps(dict(want.arguments), ensure_ascii=False)
+    )
 
 
 def _text(row: Row) -> str:

@@ -1,4 +1,5 @@
-"""From the text of a tool's result to a sentence with facts in it. The forms read here are the core toolset's."""
+"""From the text of a tool's result to a sentence with facts in it. The forms read here are the core
+toolset's."""
 
 from __future__ import annotations
 
@@ -130,7 +131,9 @@ def _lines(results: Sequence[str]) -> list[str] | None:
     """The lines of a file from its pages; ``None`` when the tool could not read it."""
     if results[0].startswith("(empty file)"):
         return []
-    found = [match[2] or "" for page in results for line in page.split("\n") if (match := _NUMBERED.match(line))]
+    found = [
+        match[2] or "" for page in results for line in page.split("\n") if (match := _NUMBERED.match(line))
+    ]
     return found or None
 
 

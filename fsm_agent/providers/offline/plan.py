@@ -1,8 +1,7 @@
 """From the words of a request to tool calls, by rule.
 
-The first rule that fits a clause decides; a clause without a verb ("and LICENSE") continues the one before it. Clauses
-joined by "and" belong to one stage and may run together, "then" begins the next stage.
-"""
+The first rule that fits a clause decides; a clause without a verb ("and LICENSE") continues the one before
+it. Clauses joined by "and" belong to one stage and may run together, "then" begins the next stage."""
 
 from __future__ import annotations
 
@@ -28,7 +27,8 @@ TOOLS: Mapping[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """One thing that the user wants. ``subject`` is how the answer names it; ``stage`` orders calls that must wait."""
+    """One thing that the user wants. ``subject`` is how the answer names it; ``stage`` orders calls that must
+    wait."""
 
     kind: Kind
     tool: str
@@ -38,8 +38,8 @@ class Want:
 
 
 def plan(request: str, tools: Schemas) -> list[Want]:
-    """What to do for a request, in order. ``tools`` are the parameter schemas of the tools on offer, by name; a want
-    whose tool is not among them is kept, so that the answer can say so."""
+    """What to do for a request, in order. ``tools`` are the parameter schemas of the tools on offer, by name;
+    a want whose tool is not among them is kept, so that the answer can say so."""
     wants: list[Want] = []
     kind: Kind | None = None
     for stage, words in clauses(request[:MAX_REQUEST]):
@@ -47,7 +47,9 @@ def plan(request: str, tools: Schemas) -> list[Want]:
         kind = found[-1].kind if found else kind
         wants += [replace(want, stage=stage) for want in found]
     unique = {(want.tool, repr(want.arguments), want.kind): want for want in reversed(wants)}
-    return [want for want in wants if unique.pop((want.tool, repr(want.arguments), want.kind), None)][:MAX_WANTS]
+    return [want for want in wants if unique.pop((want.tool, repr(want.arguments), want.kind), None)][
+        :MAX_WANTS
+    ]
 
 
 def _want(kind: Kind, subject: str, **arguments: Any) -> Want:
@@ -61,7 +63,9 @@ def _by_rule(words: str) -> list[Want]:
     return []
 
 
-_RUN = re.compile(r"^\W*(?:please\s+)?(?:run|execute)\b(?:\s+the\s+command|\s+command)?:?\s*(.*)$", re.IGNORECASE)
+_RUN = re.compile(
+    r"^\W*(?:please\s+)?(?:run|execute)\b(?:\s+the\s+command|\s+command)?:?\s*(.*)$", re.IGNORECASE
+)
 _SEARCH = re.compile(
     r"\b(?:search(?:\s+(?P<there>.+?))?\s+for|look\s+for|grep(?:\s+for)?|find|search|"
     r"occurrences?\s+of|mentions?\s+of|where\s+(?:is|are)|files?\s+(?:contain|mention|use|include)(?:s|ing)?)\s+(?P<what>.+)",
@@ -73,16 +77,24 @@ _FILLER = re.compile(
     re.IGNORECASE,
 )
 _IN = re.compile(r"\s+(?:in|inside|under|within)\s+(?:the\s+)?(?P<place>.+)$", re.IGNORECASE)
-_TAIL = re.compile(r"\s+(?:(?:is|are)\s+)?(?:defined|used|mentioned|here|please|appears?|occurs?)$", re.IGNORECASE)
+_TAIL = re.compile(
+    r"\s+(?:(?:is|are)\s+)?(?:defined|used|mentioned|here|please|appears?|occurs?)$", re.IGNORECASE
+)
 _GLOB = re.compile(r"(?<!\S)([\w./-]*\*[\w.*/-]*)")
 _COUNT = re.compile(r"\b(?:count|how many|number of|how long)\b", re.IGNORECASE)
 _PARTS = re.compile(r"\b(?:lines?|words?|characters?|long)\b", re.IGNORECASE)
 _READ = re.compile(r"\b(?:read|open|cat|print|summari[sz]e)\b", re.IGNORECASE)
-_READ_WORD = re.compile(r"^(?:please\s+)?(?:read|open|cat)\s+(?:the\s+)?(?:file\s+)?([\w-]+)\W*$", re.IGNORECASE)
+_READ_WORD = re.compile(
+    r"^(?:please\s+)?(?:read|open|cat)\s+(?:the\s+)?(?:file\s+)?([\w-]+)\W*$", re.IGNORECASE
+)
 _LIST_WORD = re.compile(r"^(?:please\s+)?(?:list|ls)\s+(?:the\s+)?([\w-]+)\W*$", re.IGNORECASE)
-_LIST = re.compile(r"\b(?:list|ls|find|show|display|what|what's|which|see|how many|look|content|contents|count)\b", re.IGNORECASE)
+_LIST = re.compile(
+    r"\b(?:list|ls|find|show|display|what|what's|which|see|how many|look|content|contents|count)\b",
+    re.IGNORECASE,
+)
 _FOLDER = re.compile(
-    r"\b(?:files?|folders?|director(?:y|ies)|entries|contents?|here|ls|repository|repo|project)\b", re.IGNORECASE
+    r"\b(?:files?|folders?|director(?:y|ies)|entries|contents?|here|ls|repository|repo|project)\b",
+    re.IGNORECASE,
 )
 _NAMED_FOLDER = re.compile(
     r"\b(?:in|of|under|inside|ls|(?:directory|folder)(?:\s+called|\s+named)?)\s+(?:the\s+)?(?P<a>[\w-]+)|"
@@ -91,7 +103,24 @@ _NAMED_FOLDER = re.compile(
 )
 _NO_FOLDER = frozenset(
     (
-        *("a", "all", "any", "at", "every", "here", "in", "is", "it", "list", "me", "my", "of", "our", "show", "that"),
+        *(
+            "a",
+            "all",
+            "any",
+            "at",
+            "every",
+            "here",
+            "in",
+            "is",
+            "it",
+            "list",
+            "me",
+            "my",
+            "of",
+            "our",
+            "show",
+            "that",
+        ),
         *(
             "the",
             "there",
@@ -145,7 +174,9 @@ def _reading(words: str) -> list[Want]:
     found, read = paths(words), _READ.search(words)
     if not found and (word := _READ_WORD.match(words)):
         found = [word[1]]
-    return [_want("list", p, path=p) if _is_folder(p) and not read else _want("read", p, path=p) for p in found]
+    return [
+        _want("list", p, path=p) if _is_folder(p) and not read else _want("read", p, path=p) for p in found
+    ]
 
 
 def _listing(words: str) -> list[Want]:
@@ -179,7 +210,11 @@ def _continued(words: str, kind: Kind | None) -> list[Want]:
     bare = words.strip(" .?!").removeprefix("the ")
     if kind == "time" and (place := zone(words) or zone_of(bare)):
         return [_want("time", place, zone=place)]
-    if kind == "list" and re.fullmatch(r"[\w-]+(?:\s+(?:folder|directory))?", bare) and bare.lower() not in _NO_FOLDER:
+    if (
+        kind == "list"
+        and re.fullmatch(r"[\w-]+(?:\s+(?:folder|directory))?", bare)
+        and bare.lower() not in _NO_FOLDER
+    ):
         return [_want("list", bare.split()[0], path=bare.split()[0])]
     if kind == "search" and (term := quoted(words) or (bare if re.fullmatch(r"[\w-]+", bare) else None)):
         return [_want("search", term, content=re.escape(term))]
@@ -209,7 +244,9 @@ def _own(words: str, tools: Schemas) -> Iterator[Want]:
         try:
             call = ast.parse(words[at.start() : words.rindex(")") + 1], mode="eval").body
             if isinstance(call, ast.Call):
-                given = dict(zip(schema.get("properties", {}), map(ast.literal_eval, call.args), strict=False))
+                given = dict(
+                    zip(schema.get("properties", {}), map(ast.literal_eval, call.args), strict=False)
+                )
                 given |= {word.arg: ast.literal_eval(word.value) for word in call.keywords if word.arg}
                 yield Want("own", name, name, given)
         except (SyntaxError, ValueError, RecursionError, MemoryError):

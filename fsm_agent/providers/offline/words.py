@@ -1,4 +1,5 @@
-"""Finding clauses, paths, places and sums in a sentence. Plain patterns: nothing here understands anything."""
+"""Finding clauses, paths, places and sums in a sentence. Plain patterns: nothing here understands
+anything."""
 
 from __future__ import annotations
 
@@ -11,10 +12,14 @@ from collections.abc import Iterator
 _QUOTED = re.compile(r"`([^`\n]+)`|\"([^\"\n]+)\"|“([^”\n]+)”|(?<!\w)'([^'\n]+)'(?!\w)")
 _INSIDE = re.compile(r"`[^`\n]*`|\"[^\"\n]*\"|“[^”\n]*”|(?<!\w)'[^'\n]*'(?!\w)|\([^()\n]*\)")
 _NEXT = r"(?:,?\s*(?:and\s+)?\b(?:then|after that|afterwards|finally)\b,?)"
-_BOUNDARY = re.compile(rf"\s*(?:{_NEXT}|[;\n]|[.?!](?=\s|$)|,?\s+(?:and|also)(?=\s|$)|,(?=\s))\s*", re.IGNORECASE)
+_BOUNDARY = re.compile(
+    rf"\s*(?:{_NEXT}|[;\n]|[.?!](?=\s|$)|,?\s+(?:and|also)(?=\s|$)|,(?=\s))\s*", re.IGNORECASE
+)
 _IS_NEXT = re.compile(_NEXT, re.IGNORECASE)
 
-_PATH = re.compile(r"(?<![\w/.:-])(?:~|\.{1,2})?/?[\w-][\w.-]*(?:/[\w.-]+)*/?(?![\w:])|(?<!\S)\.{1,2}/?(?=\s|$)|(?<!\S)\.[\w.-]+")
+_PATH = re.compile(
+    r"(?<![\w/.:-])(?:~|\.{1,2})?/?[\w-][\w.-]*(?:/[\w.-]+)*/?(?![\w:])|(?<!\S)\.{1,2}/?(?=\s|$)|(?<!\S)\.[\w.-]+"
+)
 _ENDING = re.compile(r"\.[A-Za-z]\w{0,9}$")
 _KNOWN = {
     "readme": "README.md", "changelog": "CHANGELOG.md", "license": "LICENSE", "makefile": "Makefile",
@@ -28,7 +33,10 @@ _CITIES = {
     "mumbai": "Asia/Kolkata", "bangalore": "Asia/Kolkata", "osaka": "Asia/Tokyo", "japan": "Asia/Tokyo",
     "germany": "Europe/Berlin", "france": "Europe/Paris", "switzerland": "Europe/Zurich", "utc": "UTC", "gmt": "UTC",
 }  # fmt: skip
-_PLACE = re.compile(r"\b(?:in|for|at)\s+(?:the\s+)?([A-Za-z][\w.'/-]*(?:\s+[A-Za-z][\w.'-]*){0,2})|\b(utc|gmt)\b", re.IGNORECASE)
+_PLACE = re.compile(
+    r"\b(?:in|for|at)\s+(?:the\s+)?([A-Za-z][\w.'/-]*(?:\s+[A-Za-z][\w.'-]*){0,2})|\b(utc|gmt)\b",
+    re.IGNORECASE,
+)
 
 _MATHS = "sqrt|exp|log10|log2|log|sin|cos|tan|factorial|gcd|abs|min|max|round|floor|ceil"
 _SUM = re.compile(rf"(?:\d[\d_]*(?:\.\d+)?|\.\d+|\*\*|//|[-+*/%(),]|\b(?:{_MATHS}|pi)\b|\s)+")
@@ -44,8 +52,11 @@ _IN_WORDS = (
 
 
 def clauses(text: str) -> Iterator[tuple[int, str]]:
-    """The parts of a request as (stage, words). Quotes and parentheses are kept whole; "then" begins a new stage."""
-    text = re.sub(r" ?\n[ \n]*", "\n", re.sub(r"[^\S\n]+", " ", text))  # long blanks would make the patterns slow
+    """The parts of a request as (stage, words). Quotes and parentheses are kept whole; "then" begins a new
+    stage."""
+    text = re.sub(
+        r" ?\n[ \n]*", "\n", re.sub(r"[^\S\n]+", " ", text)
+    )  # long blanks would make the patterns slow
     masked = _INSIDE.sub(lambda found: "_" * len(found[0]), text)
     stage = start = 0
     for boundary in _BOUNDARY.finditer(masked):
@@ -79,11 +90,17 @@ def paths(words: str) -> list[str]:
 
 def _is_path(name: str) -> bool:
     looks = "/" in name or name.startswith(".") or _ENDING.search(name)
-    return bool(looks and re.search(r"[A-Za-z.]", name) and not zone_of(name) and name.lower() not in ("and/or", "e.g"))
+    return bool(
+        looks
+        and re.search(r"[A-Za-z.]", name)
+        and not zone_of(name)
+        and name.lower() not in ("and/or", "e.g")
+    )
 
 
 def zone(words: str) -> str | None:
-    """The time zone of a place named in the words; the place itself when it is unknown but written like one."""
+    """The time zone of a place named in the words; the place itself when it is unknown but written like
+    one."""
     for match in _PLACE.finditer(words):
         place = (match[1] or match[2]).split()
         for length in range(len(place), 0, -1):
@@ -102,7 +119,11 @@ def zone_of(place: str) -> str | None:
 @functools.cache
 def _zones() -> dict[str, str]:
     known = zoneinfo.available_timezones()
-    names = {name.rpartition("/")[2].lower().replace("_", " "): name for name in sorted(known) if name.count("/") == 1}
+    names = {
+        name.rpartition("/")[2].lower().replace("_", " "): name
+        for name in sorted(known)
+        if name.count("/") == 1
+    }
     return names | {name.lower().replace("_", " "): name for name in known if "/" in name} | _CITIES
 
 
@@ -111,7 +132,9 @@ def sums(words: str) -> list[str]:
     text = _DATE.sub(" ", words)
     for pattern, operator in _IN_WORDS:
         text = re.sub(pattern, operator, text, flags=re.IGNORECASE)
-    found = (re.sub(r"^[-+*/%,)\s]+\s", "", match[0].strip()).strip(" ,*/%+-=") for match in _SUM.finditer(text))
+    found = (
+        re.sub(r"^[-+*/%,)\s]+\s", "", match[0].strip()).strip(" ,*/%+-=") for match in _SUM.finditer(text)
+    )
     return list(dict.fromkeys(part for part in found if _is_sum(part)))
 
 

@@ -7,7 +7,8 @@ import threading
 
 
 class FakeClock:
-    """Simulated time in seconds. ``sleep`` advances at once and lets other tasks run; ``sleeps`` records each wait.
+    """Simulated time in seconds. ``sleep`` advances at once and lets other tasks run; ``sleeps`` records each
+    wait.
 
     ``advance`` may be called from any thread, for example from a hook of ``ScriptedServer``.
     """

@@ -1,4 +1,5 @@
-"""The wires that the scripted server speaks, by path. A dialect writes one and the same reply in its own way."""
+"""The wires that the scripted server speaks, by path. A dialect writes one and the same reply in its own
+way."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from fsm_agent.providers.scripted.replies import Reply
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """One event of a stream. ``name`` is its SSE event name, if the wire has any. ``delta``: a slow reply pauses before it.
-    ``counted``: the usage of the reply is in it."""
+class WireEvent:
+    """One event of a stream. ``name`` is its SSE event name, if the wire has any. ``delta``: a slow reply
+    pauses before it. ``counted``: the usage of the reply is in it."""
 
     data: dict[str, Any]
     name: str = ""
@@ -25,7 +26,7 @@ class Dialect(Protocol):
 
     done: str
 
-    def events(self, reply: Reply, number: int) -> Iterator[Event]:
+    def events(self, reply: Reply, number: int) -> Iterator[WireEvent]:
         """A message as a stream. ``number`` makes ids unique within a script."""
 
     def whole(self, reply: Reply, number: int) -> dict[str, Any]:

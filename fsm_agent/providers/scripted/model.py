@@ -14,7 +14,7 @@ from fsm_agent.providers.failures import failure_from, http_failure, shape_failu
 from fsm_agent.providers.scripted import wire
 from fsm_agent.providers.scripted.clock import FakeClock
 from fsm_agent.providers.scripted.replies import Repeat, Reply
-from fsm_agent.providers.scripted.script import Script, entries_of
+from fsm_agent.providers.scripted.script import ReplyScript, entries_of
 from fsm_agent.runtime.ports import Clock, StreamSink
 
 USED_UP = "the scripted model has no reply left: the turn asked more often than the test foresaw"
@@ -27,21 +27,24 @@ _GONE = Failure(
 
 
 class ScriptedModel:
-    """A ``ModelPort`` fed with replies, ``ModelReply`` and ``Failure`` values, or callables of the decoded request.
+    """A ``ModelPort`` fed with replies, ``ModelReply`` and ``Failure`` values, or callables of the decoded
+    request.
 
-    Replies of ``fsm_agent.testing`` go through the same reader as those that come over HTTP. A script that is used up
-    answers with a ``Failure`` of kind ``local``. ``requests``: the bodies received, decoded; ``sent``: the requests as
-    they came; ``keys``: what ``use_key`` was given. Pauses between deltas go through ``clock``.
-    """
+    Replies of ``fsm_agent.testing`` go through the same reader as those that come over HTTP. A script that is
+    used up answers with a ``Failure`` of kind ``local``. ``requests``: the bodies received, decoded;
+    ``sent``: the requests as they came; ``keys``: what ``use_key`` was given. Pauses between deltas go
+    through ``clock``."""
 
-    def __init__(self, script: Iterable[Any] | Repeat | Reply | Callable[[Any], Any] = (), clock: Clock | None = None) -> None:
+    def __init__(
+        self, script: Iterable[Any] | Repeat | Reply | Callable[[Any], Any] = (), clock: Clock | None = None
+    ) -> None:
         self.requests: list[dict[str, Any]] = []
         self.sent: list[ModelRequest] = []
         self.keys: list[str] = []
         self.rebuilt = 0
         self.closed = False
         self.served_usage: Usage = NO_USAGE
-        self._script = Script(entries_of(script))
+        self._script = ReplyScript(entries_of(script))
         self._clock = clock or FakeClock()
 
     async def call(self, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure:
@@ -69,7 +72,9 @@ class ScriptedModel:
         if reply.on_request is not None:
             reply.on_request(self.requests[-1])
         if reply.shape == "status":
-            return http_failure(reply.status, reply.body, reply.headers, self._clock.now(), exception="APIStatusError")
+            return http_failure(
+                reply.status, reply.body, reply.headers, self._clock.now(), exception="APIStatusError"
+            )
         if reply.shape == "drop":
             return _GONE
         if reply.shape == "verbatim":

@@ -1,4 +1,5 @@
-"""What a scripted provider answers: one builder for each kind of reply, used by the server and by the scripted model.
+"""What a scripted provider answers: one builder for each kind of reply, used by the server and by the
+scripted model.
 
 ===================  =====================================================================================
 ``text("hi")``       text, finish ``stop``
@@ -21,9 +22,8 @@
 ``repeat(…)``        these replies for ever
 ===================  =====================================================================================
 
-Every builder takes ``usage`` (``None``: not reported), ``model``, and ``on_request`` (called with the request before
-anything is answered).
-"""
+Every builder takes ``usage`` (``None``: not reported), ``model``, and ``on_request`` (called with the request
+before anything is answered)."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ class Call:
 class Reply:
     """One answer of a scripted provider.
 
-    ``shape``: a message, an HTTP status, a drop before the headers, silence before the headers, a stream without
-    chunks, or a verbatim JSON ``body``. ``end``: how a message ends: whole, at the end of the stream without a finish
-    reason, broken in mid-chunk, or held open. ``whole``: one JSON object even when a stream was asked for. ``raw``:
-    data lines that follow the message as they are. ``overflowed``: the tokens that fit and those that were sent, of a prompt
-    that is too long. ``on_hold`` is called when the reply falls silent.
-    """
+    ``shape``: a message, an HTTP status, a drop before the headers, silence before the headers, a stream
+    without chunks, or a verbatim JSON ``body``. ``end``: how a message ends: whole, at the end of the stream
+    without a finish reason, broken in mid-chunk, or held open. ``whole``: one JSON object even when a stream
+    was asked for. ``raw``: data lines that follow the message as they are. ``overflowed``: the tokens that
+    fit and those that were sent, of a prompt that is too long. ``on_hold`` is called when the reply falls
+    silent."""
 
     shape: Shape = "message"
     text: str = ""
@@ -139,8 +139,11 @@ def refusal(content: str, **options: Unpack[Options]) -> Reply:
     return Reply(refusal=content, **options)
 
 
-def status(code: int, body: Any = None, headers: Mapping[str, str] | None = None, **options: Unpack[Options]) -> Reply:
-    """An HTTP error. ``body`` is sent as JSON, or as it is when it is a string; by default a message with the code."""
+def status(
+    code: int, body: Any = None, headers: Mapping[str, str] | None = None, **options: Unpack[Options]
+) -> Reply:
+    """An HTTP error. ``body`` is sent as JSON, or as it is when it is a string; by default a message with the
+    code."""
     if body is None:
         body = {"error": {"message": f"scripted status {code}", "type": "scripted", "code": None}}
     return Reply(shape="status", status=code, body=body, headers=headers or {}, **options)
@@ -154,7 +157,9 @@ def overflow(limit: int = 8192, used: int | None = None, **options: Unpack[Optio
         f"{used} tokens. Please reduce the length of the messages."
     )
     error = {"message": message, "type": "invalid_request_error", "code": "context_length_exceeded"}
-    return replace(status(400, {"error": {**error, "param": "messages"}}, **options), overflowed=(limit, used))
+    return replace(
+        status(400, {"error": {**error, "param": "messages"}}, **options), overflowed=(limit, used)
+    )
 
 
 def drop(**options: Unpack[Options]) -> Reply:
@@ -178,10 +183,11 @@ def silence(
     hook: Callable[[], object] | None = None,
     **options: Unpack[Options],
 ) -> Reply:
-    """Nothing more arrives: before the headers (``"connect"``), after them (``"headers"``), or after any other text.
+    """Nothing more arrives: before the headers (``"connect"``), after them (``"headers"``), or after any
+    other text.
 
-    ``hook`` is called when the silence begins; moving a fake clock there makes a watchdog act without a real wait.
-    """
+    ``hook`` is called when the silence begins; moving a fake clock there makes a watchdog act without a real
+    wait."""
     if after == "connect":
         return Reply(shape="mute", on_hold=hook, **options)
     return Reply(text="" if after == "headers" else after, finish=None, end="hold", on_hold=hook, **options)
@@ -193,7 +199,8 @@ def slow(content: str | Reply, delay: float, **options: Unpack[Options]) -> Repl
 
 
 def json_reply(body: Any, **options: Unpack[Options]) -> Reply:
-    """One JSON object although a stream was asked for: the message of another reply, or any value as it is."""
+    """One JSON object although a stream was asked for: the message of another reply, or any value as it
+    is."""
     if isinstance(body, Reply):
         return Reply(
             text=body.text, reasoning=body.reasoning, calls=body.calls, refusal=body.refusal, finish=body.finish,

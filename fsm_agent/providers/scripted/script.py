@@ -8,8 +8,9 @@ from typing import Any
 from fsm_agent.providers.scripted.replies import Repeat, Reply
 
 
-class Script:
-    """Entries in order. A ``Repeat`` goes on for ever; a callable is called with the request and returns an answer.
+class ReplyScript:
+    """Entries in order. A ``Repeat`` goes on for ever; a callable is called with the request and returns an
+    answer.
 
     Raises ``ValueError`` for entries after a ``Repeat``: they could never be served.
     """

@@ -1,8 +1,8 @@
 """Scripts as files: ``scripted:<path>`` is a model that answers from a JSON Lines file, one reply a line.
 
-A line is a string (the text of a reply) or an object with any of ``text``, ``reasoning``, ``calls`` (a list of
-``{"name", "arguments"}``), ``finish``, ``refusal``, ``status`` (an HTTP error) with ``headers`` and ``body``, and on the
-last line ``repeat: true``::
+A line is a string (the text of a reply) or an object with any of ``text``, ``reasoning``, ``calls`` (a list
+of ``{"name", "arguments"}``), ``finish``, ``refusal``, ``status`` (an HTTP error) with ``headers`` and
+``body``, and on the last line ``repeat: true``::
 
     {"calls": [{"name": "get_time", "arguments": {}}]}
     {"status": 429, "headers": {"Retry-After": "2"}}
@@ -27,7 +27,9 @@ def script_from(path: str) -> list[Reply | Repeat]:
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except OSError as error:
-        raise ConfigError(f"the script cannot be read ({error.strerror})", path, "scripted:<path of a JSON Lines file>") from None
+        raise ConfigError(
+            f"the script cannot be read ({error.strerror})", path, "scripted:<path of a JSON Lines file>"
+        ) from None
     return [_reply(line, f"{path}, line {number}") for number, line in enumerate(lines, 1) if line.strip()]
 
 

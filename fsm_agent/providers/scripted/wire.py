@@ -1,4 +1,5 @@
-"""Scripted replies in the wire form of chat completions: chunks of a stream, or one object. Pure functions."""
+"""Scripted replies in the wire form of chat completions: chunks of a stream, or one object. Pure
+functions."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fsm_agent.conversation.messages import Usage
-from fsm_agent.providers.scripted.dialects import Event
+from fsm_agent.providers.scripted.dialects import WireEvent
 from fsm_agent.providers.scripted.replies import Call, Reply
 
 PIECES = 3
@@ -18,9 +19,11 @@ class ChatDialect:
 
     done = "[DONE]"
 
-    def events(self, reply: Reply, number: int) -> Iterator[Event]:
+    def events(self, reply: Reply, number: int) -> Iterator[WireEvent]:
         for chunk in chunks(reply, number):
-            yield Event(chunk, delta=any(choice["delta"] for choice in chunk["choices"]), counted="usage" in chunk)
+            yield WireEvent(
+                chunk, delta=any(choice["delta"] for choice in chunk["choices"]), counted="usage" in chunk
+            )
 
     def whole(self, reply: Reply, number: int) -> dict[str, Any]:
         return completion(reply, number)

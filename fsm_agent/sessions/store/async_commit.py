@@ -1,7 +1,8 @@
-"""Waiting in an event loop for what the writer's thread does: one wake-up of the loop for all that is done when it looks.
+"""Waiting in an event loop for what the writer's thread does: one wake-up of the loop for all that is done
+when it looks.
 
-Waking a loop costs a system call in the writer's thread and two in the loop's. A commit of fifty turns wakes their loop once.
-"""
+Waking a loop costs a system call in the writer's thread and two in the loop's. A commit of fifty turns wakes
+their loop once."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class Landing:
         self._landed: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
 
     async def landed(self, future: Future[Any]) -> None:
-        """Wait until ``future`` is done, however it ended. Who stops waiting does not stop what is waited for."""
+        """Wait until ``future`` is done, however it ended. Who stops waiting does not stop what is waited
+        for."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         future.add_done_callback(lambda done: self._note(loop, waiter))
@@ -33,7 +35,9 @@ class Landing:
             if waiting is not None:
                 waiting.append(waiter)
                 return
-            self._landed = {one: waiters for one, waiters in self._landed.items() if not one.is_closed()} | {loop: [waiter]}
+            self._landed = {one: waiters for one, waiters in self._landed.items() if not one.is_closed()} | {
+                loop: [waiter]
+            }
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(self._tell, loop)
 

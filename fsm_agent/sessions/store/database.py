@@ -58,7 +58,9 @@ class Database(GroupWriter):
     def close(self) -> None:
         """Finish what was submitted, and close. Safe to call twice."""
         if self._thread is not None:
-            self.submit(lambda connection: None).exception()  # waited for; who submitted the rest is told how it ended
+            self.submit(
+                lambda connection: None
+            ).exception()  # waited for; who submitted the rest is told how it ended
         self.closed = True
         with self._reading:
             self._reader.close()
@@ -119,7 +121,9 @@ class Database(GroupWriter):
         connection.close()
 
     def _close_when_dropped(self) -> None:
-        weakref.finalize(self, self._reader.close).atexit = False  # threads that end with the process may still read
+        weakref.finalize(
+            self, self._reader.close
+        ).atexit = False  # threads that end with the process may still read
 
     def _connected(self) -> sqlite3.Connection:
         connection = self._opened()

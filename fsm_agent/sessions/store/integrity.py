@@ -1,10 +1,9 @@
 """Is the file what it was written as? Looked at without changing it, before anything is written to it.
 
-A file is damaged by a disk, a power failure, or a copy that was made while it was written, and none of them leaves a sign
-beside it. So every page is read once by each process that writes, and every index compared with its table: about a
-second for each gigabyte. Reading does not wait for it. What stands in the texts is checked when they are read
-(``sealed``).
-"""
+A file is damaged by a disk, a power failure, or a copy that was made while it was written, and none of them
+leaves a sign beside it. So every page is read once by each process that writes, and every index compared with
+its table: about a second for each gigabyte. Reading does not wait for it. What stands in the texts is checked
+when they are read (``sealed``)."""
 
 from __future__ import annotations
 
@@ -50,7 +49,9 @@ def format_of(connection: sqlite3.Connection) -> tuple[int, bool]:
     if mark == 0 and 0 < version <= UNMARKED and tables:
         return version, False
     if mark != marked(version) or not 0 < version < 256:
-        raise sqlite3.DatabaseError(f"malformed: format {version} and mark {mark:#x} in its header do not belong together")
+        raise sqlite3.DatabaseError(
+            f"malformed: format {version} and mark {mark:#x} in its header do not belong together"
+        )
     return version, True
 
 
@@ -65,11 +66,17 @@ def look_through(connection: sqlite3.Connection, path: Path, long: float = LONG)
     first fault. Faults of the full-text index are passed over: it can be made anew. Logs a warning when it
     takes more than ``long`` seconds."""
     size = path.stat().st_size // 1_000_000
-    told = threading.Timer(long, log.warning, ("looking through %s (%d MB) before it is written to", path, size))
+    told = threading.Timer(
+        long, log.warning, ("looking through %s (%d MB) before it is written to", path, size)
+    )
     told.daemon = True
     told.start()
     try:
-        lines = [line for (line,) in connection.execute(f"PRAGMA integrity_check({_LINES})") if "FTS5 table" not in line]
+        lines = [
+            line
+            for (line,) in connection.execute(f"PRAGMA integrity_check({_LINES})")
+            if "FTS5 table" not in line
+        ]
     finally:
         told.cancel()
     if lines not in (["ok"], []):
@@ -79,8 +86,8 @@ def look_through(connection: sqlite3.Connection, path: Path, long: float = LONG)
 def newer(path: Path, version: int, current: int) -> StoreError:
     """Return the error for a file whose format this version does not know."""
     return StoreError(
-        f"{path} was written by a newer version of fsm-agent (format {version}, this one reads up to {current}); "
-        "update fsm-agent, or use another home directory"
+        f"{path} was written by a newer version of fsm-agent (format {version}, this one reads up to"
+        f" {current}); update fsm-agent, or use another home directory"
     )
 
 
@@ -94,7 +101,10 @@ def as_store_error(error: BaseException, path: Path) -> Exception:
             hint = "the disk is full; make room, the turn can then be resumed"
         elif "locked" in lower:
             hint = "another program holds its lock; close it and try again"
-        elif any(word in lower for word in ("malformed", "not a database", "could not decode", "unsupported file format")):
+        elif any(
+            word in lower
+            for word in ("malformed", "not a database", "could not decode", "unsupported file format")
+        ):
             hint = (
                 f"it is damaged; restore a backup, or move {path.name} away to begin anew; "
                 "what can be read is in `fsm-agent sessions`, and what `sqlite3 FILE .recover` gives"

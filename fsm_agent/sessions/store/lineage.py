@@ -1,8 +1,8 @@
 """Sessions that go on as others: by compaction, as a fork, or as a child of a turn.
 
-A line has no limit: a conversation that was compacted a thousand times is as long. Every walk is one statement, and each
-session is visited once (``UNION`` drops what was seen), so that a circle in a damaged file ends it too.
-"""
+A line has no limit: a conversation that was compacted a thousand times is as long. Every walk is one
+statement, and each session is visited once (``UNION`` drops what was seen), so that a circle in a damaged
+file ends it too."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def descendants(connection: sqlite3.Connection, session: str) -> list[str]:
 
 
 def _walk(connection: sqlite3.Connection, session: str, step: str, wanted: str = "1") -> list[str]:
-    """The session, then those that ``step`` leads to from each that was reached, in that order; the ``wanted`` ones."""
+    """The session, then those that ``step`` leads to from each that was reached, in that order; the
+    ``wanted`` ones."""
     rows = connection.execute(
         f"WITH RECURSIVE line(id) AS (SELECT ? UNION SELECT s.id FROM line JOIN sessions s ON {step})"  # noqa: S608 - ours
         f" SELECT id FROM line LEFT JOIN sessions USING (id) WHERE {wanted}",

@@ -1,4 +1,5 @@
-"""Live copies of the sessions of one home: each is read from the database once, and again when somebody changed it."""
+"""Live copies of the sessions of one home: each is read from the database once, and again when somebody
+changed it."""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ class LiveSessions:
         return session if last == session.id else self.newest(last)
 
     def _only_here(self, session: Session) -> bool:
-        """Was the session made by a compaction whose turn was taken over before it was stored? Nobody goes on in it."""
+        """Was the session made by a compaction whose turn was taken over before it was stored? Nobody goes on
+        in it."""
         return session.kind == "compression" and session.idle and self._revision(session.id) is None
 
     def _revision(self, session_id: str) -> int | None:
@@ -81,12 +83,15 @@ class LiveSessions:
         """Read the session from the database again, into the same object; what the copy said before is
         dropped."""
         if session.unsaved:
-            log.warning("session %s was changed by another process; what could not be saved of it before is lost", session.id)
+            log.warning(
+                "session %s was changed by another process; what could not be saved of it before is lost",
+                session.id,
+            )
             self._saved(session)
         with self.database.reading() as c:
             row = c.execute(
-                "SELECT version, revision, turns, prompts, meter, guard, usage, title, kind, parent, end_reason, source"
-                " FROM sessions WHERE id = ?",
+                "SELECT version, revision, turns, prompts, meter, guard, usage, title, kind, parent,"
+                " end_reason, source FROM sessions WHERE id = ?",
                 (session.id,),
             ).fetchone()
             if row is None:  # nothing of it was ever stored

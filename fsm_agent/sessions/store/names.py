@@ -27,25 +27,36 @@ def find_session(store: Store, name: str) -> str:
     """Return the id of the session that ``name`` means: an id, a title, or how one of them begins. Raises
     ``ConfigError`` when it is none or several."""
     query = store.database.select
-    for where in ("id = ?1", "title = ?1", "substr(id, 1, length(?1)) = ?1", "substr(title, 1, length(?1)) = ?1"):
+    for where in (
+        "id = ?1",
+        "title = ?1",
+        "substr(id, 1, length(?1)) = ?1",
+        "substr(title, 1, length(?1)) = ?1",
+    ):
         found = query(f"SELECT id, successor FROM sessions WHERE {where} ORDER BY touched DESC", name)  # noqa: S608
         if not found or not name:
             continue
-        going_on = [row for row in found if row[1] is None]  # the others went on as another session by compaction
+        going_on = [
+            row for row in found if row[1] is None
+        ]  # the others went on as another session by compaction
         if where == "title = ?1" or len(found) == 1:
             return str(found[0][0])
         if len(going_on) == 1:
             return str(going_on[0][0])
         raise ConfigError(f"{len(found)} sessions begin so", name, _listed(found))
     newest = query("SELECT id FROM sessions ORDER BY touched DESC LIMIT ?", SHOWN)
-    raise ConfigError("no such session", name, "an id, its beginning, or a title; the newest: " + _listed(newest))
+    raise ConfigError(
+        "no such session", name, "an id, its beginning, or a title; the newest: " + _listed(newest)
+    )
 
 
 def find_turn(store: Store, name: str) -> TurnInfo:
     """Return the unfinished turn that ``name`` means: a turn, or the newest one of a session. Raises
     ``ConfigError``."""
     found = _turns_called(store, name)
-    turn_id = found[0] if len(found) == 1 else _newest(store, find_session(store, name), "nothing to resume: ")
+    turn_id = (
+        found[0] if len(found) == 1 else _newest(store, find_session(store, name), "nothing to resume: ")
+    )
     turn = Turns(store.database).info(turn_id)
     if turn.ended is not None:
         possible = "an unfinished turn; go on with a new message, or fork it"
@@ -133,9 +144,15 @@ def rename(store: Store, session_id: str, title: str) -> str:
     def write(c: sqlite3.Connection) -> None:
         same = "SELECT id FROM sessions WHERE ? IN (title, id) AND id != ?"
         if (other := c.execute(same, (words, session_id)).fetchone()) is not None:
-            raise ConfigError("another session is called so", words, f"a title that no session has; this one is {other[0]}'s")
+            raise ConfigError(
+                "another session is called so",
+                words,
+                f"a title that no session has; this one is {other[0]}'s",
+            )
         if c.execute("UPDATE sessions SET title = ? WHERE id = ?", (words, session_id)).rowcount == 0:
-            raise ConfigError("a session gets its title with its first turn", session_id, "a session that had a turn")
+            raise ConfigError(
+                "a session gets its title with its first turn", session_id, "a session that had a turn"
+            )
         changed(c, session_id)
 
     store.database.write(write)

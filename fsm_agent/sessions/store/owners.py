@@ -1,8 +1,8 @@
 """Which process owns a turn, and whether it still lives.
 
-Each process that runs turns holds a lock on a file of its own beside the database for as long as it lives. The system lets go of
-it when the process dies, however it dies, so nobody has to guess from process numbers or from times.
-"""
+Each process that runs turns holds a lock on a file of its own beside the database for as long as it lives.
+The system lets go of it when the process dies, however it dies, so nobody has to guess from process numbers
+or from times."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ class Owners:
         if (who := self.alive(owner)) is not None:
             since = time.strftime("%H:%M:%S", time.localtime(who["since"]))
             raise SessionBusy(
-                f"session {session_id} is busy: turn {holder} is running in process {who['pid']} on {who['host']}"
-                f" (up since {since}); wait for it, or stop that process and resume the turn"
+                f"session {session_id} is busy: turn {holder} is running in process {who['pid']} on"
+                f" {who['host']} (up since {since}); wait for it, or stop that process and resume the turn"
             )
 
     def _said(self, owner: str) -> dict[str, Any]:

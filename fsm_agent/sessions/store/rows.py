@@ -29,7 +29,7 @@ from fsm_agent.conversation.token_meter import ContextMeter
 from fsm_agent.errors import JournalError, SessionBusy
 from fsm_agent.fsm.codec import codec_of
 from fsm_agent.prompt import StoredPrompt
-from fsm_agent.sessions.session import Appended, Continued, Note, Replaced, Session
+from fsm_agent.sessions.session import Appended, Continued, Note, RowsReplaced, Session
 from fsm_agent.sessions.store.sealed import dumps, loads, opened
 from fsm_agent.support.texts import clean
 
@@ -62,7 +62,13 @@ class Kept:
     @classmethod
     def of(cls, session: Session) -> Kept:
         """Take it from a session as it is now."""
-        return cls(dict(session.prompts), replace(session.meter), replace(session.guard), session.usage, session.title)
+        return cls(
+            dict(session.prompts),
+            replace(session.meter),
+            replace(session.guard),
+            session.usage,
+            session.title,
+        )
 
     def still(self, session: Session) -> bool:
         """Return whether the session is as it was."""
@@ -76,17 +82,26 @@ class Kept:
             for name in ("prompts", "meter", "guard", "usage", "title")
             if before is None or getattr(self, name) != getattr(before, name)
         }
-        return {name: value if name == "title" else dumps(_COLUMNS[name].encode(value)) for name, value in changed.items()}
+        return {
+            name: value if name == "title" else dumps(_COLUMNS[name].encode(value))
+            for name, value in changed.items()
+        }
 
 
-def write_notes(connection: sqlite3.Connection, session: Session, notes: Sequence[Note], turn_id: str | None, at: float) -> None:
+def write_notes(
+    connection: sqlite3.Connection, session: Session, notes: Sequence[Note], turn_id: str | None, at: float
+) -> None:
     """Write the changes of a session into the database, in order."""
     for note in notes:
         match note:
             case Appended(number, version, row):
-                insert_message(connection, session.id, number, -1 if version is None else version, turn_id, at, row)
-            case Replaced(version, numbers, dropped):
-                connection.execute("INSERT INTO transcripts VALUES (?, ?, ?)", (session.id, version, dumps(numbers)))
+                insert_message(
+                    connection, session.id, number, -1 if version is None else version, turn_id, at, row
+                )
+            case RowsReplaced(version, numbers, dropped):
+                connection.execute(
+                    "INSERT INTO transcripts VALUES (?, ?, ?)", (session.id, version, dumps(numbers))
+                )
                 connection.execute("UPDATE sessions SET version = ? WHERE id = ?", (version, session.id))
                 put_aside = "UPDATE messages SET active = 0 WHERE session = ? AND number = ?"
                 connection.executemany(put_aside, [(session.id, number) for number in dropped])
@@ -97,7 +112,13 @@ def write_notes(connection: sqlite3.Connection, session: Session, notes: Sequenc
 
 
 def insert_message(
-    connection: sqlite3.Connection, session_id: str, number: int, version: int, turn_id: str | None, at: float, row: Message
+    connection: sqlite3.Connection,
+    session_id: str,
+    number: int,
+    version: int,
+    turn_id: str | None,
+    at: float,
+    row: Message,
 ) -> None:
     """Write a message, which is part of the transcript's ``version`` from now on."""
     connection.execute(
@@ -134,15 +155,19 @@ def refuse_unless_ours(connection: sqlite3.Connection, turn_id: str, epoch: int)
 
 
 def refuse_if_changed(c: sqlite3.Connection, session_id: str, believed: int) -> None:
-    """The fence of what is done to a session outside of a turn: raises ``SessionBusy`` when somebody had it since it was held."""
+    """The fence of what is done to a session outside of a turn: raises ``SessionBusy`` when somebody had it
+    since it was held."""
     try:
         refuse_if_stale(c, session_id, believed)
     except (StaleRevisionError, WentOnError) as error:
-        raise SessionBusy(f"session {session_id} was changed by another process in the meantime; try again") from error
+        raise SessionBusy(
+            f"session {session_id} was changed by another process in the meantime; try again"
+        ) from error
 
 
 def refuse_if_stale(c: sqlite3.Connection, session_id: str, believed: int) -> None:
-    """Raises ``StaleRevisionError`` or ``WentOnError`` when a copy of revision ``believed`` is not the session as it is."""
+    """Raises ``StaleRevisionError`` or ``WentOnError`` when a copy of revision ``believed`` is not the
+    session as it is."""
     row = c.execute("SELECT revision, successor FROM sessions WHERE id = ?", (session_id,)).fetchone()
     revision, successor = row or (0, None)
     if revision != believed:
@@ -156,7 +181,9 @@ def message_of(body: str) -> Message:
     return Message.from_dict(loads(body))
 
 
-def transcript(connection: sqlite3.Connection, session_id: str, version: int, length: int | None = None) -> list[tuple[int, str]]:
+def transcript(
+    connection: sqlite3.Connection, session_id: str, version: int, length: int | None = None
+) -> list[tuple[int, str]]:
     """Return (number, body) of the messages of one version of a transcript, in order; at most ``length``.
     Raises ``StoreError`` for a body that is damaged."""
     return [(number, opened(body)) for number, body in stored(connection, session_id, version)[:length]]
@@ -211,7 +238,12 @@ def _small_json(value: CheckSignals | Tell | Done) -> str:
 def reply_json(reply: Any) -> str:
     """Return a reply as the journal keeps it. What a turn opened with is in its snapshot."""
     if isinstance(reply, Opened):
-        kept = {"rows": len(reply.session_rows), "tools": len(reply.tools), "workdir": reply.workdir, "notices": reply.notices}
+        kept = {
+            "rows": len(reply.session_rows),
+            "tools": len(reply.tools),
+            "workdir": reply.workdir,
+            "notices": reply.notices,
+        }
         return dumps({"is": "Opened", **kept})
     if reply == Done():
         return _small_json(reply)

@@ -106,7 +106,10 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX turns_by_session ON turns(session, began)",
         "CREATE INDEX turns_by_began ON turns(began)",
         "CREATE INDEX turns_open ON turns(ended) WHERE ended IS NULL",
-        "CREATE TABLE given (turn TEXT PRIMARY KEY REFERENCES turns(id), history TEXT NOT NULL) WITHOUT ROWID",
+        (
+            "CREATE TABLE given (turn TEXT PRIMARY KEY REFERENCES turns(id), history TEXT NOT NULL) WITHOUT"
+            " ROWID"
+        ),
         """CREATE TABLE transitions (
             turn TEXT NOT NULL REFERENCES turns(id),
             seq INTEGER NOT NULL,
@@ -204,7 +207,10 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
             told_seq INTEGER
         ) WITHOUT ROWID""",
         "CREATE INDEX delegations_by_session ON delegations(session)",
-        "ALTER TABLE effects ADD COLUMN origin TEXT NOT NULL DEFAULT '' CHECK (origin IN ('', 'by hand', 'taken over'))",
+        (
+            "ALTER TABLE effects ADD COLUMN origin TEXT NOT NULL DEFAULT '' CHECK (origin IN ('', 'by hand',"
+            " 'taken over'))"
+        ),
         "ALTER TABLE turns ADD COLUMN answers TEXT",
         "ALTER TABLE sessions ADD COLUMN exit TEXT NOT NULL DEFAULT ''",
         """UPDATE sessions SET exit = COALESCE((SELECT t.exit FROM turns t WHERE t.session = sessions.id AND t.ended IS NOT NULL

@@ -1,9 +1,9 @@
-"""JSON with its checksum, as it stands in the database: neither SQLite nor JSON notices when a bit of a text is another one.
+"""JSON with its checksum, as it stands in the database: neither SQLite nor JSON notices when a bit of a text
+is another one.
 
-JSON may end in blanks, and whatever reads it passes over them. So the CRC-32 of a text stands behind it as sixteen
-blanks of four kinds, two bits each: every text has it in its own column, who reads JSON need not know of it, and texts
-without it, which were written before, are read as they are.
-"""
+JSON may end in blanks, and whatever reads it passes over them. So the CRC-32 of a text stands behind it as
+sixteen blanks of four kinds, two bits each: every text has it in its own column, who reads JSON need not know
+of it, and texts without it, which were written before, are read as they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""All sessions of one home, and how a turn takes hold of one, begins, is claimed by another process, and lets go."""
+"""All sessions of one home, and how a turn takes hold of one, begins, is claimed by another process, and lets
+go."""
 
 from __future__ import annotations
 
@@ -57,8 +58,8 @@ class NewTurn:
 
 
 class Store(LiveSessions):
-    """The sessions of one home, and which turn has each of them. Raises ``StoreError`` when the file cannot be used,
-    and ``SessionBusy`` for a session that another turn holds."""
+    """The sessions of one home, and which turn has each of them. Raises ``StoreError`` when the file cannot
+    be used, and ``SessionBusy`` for a session that another turn holds."""
 
     async def begin(
         self,
@@ -85,7 +86,9 @@ class Store(LiveSessions):
                 moved(successor)
                 session = successor
 
-    async def _begin(self, session: Session, turn: Any, start: dict[str, Any], new: NewTurn, abandoned: str | None) -> Begun:
+    async def _begin(
+        self, session: Session, turn: Any, start: dict[str, Any], new: NewTurn, abandoned: str | None
+    ) -> Begun:
         at, given = self.now(), start.pop("supplied_history", None)
         values = (
             turn.turn_id, session.id, new.parent, new.asked, turn.state, turn.seq, self.owners.me, new.table_name,
@@ -94,10 +97,12 @@ class Store(LiveSessions):
 
         def begin(c: sqlite3.Connection) -> None:
             if c.execute("SELECT 1 FROM turns WHERE id = ?", (turn.turn_id,)).fetchone():
-                raise ConfigError("a turn of this id is stored already", turn.turn_id, "another turn_id for each turn")
+                raise ConfigError(
+                    "a turn of this id is stored already", turn.turn_id, "another turn_id for each turn"
+                )
             c.execute(
-                "INSERT INTO turns (id, session, parent, asked, state, seq, owner, table_name, digest, settings, start, began,"
-                " moved) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO turns (id, session, parent, asked, state, seq, owner, table_name, digest,"
+                " settings, start, began, moved) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 values,
             )
             if given is not None:
@@ -107,8 +112,9 @@ class Store(LiveSessions):
         return Begun(1, abandoned)
 
     async def _take(self, session: Session, holder: str, job: Job) -> None:
-        """Hold the session as this copy has it, with what could not be written to it before, and do ``job``: all or nothing.
-        Raises ``StaleRevisionError`` or ``WentOnError`` when the copy is not what the store has."""
+        """Hold the session as this copy has it, with what could not be written to it before, and do ``job``:
+        all or nothing. Raises ``StaleRevisionError`` or ``WentOnError`` when the copy is not what the store
+        has."""
         unsaved, at, believed = list(session.unsaved), self.now(), session.revision
 
         def take(c: sqlite3.Connection) -> int:
@@ -121,7 +127,9 @@ class Store(LiveSessions):
 
         try:
             session.revision = await self.written(take)
-        except JournalError as error:  # what was not saved is of a turn that another process has given up, or took over
+        except (
+            JournalError
+        ) as error:  # what was not saved is of a turn that another process has given up, or took over
             raise StaleRevisionError from error
         session.owner = self.owners.me
         self._saved(session)
@@ -162,7 +170,10 @@ class Store(LiveSessions):
             insert_session(c, session, at)
         elif row[0] not in (None, holder):
             self.owners.refuse_if_alive(session.id, *row)
-        c.execute("UPDATE sessions SET holder = ?, owner = ?, touched = ? WHERE id = ?", (holder, self.owners.me, at, session.id))
+        c.execute(
+            "UPDATE sessions SET holder = ?, owner = ?, touched = ? WHERE id = ?",
+            (holder, self.owners.me, at, session.id),
+        )
         return changed(c, session.id)
 
     def refuse_if_run(self, turn: TurnInfo) -> None:
@@ -178,18 +189,27 @@ class Store(LiveSessions):
         at, turn_id = self.now(), turn.id
 
         def take(c: sqlite3.Connection) -> None:
-            owner, ended, exit_reason = c.execute("SELECT owner, ended, exit FROM turns WHERE id = ?", (turn_id,)).fetchone()
+            owner, ended, exit_reason = c.execute(
+                "SELECT owner, ended, exit FROM turns WHERE id = ?", (turn_id,)
+            ).fetchone()
             if ended is not None:
-                raise ConfigError(f"nothing to resume: the turn ended with {exit_reason}", turn_id, "an unfinished turn")
+                raise ConfigError(
+                    f"nothing to resume: the turn ended with {exit_reason}", turn_id, "an unfinished turn"
+                )
             self.owners.refuse_if_alive(session.id, turn_id, owner)
             claimed = c.execute(
                 "UPDATE turns SET owner = ?, epoch = epoch + 1 WHERE id = ? AND seq = ? AND epoch = ?",
                 (self.owners.me, turn_id, turn.seq, turn.epoch),
             )
             if claimed.rowcount != 1:
-                raise SessionBusy(f"turn {turn_id} was moved by another process since it was read; resume it again")
+                raise SessionBusy(
+                    f"turn {turn_id} was moved by another process since it was read; resume it again"
+                )
             self._hold(c, session, turn_id, at)
-            c.execute("UPDATE messages SET active = 0, version = -1 WHERE session = ? AND number > ?", (session.id, newest))
+            c.execute(
+                "UPDATE messages SET active = 0, version = -1 WHERE session = ? AND number > ?",
+                (session.id, newest),
+            )
             c.execute("DELETE FROM transcripts WHERE session = ? AND version > ?", (session.id, version))
             c.execute("UPDATE sessions SET version = ? WHERE id = ?", (version, session.id))
 
@@ -249,8 +269,8 @@ class Store(LiveSessions):
         session.owner = self.owners.me
 
     async def save(self, session: Session) -> None:
-        """Write what was done to a session outside of a turn, into it and what it went on as. Raises ``SessionBusy``, and writes
-        nothing, when it is not as it was when it was held."""
+        """Write what was done to a session outside of a turn, into it and what it went on as. Raises
+        ``SessionBusy``, and writes nothing, when it is not as it was when it was held."""
         at, believed, line = self.now(), session.revision, list(session.onward())
         notes = [(one, one.unwritten) for one in line]
         for one in line:

@@ -1,10 +1,9 @@
 """One thread that writes to a SQLite file, in groups of jobs.
 
-Commits are grouped: what is waiting when the writer is free goes into one transaction with one flush to disk, each job behind
-a savepoint of its own, so that a job which is refused takes nothing of the others with it. SQLite takes back a whole transaction
-by itself when it runs out of memory or of disk: who was not at fault is then run again, alone and in order. Nobody is told that a
-job is done before it is in the file.
-"""
+Commits are grouped: what is waiting when the writer is free goes into one transaction with one flush to disk,
+each job behind a savepoint of its own, so that a job which is refused takes nothing of the others with it.
+SQLite takes back a whole transaction by itself when it runs out of memory or of disk: who was not at fault is
+then run again, alone and in order. Nobody is told that a job is done before it is in the file."""
 
 from __future__ import annotations
 
@@ -134,9 +133,9 @@ class GroupWriter:
         return group
 
     def _commit(self, connection: sqlite3.Connection, group: list[Waiting]) -> bool:
-        """Run the jobs in one transaction, and tell everybody who waits. False when it was lost with all that was
-        done in it: the jobs are next then, each alone. Raises when it cannot be begun, or the only job's cannot be
-        committed."""
+        """Run the jobs in one transaction, and tell everybody who waits. False when it was lost with all that
+        was done in it: the jobs are next then, each alone. Raises when it cannot be begun, or the only job's
+        cannot be committed."""
         waiting = [one for one in group if one[1].running() or one[1].set_running_or_notify_cancel()]
         patiently(lambda: connection.execute("BEGIN IMMEDIATE"))
         done = self._run_all(connection, waiting)
@@ -161,7 +160,8 @@ class GroupWriter:
         return True
 
     def _run_all(self, connection: sqlite3.Connection, waiting: list[Waiting]) -> list[Finished] | None:
-        """What came of the jobs; ``None`` when the transaction was lost with all of it, and they are next, each alone."""
+        """What came of the jobs; ``None`` when the transaction was lost with all of it, and they are next,
+        each alone."""
         done: list[Finished] = []
         for place, (job, future, _) in enumerate(waiting):
             try:
@@ -183,8 +183,8 @@ class GroupWriter:
         self._next.extendleft(reversed(jobs))
 
     def _run(self, connection: sqlite3.Connection, job: Job, shared: bool) -> Any:
-        """The job's result. When it raises, nothing of it is left in the transaction, or there is no transaction any
-        more."""
+        """The job's result. When it raises, nothing of it is left in the transaction, or there is no
+        transaction any more."""
         try:
             if not shared:
                 return self._called(connection, job)
@@ -199,7 +199,9 @@ class GroupWriter:
                 if connection.in_transaction:
                     connection.execute(f"RELEASE {SAVEPOINT}")
         except sqlite3.OperationalError as error:
-            if SAVEPOINT in str(error):  # SQLite took it back with the transaction, and the job opened another
+            if SAVEPOINT in str(
+                error
+            ):  # SQLite took it back with the transaction, and the job opened another
                 connection.rollback()
             raise
 
@@ -214,7 +216,8 @@ class GroupWriter:
         return result
 
     def _tidy(self, connection: sqlite3.Connection) -> None:
-        """Every so many commits, when everybody has been told: move what was committed from the log into the file."""
+        """Every so many commits, when everybody has been told: move what was committed from the log into the
+        file."""
         if self.commits - self._tidied < CHECKPOINT:
             return
         self._tidied = self.commits
@@ -229,7 +232,8 @@ class GroupWriter:
 
 
 def _fail(group: Sequence[Waiting], failure: Exception) -> None:
-    """Tell everybody who waits. Whoever raises it hangs what it holds on the exception, so nothing else may keep that."""
+    """Tell everybody who waits. Whoever raises it hangs what it holds on the exception, so nothing else may
+    keep that."""
     for _, future, _ in group:
         if not future.done():
             future.set_exception(failure)
@@ -268,5 +272,15 @@ def _spoils_all(error: Exception) -> bool:
     """Is it the file, and not the job, that is at fault? Then nothing more is done on this connection."""
     words = str(error).lower()
     return isinstance(error, sqlite3.DatabaseError) and any(
-        word in words for word in ("disk", "full", "malformed", "locked", "readonly", "not a database", "i/o", "unable to open")
+        word in words
+        for word in (
+            "disk",
+            "full",
+            "malformed",
+            "locked",
+            "readonly",
+            "not a database",
+            "i/o",
+            "unable to open",
+        )
     )

@@ -1,7 +1,8 @@
-"""Tools that are a part of the agent itself: they work on its session, its notes, its person, or start turns of their own.
+"""Tools that are a part of the agent itself: they work on its session, its notes, its person, or start turns
+of their own.
 
-``AgentTools`` is the one place where they run (catalogue AGT-01). The registry of other tools refuses their names, so nothing
-else, a program that calls tools for instance, reaches them past the turn.
+``AgentTools`` is the one place where they run (catalogue AGT-01). The registry of other tools refuses their
+names, so nothing else, a program that calls tools for instance, reaches them past the turn.
 
 ==========  ==========================================================================================
 todo        todo: the list of things to do of this session
@@ -26,16 +27,26 @@ from fsm_agent.settings.model import Settings
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.agent.background import Background
 from fsm_agent.toolsets.agent.bridge import bridged
-from fsm_agent.toolsets.agent.child import Nursery, Order
+from fsm_agent.toolsets.agent.child import ChildFactory, ChildTask
 from fsm_agent.toolsets.agent.clarify import clarify_tool
 from fsm_agent.toolsets.agent.delegate import delegate_tool
 from fsm_agent.toolsets.agent.dispatch import AgentTools
 from fsm_agent.toolsets.agent.lookback import lookback_tool
 from fsm_agent.toolsets.agent.recall import recall_tool
-from fsm_agent.toolsets.agent.scene import Scene
+from fsm_agent.toolsets.agent.scene import ToolContext
 from fsm_agent.toolsets.agent.todo import todo_tool
 
-__all__ = ["AGENT_LEVEL", "AGENT_TOOLSETS", "AgentTools", "Background", "Order", "Parts", "Scene", "agent_tools", "bridged"]
+__all__ = [
+    "AGENT_LEVEL",
+    "AGENT_TOOLSETS",
+    "AgentTools",
+    "Background",
+    "ChildTask",
+    "Parts",
+    "ToolContext",
+    "agent_tools",
+    "bridged",
+]
 
 AGENT_LEVEL = frozenset(
     (
@@ -48,13 +59,14 @@ AGENT_LEVEL = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What these tools are made of. ``background``: tasks that nobody waits for, ``None`` where there are none."""
+    """What these tools are made of. ``background``: tasks that nobody waits for, ``None`` where there are
+    none."""
 
     store: Store
     callbacks: Callbacks
     clock: Clock
     settings: Settings
-    nursery: Nursery
+    nursery: ChildFactory
     background: Background | None = None
 
 

@@ -1,9 +1,10 @@
-"""Tasks in the background: children that work on while the turn that gave them goes on, and after it has ended (AGT-07).
+"""Tasks in the background: children that work on while the turn that gave them goes on, and after it has
+ended (AGT-07).
 
-They live on the engine's own loop. What came of one is told to the callbacks at once (event ``child:report``), and to the model
-with the next results of its tools or, when its turn has ended, in front of the person's next message. Nothing of it depends on
-this process: a task is in the store before its child begins, and the session's next turn takes up one whose process is gone.
-"""
+They live on the engine's own loop. What came of one is told to the callbacks at once (event
+``child:report``), and to the model with the next results of its tools or, when its turn has ended, in front
+of the person's next message. Nothing of it depends on this process: a task is in the store before its child
+begins, and the session's next turn takes up one whose process is gone."""
 
 from __future__ import annotations
 
@@ -26,13 +27,18 @@ from fsm_agent.support.texts import one_line
 from fsm_agent.support.threads import LOOP
 from fsm_agent.support.untrusted import wrapped
 from fsm_agent.tools import ToolFailure
-from fsm_agent.toolsets.agent.child import Child, Ended, Nursery, Order
+from fsm_agent.toolsets.agent.child import Child, ChildEnded, ChildFactory, ChildTask
 from fsm_agent.toolsets.agent.family import children_of
 from fsm_agent.toolsets.agent.posted import Posted, note_told, post, untold
-from fsm_agent.toolsets.agent.raising import Care, Family, fitted, room
+from fsm_agent.toolsets.agent.raising import Care, ChildFamily, fitted, room
 
 REPORT = '[Report on the task "{goal}" ({handle}), from this program and not from the user. {how}]'
-HOW = {"completed": "It is done", "failed": "It failed", "partial": "It was not finished", "interrupted": "It was interrupted"}
+HOW = {
+    "completed": "It is done",
+    "failed": "It failed",
+    "partial": "It was not finished",
+    "interrupted": "It was interrupted",
+}
 CUT_OFF = "the process that worked on it has ended, and this one does not go on with it"
 T = TypeVar("T")
 
@@ -42,26 +48,35 @@ class _Work:
     """A child at work, and the agent that it works for."""
 
     background: Background
-    order: Order
+    order: ChildTask
     interrupted: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
 
 
 _AT_WORK: weakref.WeakKeyDictionary[Store, dict[str, _Work]] = weakref.WeakKeyDictionary()
-"""By home and handle, so that two agents of this process never work on one task. Only changed on the engine's loop."""
+"""By home and handle, so that two agents of this process never work on one task. Only changed on the engine's
+loop."""
 
 
 class Background:
-    """The tasks in the background of one agent. ``able``: it may begin tasks and take up those that were left."""
+    """The tasks in the background of one agent. ``able``: it may begin tasks and take up those that were
+    left."""
 
     def __init__(
-        self, nursery: Nursery, store: Store, callbacks: Callbacks, clock: Clock, settings: Settings, *, able: bool
+        self,
+        nursery: ChildFactory,
+        store: Store,
+        callbacks: Callbacks,
+        clock: Clock,
+        settings: Settings,
+        *,
+        able: bool,
     ) -> None:
         self._nursery, self._store, self._clock, self._settings = nursery, store, clock, settings
         self._callbacks = callbacks.elsewhere()
         self._care = Care(self._callbacks, clock, settings, quiet=True)
         self._able, self._fresh = able, False
-        self._ends: dict[str, Ended] = {}
+        self._ends: dict[str, ChildEnded] = {}
         self._all = _AT_WORK.setdefault(store, {})
         self._beginning = asyncio.Lock()
 
@@ -70,7 +85,11 @@ class Background:
     @property
     def running(self) -> dict[str, str]:
         """What each task at work is to do, by its handle."""
-        return {work.order.session_id: work.order.goal for work in list(self._all.values()) if work.background is self}
+        return {
+            work.order.session_id: work.order.goal
+            for work in list(self._all.values())
+            if work.background is self
+        }
 
     async def settled(self) -> None:
         """Wait until all tasks have ended."""
@@ -87,21 +106,27 @@ class Background:
             return
         await _on_loop(self._waited(stop=True))
         words = ", ".join(one_line(goal, 60) for goal in left.values())
-        self._callbacks.emit("status", f"left for the session's next turn to go on with, in the background: {words}")
+        self._callbacks.emit(
+            "status", f"left for the session's next turn to go on with, in the background: {words}"
+        )
 
     # For the turn
 
-    async def begin(self, orders: Sequence[Order]) -> None:
-        """Write the tasks down and start them. A call that is repeated starts nothing twice. Raises ``ToolFailure``."""
+    async def begin(self, orders: Sequence[ChildTask]) -> None:
+        """Write the tasks down and start them. A call that is repeated starts nothing twice. Raises
+        ``ToolFailure``."""
         await _on_loop(self._begun(orders))
 
     def resumed(self) -> None:
         """The turn goes on that an earlier process began: who knows what ended meanwhile."""
         self._fresh = True
 
-    async def news(self, session: Session, turn_id: str, window: int | None, *, opening: bool = False) -> tuple[str, ...]:
-        """The reports that the session's model has not heard, each once. Tasks whose process is gone are taken up, or reported as
-        they are. Nothing when the store cannot say. ``opening``: the turn begins, so there may be some of an earlier process."""
+    async def news(
+        self, session: Session, turn_id: str, window: int | None, *, opening: bool = False
+    ) -> tuple[str, ...]:
+        """The reports that the session's model has not heard, each once. Tasks whose process is gone are
+        taken up, or reported as they are. Nothing when the store cannot say. ``opening``: the turn begins, so
+        there may be some of an earlier process."""
         if not opening and not self._fresh:
             return ()
         self._fresh = False
@@ -120,31 +145,40 @@ class Background:
 
     # On the engine's loop
 
-    async def _begun(self, orders: Sequence[Order]) -> None:
+    async def _begun(self, orders: Sequence[ChildTask]) -> None:
         async with self._beginning:
             new = [order for order in orders if order.session_id not in self._all]
             busy, most = len(self.running), self._settings.delegation.max_children
             if busy + len(new) > most:
-                raise ToolFailure(f"{busy} tasks are at work in the background, of at most {most}. Nothing was started.")
+                raise ToolFailure(
+                    f"{busy} tasks are at work in the background, of at most {most}. Nothing was started."
+                )
             rows = [
-                Posted(one.session_id, one.parent_session, one.parent_turn, one.task_id, one.goal, one.context) for one in orders
+                Posted(
+                    one.session_id, one.parent_session, one.parent_turn, one.task_id, one.goal, one.context
+                )
+                for one in orders
             ]
             try:
                 await post(self._store, rows)
             except StoreError as error:
-                raise ToolFailure(f"The tasks cannot be written down, so nothing was started: {error}") from None
+                raise ToolFailure(
+                    f"The tasks cannot be written down, so nothing was started: {error}"
+                ) from None
             for order in new:
                 self._start(order)
 
-    def _start(self, order: Order) -> None:
+    def _start(self, order: ChildTask) -> None:
         work = self._all[order.session_id] = _Work(self, order)
         work.task = asyncio.get_running_loop().create_task(self._lived(work))
 
     async def _lived(self, work: _Work) -> None:
         order = work.order
-        child = Child(replace(order, unattended=True), self._nursery, self._store, self._callbacks, self._clock)
+        child = Child(
+            replace(order, unattended=True), self._nursery, self._store, self._callbacks, self._clock
+        )
         try:
-            (end,) = await Family([child], self._care, work.interrupted).raised()
+            (end,) = await ChildFamily([child], self._care, work.interrupted).raised()
         finally:
             del self._all[order.session_id]
         if not end.turn_id:  # nothing in the journal says how it ended
@@ -152,16 +186,23 @@ class Background:
         self._fresh = True
         self._tell(order, end)
 
-    def _tell(self, order: Order, end: Ended) -> None:
+    def _tell(self, order: ChildTask, end: ChildEnded) -> None:
         here = CURRENT.set(order.parent_turn)
         try:
-            data = {"session_id": order.session_id, "task_id": order.task_id, "turn_id": end.turn_id, "status": end.status}
+            data = {
+                "session_id": order.session_id,
+                "task_id": order.task_id,
+                "turn_id": end.turn_id,
+                "status": end.status,
+            }
             self._callbacks.emit("event", "child:report", data | {"summary": end.text, "error": end.error})
-            self._callbacks.emit("status", f"a task in the background has ended ({end.status}): {one_line(order.goal, 80)}")
+            self._callbacks.emit(
+                "status", f"a task in the background has ended ({end.status}): {one_line(order.goal, 80)}"
+            )
         finally:
             CURRENT.reset(here)
 
-    async def _looked_at(self, waiting: Sequence[Posted]) -> dict[str, Ended]:
+    async def _looked_at(self, waiting: Sequence[Posted]) -> dict[str, ChildEnded]:
         """How those ended that did; those that nobody works on any more are taken up again."""
         found = {}
         for one in waiting:
@@ -169,37 +210,47 @@ class Background:
                 found[one.child] = end
         return found
 
-    def _end_of(self, one: Posted) -> Ended | None:
+    def _end_of(self, one: Posted) -> ChildEnded | None:
         journal = Turns(self._store.database)
         if one.child in self._ends:
             return self._ends[one.child]
         turn = next(iter(journal.recent(1, session=one.child)), None)
         if turn is not None and turn.ended is not None:
             said = journal.result(turn.id)
-            return Ended("failed", "", turn.id, error=turn.exit or "") if said is None else Ended.of(said, turn.id)
+            return (
+                ChildEnded("failed", "", turn.id, error=turn.exit or "")
+                if said is None
+                else ChildEnded.of(said, turn.id)
+            )
         if turn is not None:
             try:
                 self._store.refuse_if_run(turn)
             except SessionBusy:  # another process works on it
                 return None
         if self._able:
-            self._callbacks.emit("status", f"a task that was left in the background goes on: {one_line(one.goal, 80)}")
+            self._callbacks.emit(
+                "status", f"a task that was left in the background goes on: {one_line(one.goal, 80)}"
+            )
             self._start(self._order(one))
             return None
-        return Ended("partial", "", turn.id if turn is not None else "", error=CUT_OFF)
+        return ChildEnded("partial", "", turn.id if turn is not None else "", error=CUT_OFF)
 
-    def _order(self, one: Posted) -> Order:
-        return Order(one.child, one.session, one.turn, one.task, one.goal, one.context, self._budget(one.turn))
+    def _order(self, one: Posted) -> ChildTask:
+        return ChildTask(
+            one.child, one.session, one.turn, one.task, one.goal, one.context, self._budget(one.turn)
+        )
 
     def _budget(self, parent: str) -> IterationBudget:
         """What is left for a child of a turn that ended, or was cut off, in another process."""
         limits = self._settings.delegation
         tree = tree_budget(limits.budget, self._settings.max_iterations, limits.tree_cap_factor)
         said = Turns(self._store.database).result(parent) or {}
-        tree.used = int(said.get("api_calls", 0)) + sum(child.api_calls for child in children_of(self._store, parent))
+        tree.used = int(said.get("api_calls", 0)) + sum(
+            child.api_calls for child in children_of(self._store, parent)
+        )
         return tree.child(limits.budget, limits.max_iterations)
 
-    def _report(self, one: Posted, end: Ended, limit: int) -> str:
+    def _report(self, one: Posted, end: ChildEnded, limit: int) -> str:
         how = HOW[end.status] + (f": {end.error}." if end.error else ".")
         head = REPORT.format(goal=one_line(one.goal, 200), handle=one.child, how=how)
         return f"{head}\n\n{wrapped(fitted(end.text, limit, one.child, self._nursery), 'delegate_task')}".rstrip()

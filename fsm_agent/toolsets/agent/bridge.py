@@ -1,8 +1,8 @@
-"""Tools that no request names, because there are too many: they are searched for, and called through one tool (EXEC-34).
+"""Tools that no request names, because there are too many: they are searched for, and called through one tool
+(EXEC-34).
 
-``tool_call`` is never run: the turn takes the call out of it before anything looks at it, so that rules, approvals, limits and
-callbacks see the tool itself.
-"""
+``tool_call`` is never run: the turn takes the call out of it before anything looks at it, so that rules,
+approvals, limits and callbacks see the tool itself."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ class Bridge:
         words = _words(query)
         ranked = sorted(specs, key=lambda spec: -_score(spec, words))
         found = [spec for spec in ranked[:limit] if _score(spec, words) > 0]
-        tools = [{"name": one.name, "description": one.description, "parameters": dict(one.parameters)} for one in found]
+        tools = [
+            {"name": one.name, "description": one.description, "parameters": dict(one.parameters)}
+            for one in found
+        ]
         return {"tools": tools, "of": len(specs)}
 
     def tool_call(self, name: str, arguments: dict[str, Any] | None = None) -> str:
@@ -61,7 +64,8 @@ def bridge_tools(source: ToolSource) -> tuple[Tool, ...]:
 
 
 def bridged(specs: Sequence[ToolSpec], late: Collection[str], above: int | None) -> tuple[ToolSpec, ...]:
-    """The tools of a turn: with more than ``above`` those of ``late`` stand behind the bridge, else there is none."""
+    """The tools of a turn: with more than ``above`` those of ``late`` stand behind the bridge, else there is
+    none."""
     plain = tuple(spec for spec in specs if spec.name not in (SEARCH, CALL))
     if above is None:
         return tuple(specs)
@@ -78,4 +82,6 @@ def _score(spec: ToolSpec, words: set[str]) -> int:
     """Words of the name count three times, those of the description once; a part of a word counts as well."""
     name, described = _words(spec.name), _words(spec.description)
     whole = sum(3 * (word in name) + (word in described) for word in words)
-    return 2 * whole + sum(any(word in known for known in (*name, *described)) for word in words if len(word) > 2)
+    return 2 * whole + sum(
+        any(word in known for known in (*name, *described)) for word in words if len(word) > 2
+    )

@@ -21,16 +21,16 @@ from fsm_agent.support.texts import one_line
 Status = Literal["completed", "failed", "partial", "interrupted"]
 OUTCOMES: tuple[Status, ...] = ("completed", "failed", "partial", "interrupted")
 BRIEF = (
-    "You work on one task for another assistant. You see nothing of its conversation and cannot ask anybody. Do the task with "
-    "your tools, then answer with the result alone: what you found or changed, with the paths, figures and names that matter, "
-    "and what you could not do. Your answer is all that is read."
+    "You work on one task for another assistant. You see nothing of its conversation and cannot ask anybody."
+    " Do the task with your tools, then answer with the result alone: what you found or changed, with the"
+    " paths, figures and names that matter, and what you could not do. Your answer is all that is read."
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """What a child is made for. The ids are the same when the same call is made again. ``unattended``: nobody waits for it, so it
-    may ask nobody."""
+class ChildTask:
+    """What a child is made for. The ids are the same when the same call is made again. ``unattended``: nobody
+    waits for it, so it may ask nobody."""
 
     session_id: str
     parent_session: str
@@ -56,13 +56,15 @@ class RunningTurn(Protocol):
 class ChildAgent(Protocol):
     """What a child needs of ``fsm_agent.agent.Agent``."""
 
-    def start(self, user_message: str, system_message: str | None = None, *, task_id: str | None = None) -> RunningTurn: ...
+    def start(
+        self, user_message: str, system_message: str | None = None, *, task_id: str | None = None
+    ) -> RunningTurn: ...
     def resume(self, session_or_turn_id: str) -> RunningTurn: ...
     def interrupt(self, message: str | None = None) -> None: ...
     async def aclose(self) -> None: ...
 
 
-class Nursery(Protocol):
+class ChildFactory(Protocol):
     """Where children come from."""
 
     @property
@@ -70,7 +72,7 @@ class Nursery(Protocol):
         """May there be any?"""
         ...
 
-    def child(self, order: Order) -> ChildAgent:
+    def child(self, order: ChildTask) -> ChildAgent:
         """An agent that can do what is ordered and nothing that a child may not."""
         ...
 
@@ -80,7 +82,7 @@ class Nursery(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ChildEnded:
     """What came of a child; ``text`` is its answer."""
 
     status: Status
@@ -91,19 +93,23 @@ class Ended:
     error: str = ""
 
     @classmethod
-    def of(cls, said: Mapping[str, Any], turn_id: str) -> Ended:
+    def of(cls, said: Mapping[str, Any], turn_id: str) -> ChildEnded:
         """From a result as the journal has it."""
         status: Status = next((name for name in OUTCOMES if said[name]), "failed")
         error = said["error"] or ("" if status == "completed" else said["turn_exit_reason"])
-        return cls(status, said["final_response"] or "", turn_id, said["api_calls"], said["total_tokens"], str(error))
+        return cls(
+            status, said["final_response"] or "", turn_id, said["api_calls"], said["total_tokens"], str(error)
+        )
 
 
 class Child:
     """``end`` is ``None`` while it runs; ``in_tool`` and ``idle`` tell whether it still does something."""
 
-    def __init__(self, order: Order, nursery: Nursery, store: Store, callbacks: Callbacks, clock: Clock) -> None:
+    def __init__(
+        self, order: ChildTask, nursery: ChildFactory, store: Store, callbacks: Callbacks, clock: Clock
+    ) -> None:
         self.order = order
-        self.end: Ended | None = None
+        self.end: ChildEnded | None = None
         self._nursery, self._store, self._callbacks = nursery, store, callbacks
         self._active, self._tools = Stopwatch(clock), set[str]()
         self._agent: ChildAgent | None = None
@@ -128,23 +134,25 @@ class Child:
             self._agent.interrupt(why)
         self._stopped = self._stopped or why
 
-    async def run(self) -> Ended:
+    async def run(self) -> ChildEnded:
         """To the end. Whatever is wrong with one child is told as its result and does not hurt the others."""
         self._tell("child:start", {"goal": one_line(self.order.goal, 200)})
         try:
             self.end = await self._lived()
         except FsmAgentError as error:
-            self.end = Ended("failed", "", error=one_line(str(error)))
-        self._tell("child:end", {"status": self.end.status, "turn_id": self.end.turn_id, "error": self.end.error})
+            self.end = ChildEnded("failed", "", error=one_line(str(error)))
+        self._tell(
+            "child:end", {"status": self.end.status, "turn_id": self.end.turn_id, "error": self.end.error}
+        )
         return self.end
 
-    async def _lived(self) -> Ended:
+    async def _lived(self) -> ChildEnded:
         journal, order = Turns(self._store.database), self.order
         before = journal.recent(1, session=order.session_id)
         if before and before[0].ended is not None and (said := journal.result(before[0].id)) is not None:
-            return Ended.of(said, before[0].id)
+            return ChildEnded.of(said, before[0].id)
         if self._stopped:
-            return Ended("interrupted", "", error=self._stopped)
+            return ChildEnded("interrupted", "", error=self._stopped)
         agent = self._agent = self._nursery.child(replace(order, callbacks=self._listeners()))
         try:
             if before and before[0].ended is None:
@@ -154,7 +162,7 @@ class Child:
             result = await turn.arun()
         finally:
             await agent.aclose()
-        ended = Ended.of(result.model_dump(mode="json", exclude={"messages", "states"}), result.turn_id)
+        ended = ChildEnded.of(result.model_dump(mode="json", exclude={"messages", "states"}), result.turn_id)
         return replace(ended, error=self._stopped or ended.error)
 
     def _listeners(self) -> dict[str, Callable[..., Any]]:
@@ -188,6 +196,8 @@ class Child:
         """To the parent's callbacks, as a part of the parent's turn."""
         here = CURRENT.set(self.order.parent_turn)
         try:
-            self._callbacks.emit("event", name, {"session_id": self.order.session_id, "task_id": self.order.task_id} | data)
+            self._callbacks.emit(
+                "event", name, {"session_id": self.order.session_id, "task_id": self.order.task_id} | data
+            )
         finally:
             CURRENT.reset(here)

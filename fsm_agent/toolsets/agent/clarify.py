@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.deadline import Stopwatch, race
+from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.texts import clean
@@ -45,17 +45,27 @@ class Questions:
             raise ToolFailure(NOBODY)
         asked = list(choices or ())
         self._callbacks.announce("clarify", question, asked)
-        work, watch = asyncio.ensure_future(self._callbacks.ask("clarify", question, asked)), Stopwatch(self._clock)
+        work, watch = (
+            asyncio.ensure_future(self._callbacks.ask("clarify", question, asked)),
+            Stopwatch(self._clock),
+        )
         try:
-            finish = await race(
-                work, left=lambda: self._timeout - watch.elapsed(), interrupted=here().interrupted, poll=self._poll
+            finish = await wait_with_deadline(
+                work,
+                left=lambda: self._timeout - watch.elapsed(),
+                interrupted=here().interrupted,
+                poll=self._poll,
             )
         finally:
             if not work.done():
                 work.cancel()
         answer = work.result() if finish == "done" else None
         if answer is None or not str(answer).strip():
-            late = f"No answer within {self._timeout:g} seconds." if finish == "late" else "The person gave no answer."
+            late = (
+                f"No answer within {self._timeout:g} seconds."
+                if finish == "late"
+                else "The person gave no answer."
+            )
             raise ToolFailure(f"{late} Decide by yourself, say what you assumed, and go on.")
         return {"question": question, "choices": asked, "answer": clean(str(answer)).strip()}
 
@@ -63,4 +73,6 @@ class Questions:
 def clarify_tool(callbacks: Callbacks, clock: Clock, settings: Settings) -> Tool:
     """Asking again after a crash does no harm."""
     timeout = settings.approval.question_timeout + GRACE
-    return tool(concurrency="interactive", effect="pure", timeout=timeout)(Questions(callbacks, clock, settings).clarify)
+    return tool(concurrency="interactive", effect="pure", timeout=timeout)(
+        Questions(callbacks, clock, settings).clarify
+    )

@@ -1,9 +1,9 @@
-"""Child turns: tasks that the model gives to agents of their own, which see nothing of its conversation (AGT-05, AGT-06).
+"""Child turns: tasks that the model gives to agents of their own, which see nothing of its conversation
+(AGT-05, AGT-06).
 
-The key of the call names the children, and each is a turn of its own in the journal. So a delegation that was in flight when its
-process ended is simply made again: children that had ended are looked up, those that had begun are resumed, under the rules that
-hold for every turn, and only the rest begins anew.
-"""
+The key of the call names the children, and each is a turn of its own in the journal. So a delegation that was
+in flight when its process ended is simply made again: children that had ended are looked up, those that had
+begun are resumed, under the rules that hold for every turn, and only the rest begins anew."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.settings.model import Settings
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.agent.background import Background
-from fsm_agent.toolsets.agent.child import Child, Ended, Nursery, Order
-from fsm_agent.toolsets.agent.raising import Care, Family, fitted, room
-from fsm_agent.toolsets.agent.scene import Scene, here
+from fsm_agent.toolsets.agent.child import Child, ChildEnded, ChildFactory, ChildTask
+from fsm_agent.toolsets.agent.raising import Care, ChildFamily, fitted, room
+from fsm_agent.toolsets.agent.scene import ToolContext, here
 
 NAME = "delegate_task"
 LONGEST = 86_400.0
@@ -31,8 +31,9 @@ LONGEST = 86_400.0
 MAX_TASK = 100_000
 """Characters of one task with its context."""
 LATER = (
-    "They work in the background. Each report comes by itself, with the results of a later tool call or in front of the next"
-    " message. Do not wait for them, do not ask for them, and do not do their work yourself."
+    "They work in the background. Each report comes by itself, with the results of a later tool call or in"
+    " front of the next message. Do not wait for them, do not ask for them, and do not do their work"
+    " yourself."
 )
 
 
@@ -40,17 +41,25 @@ class Task(BaseModel):
     """One piece of work."""
 
     goal: Annotated[
-        str, Field(min_length=1, max_length=MAX_TASK, description="What is to be done, and what the answer must hold.")
+        str,
+        Field(
+            min_length=1,
+            max_length=MAX_TASK,
+            description="What is to be done, and what the answer must hold.",
+        ),
     ]
     context: Annotated[
-        str, Field(max_length=MAX_TASK, description="All that one must know for it: files, facts, constraints.")
+        str,
+        Field(max_length=MAX_TASK, description="All that one must know for it: files, facts, constraints."),
     ] = ""
 
 
 class Delegation:
     """The children of one agent."""
 
-    def __init__(self, nursery: Nursery, store: Store, callbacks: Callbacks, clock: Clock, settings: Settings) -> None:
+    def __init__(
+        self, nursery: ChildFactory, store: Store, callbacks: Callbacks, clock: Clock, settings: Settings
+    ) -> None:
         self._nursery, self._store, self._callbacks, self._clock = nursery, store, callbacks, clock
         self._limits, self._care = settings.delegation, Care(callbacks, clock, settings)
         self._running: dict[str, asyncio.Task[Any]] = {}
@@ -62,11 +71,12 @@ class Delegation:
         tasks: list[Task] | None = None,
         idempotency_key: str = "",
     ) -> dict[str, Any]:
-        """Give work to one or more assistants that do it with your tools and report back. They know nothing of this conversation
-        and cannot ask you, so tell each one everything. Only their final answers come back.
+        """Give work to one or more assistants that do it with your tools and report back. They know nothing
+        of this conversation and cannot ask you, so tell each one everything. Only their final answers come
+        back.
 
-        Good for work that would fill this conversation with detail, and for several tasks that do not depend on each other:
-        those of one call run at the same time. Check what they report before you rely on it.
+        Good for work that would fill this conversation with detail, and for several tasks that do not depend
+        on each other: those of one call run at the same time. Check what they report before you rely on it.
 
         Args:
             goal: What one assistant is to do; leave it out when tasks are given.
@@ -74,18 +84,26 @@ class Delegation:
             tasks: Several tasks at once, instead of goal and context.
         """
         scene, orders = here(), self.orders(goal, context, tasks, idempotency_key)
-        children = [Child(order, self._nursery, self._store, self._callbacks, self._clock) for order in orders]
+        children = [
+            Child(order, self._nursery, self._store, self._callbacks, self._clock) for order in orders
+        ]
         async with self._alone(idempotency_key):
-            ended = await Family(children, self._care, scene.interrupted).raised()
-        return {"results": [self._told(scene, order, end, len(orders)) for order, end in zip(orders, ended, strict=True)]}
+            ended = await ChildFamily(children, self._care, scene.interrupted).raised()
+        return {
+            "results": [
+                self._told(scene, order, end, len(orders)) for order, end in zip(orders, ended, strict=True)
+            ]
+        }
 
-    def orders(self, goal: str, context: str, tasks: Sequence[Task] | None, key: str) -> list[Order]:
+    def orders(self, goal: str, context: str, tasks: Sequence[Task] | None, key: str) -> list[ChildTask]:
         """What a call asks for, one order for each child. Raises ``ToolFailure`` for nothing, or too much."""
         asked = list(tasks or ()) or ([Task(goal=goal, context=context)] if goal.strip() else [])
         if not asked:
             raise ToolFailure("There is nothing to do: give a goal, or tasks.")
         if len(asked) > self._limits.max_children:
-            raise ToolFailure(f"{len(asked)} tasks; at most {self._limits.max_children} at a time. Nothing was started.")
+            raise ToolFailure(
+                f"{len(asked)} tasks; at most {self._limits.max_children} at a time. Nothing was started."
+            )
         scene = here()
         return [self._order(scene, key, number, task) for number, task in enumerate(asked)]
 
@@ -103,8 +121,8 @@ class Delegation:
             if self._running.get(key) is mine:
                 del self._running[key]
 
-    def _order(self, scene: Scene, key: str, number: int, task: Task) -> Order:
-        return Order(
+    def _order(self, scene: ToolContext, key: str, number: int, task: Task) -> ChildTask:
+        return ChildTask(
             session_id=f"c-{scene.turn_id}.{key[:8] or scene.call_id[-8:]}.{number}",
             parent_session=scene.session.id,
             parent_turn=scene.turn_id,
@@ -114,16 +132,22 @@ class Delegation:
             budget=self._budget(scene),
         )
 
-    def _budget(self, scene: Scene) -> IterationBudget:
+    def _budget(self, scene: ToolContext) -> IterationBudget:
         most = self._limits.max_iterations
-        return IterationBudget(most) if scene.budget is None else scene.budget.child(self._limits.budget, most)
+        return (
+            IterationBudget(most) if scene.budget is None else scene.budget.child(self._limits.budget, most)
+        )
 
-    def _told(self, scene: Scene, order: Order, end: Ended, among: int) -> dict[str, Any]:
+    def _told(self, scene: ToolContext, order: ChildTask, end: ChildEnded, among: int) -> dict[str, Any]:
         """What the parent's model is told of one child: how it ended, its answer, what it took."""
         limit = room(self._limits, scene.session.meter.tokens, scene.window, among)
         text = fitted(end.text, limit, order.session_id, self._nursery)
         told = {"task": order.goal[:200], "status": end.status, "summary": text, "turn": end.turn_id}
-        return told | {"iterations": end.iterations, "tokens": end.tokens} | ({"error": end.error} if end.error else {})
+        return (
+            told
+            | {"iterations": end.iterations, "tokens": end.tokens}
+            | ({"error": end.error} if end.error else {})
+        )
 
 
 class LooseDelegation:
@@ -140,19 +164,18 @@ class LooseDelegation:
         background: bool = False,
         idempotency_key: str = "",
     ) -> dict[str, Any]:
-        """Give work to one or more assistants that do it with your tools and report back. They know nothing of this conversation
-        and cannot ask you, so tell each one everything. Only their final answers come back.
+        """Give work to one or more assistants that do it with your tools and report back. They know nothing
+        of this conversation and cannot ask you, so tell each one everything. Only their final answers come
+        back.
 
-        Good for work that would fill this conversation with detail, and for several tasks that do not depend on each other:
-        those of one call run at the same time. Check what they report before you rely on it.
+        Good for work that would fill this conversation with detail, and for several tasks that do not depend
+        on each other: those of one call run at the same time. Check what they report before you rely on it.
 
         Args:
-            goal: What one assistant is to do; leave it out when tasks are given.
-            context: All that it must know for it.
-            tasks: Several tasks at once, instead of goal and context.
-            background: Do not wait. You get handles at once, and each report comes to you by itself later, also when you have
-                answered meanwhile. For long work whose result you do not need for what you do now.
-        """
+            goal: What one assistant is to do; leave it out when tasks are given. context: All that it must
+            know for it. tasks: Several tasks at once, instead of goal and context. background: Do not wait.
+            You get handles at once, and each report comes to you by itself later, also when you have answered
+            meanwhile. For long work whose result you do not need for what you do now."""
         if not background:
             return await self._delegation.delegate_task(goal, context, tasks, idempotency_key)
         orders = self._delegation.orders(goal, context, tasks, idempotency_key)
@@ -162,7 +185,7 @@ class LooseDelegation:
 
 
 def delegate_tool(
-    nursery: Nursery,
+    nursery: ChildFactory,
     store: Store,
     callbacks: Callbacks,
     clock: Clock,

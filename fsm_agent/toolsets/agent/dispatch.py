@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from fsm_agent.conversation.effects import RunTool, ToolOutcome, ToolSpec
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.tools import Tool, ToolRunner
-from fsm_agent.toolsets.agent.scene import Scene, enter
+from fsm_agent.toolsets.agent.scene import ToolContext, enter
 
 
 class AgentTools:
-    """The agent's own tools by name, with a registry that nobody else can reach: the same limits, checks and outcomes."""
+    """The agent's own tools by name, with a registry that nobody else can reach: the same limits, checks and
+    outcomes."""
 
     def __init__(self, tools: Sequence[Tool], *, clock: Clock, interrupt_grace: float, poll: float) -> None:
         self._runner = ToolRunner(tools, clock=clock, interrupt_grace=interrupt_grace, poll=poll)
@@ -27,10 +28,12 @@ class AgentTools:
         """Release what the tools hold."""
         self._runner.close()
 
-    async def run(self, request: RunTool, scene: Scene) -> ToolOutcome:
+    async def run(self, request: RunTool, scene: ToolContext) -> ToolOutcome:
         context = contextvars.copy_context()
         context.run(enter, scene)
-        work = asyncio.get_running_loop().create_task(self._runner.run(request, scene.interrupted), context=context)
+        work = asyncio.get_running_loop().create_task(
+            self._runner.run(request, scene.interrupted), context=context
+        )
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:

@@ -1,8 +1,8 @@
-"""The newest result of a tool of the agent, out of the journal: state that lives with the session and never differs from it.
+"""The newest result of a tool of the agent, out of the journal: state that lives with the session and never
+differs from it.
 
-The journal has the result of every call, whatever compactions do to the transcript and whenever the process ended. What was
-undone does not count, and a fork begins with what was there at its move.
-"""
+The journal has the result of every call, whatever compactions do to the transcript and whenever the process
+ended. What was undone does not count, and a fork begins with what was there at its move."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def _of_line(c: sqlite3.Connection, session_id: str, tool: str) -> dict[str, Any
     return None
 
 
-def _of_session(c: sqlite3.Connection, session_id: str, tool: str, until: float | None) -> dict[str, Any] | None:
+def _of_session(
+    c: sqlite3.Connection, session_id: str, tool: str, until: float | None
+) -> dict[str, Any] | None:
     rows = c.execute(
         "SELECT e.reply FROM turns t JOIN effects e ON e.turn = t.id WHERE t.session = ? AND t.undone IS NULL"
         " AND e.kind = 'RunTool' AND e.name = ? AND e.status = 'done' AND (? IS NULL OR e.at <= ?)"
@@ -67,8 +69,11 @@ def _of_session(c: sqlite3.Connection, session_id: str, tool: str, until: float 
 
 
 def _of_transcript(rows: Sequence[Message], tool: str) -> dict[str, Any] | None:
-    """Of a history that came from elsewhere; a result without its call is somebody's invention and does not count."""
-    calls = {call.id for row in rows if row.role == "assistant" for call in row.tool_calls if call.name == tool}
+    """Of a history that came from elsewhere; a result without its call is somebody's invention and does not
+    count."""
+    calls = {
+        call.id for row in rows if row.role == "assistant" for call in row.tool_calls if call.name == tool
+    }
     for row in reversed(rows):
         if row.role == "tool" and row.tool_call_id in calls and (found := _object(row.text)) is not None:
             return found

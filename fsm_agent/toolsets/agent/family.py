@@ -12,14 +12,16 @@ def children_of(store: Store, turn_id: str) -> list[ChildTurn]:
     prefix = f"c-{turn_id}."
     with store.database.reading() as c:
         rows = c.execute(
-            "SELECT t.id, t.session, t.outcome, t.exit, t.result FROM turns t"
-            " WHERE t.session >= ? AND t.session < ? AND t.parent = ? AND t.forked_at IS NULL ORDER BY t.began",
+            "SELECT t.id, t.session, t.outcome, t.exit, t.result FROM turns t WHERE t.session >= ? AND"
+            " t.session < ? AND t.parent = ? AND t.forked_at IS NULL ORDER BY t.began",
             (prefix, prefix[:-1] + "/", turn_id),
         ).fetchall()
     return [_child(*row) for row in rows]
 
 
-def _child(turn_id: str, session: str, outcome: str | None, exit_reason: str | None, result: str | None) -> ChildTurn:
+def _child(
+    turn_id: str, session: str, outcome: str | None, exit_reason: str | None, result: str | None
+) -> ChildTurn:
     said = loads(result) if result else {}
     return ChildTurn(
         turn_id=turn_id,

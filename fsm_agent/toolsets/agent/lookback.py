@@ -1,8 +1,8 @@
-"""What compactions took out of the conversation, for the model that works on it (catalogue AGT-10). No model is asked.
+"""What compactions took out of the conversation, for the model that works on it (catalogue AGT-10). No model
+is asked.
 
-A compaction puts rows aside and never deletes them, so what a summary left out can be had back, word for word.
-``session_search`` looks everywhere else.
-"""
+A compaction puts rows aside and never deletes them, so what a summary left out can be had back, word for
+word. ``session_search`` looks everywhere else."""
 
 from __future__ import annotations
 
@@ -40,10 +40,12 @@ class LookingBack:
         limit: Annotated[int, Field(ge=1, le=MOST)] = 5,
         window: Annotated[int, Field(ge=0, le=WIDEST)] = 2,
     ) -> dict[str, Any]:
-        """Look into what was taken out of this conversation when it became too long, and stands in it only as a summary.
+        """Look into what was taken out of this conversation when it became too long, and stands in it only as
+        a summary.
 
-        With query, the messages that fit best, word for word. With message, more of the conversation around one of them. With
-        neither, how much there is. Use it before you ask the person for something that was said already.
+        With query, the messages that fit best, word for word. With message, more of the conversation around
+        one of them. With neither, how much there is. Use it before you ask the person for something that was
+        said already.
 
         Args:
             query: Words to look for; "quoted words" must stand together.
@@ -59,7 +61,11 @@ class LookingBack:
                     raise ToolFailure(f"Message {message} was not taken out of this conversation.")
                 return {"messages": [plain(asdict(one)) for one in found]}
             if query.strip():
-                return {"messages": [plain(asdict(one)) for one in compacted_by_words(database, session, query, limit)]}
+                return {
+                    "messages": [
+                        plain(asdict(one)) for one in compacted_by_words(database, session, query, limit)
+                    ]
+                }
             return {"taken_out": count_compacted(database, session)}
         except StoreError as error:
             raise ToolFailure(str(error)) from None

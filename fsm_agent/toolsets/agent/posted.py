@@ -1,8 +1,8 @@
 """What the store knows of tasks that nobody waits for: a row for each, written before its child begins.
 
-A report is told once: the row says to which turn, and after how many of its moves. It counts as told when that turn has moved on
-since, because then it is in the transcript. So a crash in between tells it again, and a turn that is taken back gives it back.
-"""
+A report is told once: the row says to which turn, and after how many of its moves. It counts as told when
+that turn has moved on since, because then it is in the transcript. So a crash in between tells it again, and
+a turn that is taken back gives it back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from fsm_agent.sessions.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """A task in the background. ``child`` is the child's session and the handle, ``turn`` the turn that gave it."""
+    """A task in the background. ``child`` is the child's session and the handle, ``turn`` the turn that gave
+    it."""
 
     child: str
     session: str
@@ -38,12 +39,16 @@ _OPEN = (
 async def post(store: Store, tasks: Sequence[Posted]) -> None:
     """Write the tasks down; those that are there already stay as they are. Raises ``StoreError``."""
     rows = [(one.child, one.session, one.turn, one.task, one.goal, one.context, store.now()) for one in tasks]
-    insert = "INSERT OR IGNORE INTO delegations (child, session, turn, task, goal, context, at) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    insert = (
+        "INSERT OR IGNORE INTO delegations (child, session, turn, task, goal, context, at) VALUES (?, ?, ?,"
+        " ?, ?, ?, ?)"
+    )
     await store.written(lambda c: c.executemany(insert, rows) and None)
 
 
 def untold(store: Store, session: str) -> list[Posted]:
-    """The tasks of a session, and of those that it goes on from, whose end its model has not heard of; oldest first."""
+    """The tasks of a session, and of those that it goes on from, whose end its model has not heard of; oldest
+    first."""
     with store.database.reading() as c:
         return [Posted(*row) for row in c.execute(_OPEN, (session,)).fetchall()]
 
@@ -53,6 +58,10 @@ async def note_told(store: Store, tasks: Sequence[Posted], turn: str) -> None:
     rows = [(turn, turn, one.child) for one in tasks]
 
     def write(c: sqlite3.Connection) -> None:
-        c.executemany("UPDATE delegations SET told = ?, told_seq = (SELECT seq FROM turns WHERE id = ?) WHERE child = ?", rows)
+        c.executemany(
+            "UPDATE delegations SET told = ?, told_seq = (SELECT seq FROM turns WHERE id = ?) WHERE"
+            " child = ?",
+            rows,
+        )
 
     await store.written(write)

@@ -9,15 +9,17 @@ from fsm_agent.conversation.wire import CHARS_PER_TOKEN
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Stopwatch
 from fsm_agent.runtime.ports import Clock
-from fsm_agent.settings.model import Delegation, Settings
+from fsm_agent.settings.model import DelegationSettings, Settings
 from fsm_agent.support.texts import shorten
-from fsm_agent.toolsets.agent.child import Child, Ended, Nursery
+from fsm_agent.toolsets.agent.child import Child, ChildEnded, ChildFactory
 
 
 class Care:
     """How children are looked after. ``quiet``: nobody waits for them, so no signs of life are told."""
 
-    def __init__(self, callbacks: Callbacks, clock: Clock, settings: Settings, *, quiet: bool = False) -> None:
+    def __init__(
+        self, callbacks: Callbacks, clock: Clock, settings: Settings, *, quiet: bool = False
+    ) -> None:
         self._callbacks, self._clock, self._limits = callbacks, clock, settings.delegation
         self.pause = min(settings.poll.control, self._limits.heartbeat)
         self.beat = float("inf") if quiet else self._limits.heartbeat
@@ -31,19 +33,21 @@ class Care:
 
     def heartbeat(self, children: Sequence[Child]) -> None:
         busy = [child.doing for child in children if child.end is None]
-        self._callbacks.emit("status", f"{len(busy)} of {len(children)} delegated tasks at work: {'; '.join(busy)}")
+        self._callbacks.emit(
+            "status", f"{len(busy)} of {len(children)} delegated tasks at work: {'; '.join(busy)}"
+        )
 
     def watch(self) -> Stopwatch:
         return Stopwatch(self._clock)
 
 
-class Family:
+class ChildFamily:
     """The children of one call. An interrupt goes to all of them, and their answers so far are kept."""
 
     def __init__(self, children: Sequence[Child], care: Care, interrupted: asyncio.Event) -> None:
         self.children, self._care, self._interrupted = children, care, interrupted
 
-    async def raised(self) -> list[Ended]:
+    async def raised(self) -> list[ChildEnded]:
         """How each ended, in order of the tasks."""
         work = [asyncio.ensure_future(child.run()) for child in self.children]
         try:
@@ -61,7 +65,7 @@ class Family:
                 raise
         return [task.result() for task in work]
 
-    async def _watched(self, work: Sequence[asyncio.Future[Ended]]) -> None:
+    async def _watched(self, work: Sequence[asyncio.Future[ChildEnded]]) -> None:
         since = self._care.watch()
         while not all(task.done() for task in work):
             await asyncio.wait(work, timeout=self._care.pause, return_when=asyncio.ALL_COMPLETED)
@@ -73,22 +77,25 @@ class Family:
                 self._care.heartbeat(self.children)
 
 
-async def _stopped(work: Sequence[asyncio.Future[Ended]]) -> None:
+async def _stopped(work: Sequence[asyncio.Future[ChildEnded]]) -> None:
     """Stop the children where they are; each can be resumed."""
     for task in work:
         task.cancel()
     await asyncio.wait(work)
 
 
-def room(limits: Delegation, used: int, window: int | None, among: int) -> int:
-    """Characters for one of ``among`` answers: a share of what the parent's window, in tokens, has left (AGT-05)."""
+def room(limits: DelegationSettings, used: int, window: int | None, among: int) -> int:
+    """Characters for one of ``among`` answers: a share of what the parent's window, in tokens, has left
+    (AGT-05)."""
     if window is None:
         return limits.summary_max_chars
     free = max(0, window - used) * CHARS_PER_TOKEN
-    return min(limits.summary_max_chars, max(limits.summary_min_chars, int(free * limits.headroom_fraction / among)))
+    return min(
+        limits.summary_max_chars, max(limits.summary_min_chars, int(free * limits.headroom_fraction / among))
+    )
 
 
-def fitted(text: str, limit: int, name: str, nursery: Nursery) -> str:
+def fitted(text: str, limit: int, name: str, nursery: ChildFactory) -> str:
     """The answer, or its head and tail and where the whole of it is."""
     if len(text) <= limit:
         return text

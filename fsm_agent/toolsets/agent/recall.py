@@ -10,7 +10,17 @@ from pydantic import Field
 
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.search.session_recall import LIMIT, MOST, WIDEST, WINDOW, Around, Recall, around, by_words, recent
+from fsm_agent.sessions.store.search.session_recall import (
+    LIMIT,
+    MOST,
+    WIDEST,
+    WINDOW,
+    Around,
+    SessionRecall,
+    around,
+    by_words,
+    recent,
+)
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.agent.scene import here
 
@@ -30,10 +40,12 @@ class Recollection:
         roles: list[Literal["user", "assistant", "tool"]] | None = None,
         days: Annotated[float | None, Field(gt=0, lt=100_000)] = None,
     ) -> dict[str, Any]:
-        """Look into earlier sessions with this person: what was said, decided and done. The present one is left out.
+        """Look into earlier sessions with this person: what was said, decided and done. The present one is
+        left out.
 
-        With query, the sessions that fit best, each with the messages around the best hit and its first and last ones. With
-        message, more of the conversation around one message. With neither, the most recent sessions.
+        With query, the sessions that fit best, each with the messages around the best hit and its first and
+        last ones. With message, more of the conversation around one message. With neither, the most recent
+        sessions.
 
         Args:
             query: Words to look for; "quoted words" must stand together.
@@ -48,7 +60,9 @@ class Recollection:
             if message is not None:
                 return _object(around(database, message, window))
             if query.strip():
-                found = by_words(database, query, current, limit=limit, window=window, roles=roles or (), days=days)
+                found = by_words(
+                    database, query, current, limit=limit, window=window, roles=roles or (), days=days
+                )
                 return _object(found)
             return {"sessions": [plain(asdict(one)) for one in recent(database, current, limit)]}
         except (ConfigError, StoreError) as error:
@@ -59,7 +73,7 @@ def recall_tool(store: Store) -> Tool:
     return tool(concurrency="parallel", effect="pure")(Recollection(store).session_search)
 
 
-def _object(answer: Around | Recall) -> dict[str, Any]:
+def _object(answer: Around | SessionRecall) -> dict[str, Any]:
     return {name: plain(value) for name, value in asdict(answer).items() if value not in ("", None, False)}
 
 
@@ -67,7 +81,9 @@ def plain(value: Any) -> Any:
     """Times as people read them, and without what is empty or false: a model pays for every word."""
     if isinstance(value, dict):
         return {
-            key: datetime.fromtimestamp(one, UTC).strftime("%Y-%m-%d %H:%M UTC") if key == "at" else plain(one)
+            key: datetime.fromtimestamp(one, UTC).strftime("%Y-%m-%d %H:%M UTC")
+            if key == "at"
+            else plain(one)
             for key, one in value.items()
             if one not in ("", None, False) and not (key == "standing" and one == "current")
         }

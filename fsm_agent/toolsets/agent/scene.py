@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.sessions.session import Session
 
-_SCENE: ContextVar[Scene] = ContextVar("fsm_agent_scene")
+_SCENE: ContextVar[ToolContext] = ContextVar("fsm_agent_scene")
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """``window`` of the model in use, in tokens, ``None`` when unknown. ``budget``: what the turn and its children share."""
+class ToolContext:
+    """``window`` of the model in use, in tokens, ``None`` when unknown. ``budget``: what the turn and its
+    children share."""
 
     session: Session
     turn_id: str
@@ -24,12 +25,12 @@ class Scene:
     window: int | None = None
 
 
-def enter(scene: Scene) -> None:
+def enter(scene: ToolContext) -> None:
     """The tools that run in this context are called here."""
     _SCENE.set(scene)
 
 
-def here() -> Scene:
+def here() -> ToolContext:
     """Raises ``RuntimeError`` outside of a turn: only ``AgentTools`` runs these tools."""
     scene = _SCENE.get(None)
     if scene is None:

@@ -1,8 +1,7 @@
 """The list of things to do: the model's own plan for the session (catalogue AGT-02).
 
-The list is the result of the last call, as the journal has it, so it survives a crash, a compaction and a resume, and a fork or
-an undo goes back to what it was then.
-"""
+The list is the result of the last call, as the journal has it, so it survives a crash, a compaction and a
+resume, and a fork or an undo goes back to what it was then."""
 
 from __future__ import annotations
 
@@ -41,14 +40,20 @@ def _listed(value: Any) -> Any:
     return value
 
 
-class Item(BaseModel):
+class TodoItem(BaseModel):
     """One thing to do."""
 
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
-    id: Annotated[str, Field(min_length=1, max_length=200, description="A short name that is not used twice.")]
-    content: Annotated[str | None, Field(description="What is to be done; may be left out to change only the status.")] = None
-    status: Annotated[Status | None, BeforeValidator(lambda value: None if value is None else _status(value))] = None
+    id: Annotated[
+        str, Field(min_length=1, max_length=200, description="A short name that is not used twice.")
+    ]
+    content: Annotated[
+        str | None, Field(description="What is to be done; may be left out to change only the status.")
+    ] = None
+    status: Annotated[
+        Status | None, BeforeValidator(lambda value: None if value is None else _status(value))
+    ] = None
 
 
 class TodoList:
@@ -57,16 +62,17 @@ class TodoList:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def todo(self, todos: Annotated[list[Item] | None, BeforeValidator(_listed)] = None, merge: bool = False) -> dict[str, Any]:
+    def todo(
+        self, todos: Annotated[list[TodoItem] | None, BeforeValidator(_listed)] = None, merge: bool = False
+    ) -> dict[str, Any]:
         """Read or write the list of things to do in this session. Without arguments it is read.
 
-        Use it for work of three or more steps: write the plan first, have exactly one item in progress, and set an item to
-        completed as soon as it is done. The answer is always the whole list.
+        Use it for work of three or more steps: write the plan first, have exactly one item in progress, and
+        set an item to completed as soon as it is done. The answer is always the whole list.
 
         Args:
-            todos: The items, in order. They replace the list, or change it with merge.
-            merge: Change the items with these ids and add those that are new, instead of replacing the whole list.
-        """
+            todos: The items, in order. They replace the list, or change it with merge. merge: Change the
+            items with these ids and add those that are new, instead of replacing the whole list."""
         if todos is None:
             return _answer(self._now())
         before = self._now() if merge else []
@@ -83,7 +89,7 @@ def todo_tool(store: Store) -> Tool:
     return tool(concurrency="serial", effect="idempotent")(TodoList(store).todo)
 
 
-def _merged(before: Iterable[dict[str, str]], given: Iterable[Item]) -> list[dict[str, str]]:
+def _merged(before: Iterable[dict[str, str]], given: Iterable[TodoItem]) -> list[dict[str, str]]:
     """By id; of two items with one id the later one counts, at the place of the first."""
     items = {item["id"]: item for item in before}
     for one in given:

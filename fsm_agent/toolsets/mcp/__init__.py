@@ -3,10 +3,9 @@
 >>> from fsm_agent import Agent
 >>> agent = Agent(mcp={"time": {"command": "uvx", "args": ["mcp-server-time"]}})  # doctest: +SKIP
 
-Servers are described in ``config.toml`` (see ``fsm_agent.toolsets.mcp.config``), started by the first turn, and can neither
-block nor end one: see ``fsm_agent.toolsets.mcp.server``. Needs the extra ``fsm-agent[mcp]``; the SDK is loaded when a server is
-first started.
-"""
+Servers are described in ``config.toml`` (see ``fsm_agent.toolsets.mcp.config``), started by the first turn,
+and can neither block nor end one: see ``fsm_agent.toolsets.mcp.server``. Needs the extra ``fsm-agent[mcp]``;
+the SDK is loaded when a server is first started."""
 
 from fsm_agent.toolsets.mcp.config import ServerConfig, ToolRule
 from fsm_agent.toolsets.mcp.servers import McpServers

@@ -40,29 +40,30 @@ def _word(value: Any) -> Any:
 Words = Annotated[dict[str, str], BeforeValidator(_words)]
 
 
-class _Model(BaseModel):
+class _McpModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class ToolRule(_Model):
-    """What holds for the tools of a server whose name matches a pattern; ``None`` leaves it to the server's own rule."""
+class ToolRule(_McpModel):
+    """What holds for the tools of a server whose name matches a pattern; ``None`` leaves it to the server's
+    own rule."""
 
     approval: Approval | None = None
     effect: Effect | None = None
     timeout: Seconds | None = None
 
 
-class ServerConfig(_Model):
+class ServerConfig(_McpModel):
     """One server: a ``command`` (stdio) or a ``url`` (streamable HTTP).
 
-    ``env`` is added to a small safe environment; ``env``, ``headers`` and ``url`` may hold ``${VAR}`` or ``${VAR:-default}``.
-    ``cwd`` defaults to the agent's working directory. ``roots`` are the directories that the server is told of: default the
-    agent's working directory, none to tell it of no directory.
-    ``trust``: believe what the server says about its tools: which only read, which may be repeated. ``approval`` and
-    ``effect`` of its tools win over that; without either its tools ask and are ``unsafe``. ``tools``: rules by pattern, of
-    which the first that matches and says something counts. ``include`` and ``exclude`` are patterns of names of tools.
-    ``timeout``: seconds of one call. ``plain_http``: send to a host that is not this machine without TLS.
-    """
+    ``env`` is added to a small safe environment; ``env``, ``headers`` and ``url`` may hold ``${VAR}`` or
+    ``${VAR:-default}``. ``cwd`` defaults to the agent's working directory. ``roots`` are the directories that
+    the server is told of: default the agent's working directory, none to tell it of no directory. ``trust``:
+    believe what the server says about its tools: which only read, which may be repeated. ``approval`` and
+    ``effect`` of its tools win over that; without either its tools ask and are ``unsafe``. ``tools``: rules
+    by pattern, of which the first that matches and says something counts. ``include`` and ``exclude`` are
+    patterns of names of tools. ``timeout``: seconds of one call. ``plain_http``: send to a host that is not
+    this machine without TLS."""
 
     command: str | None = None
     args: tuple[str, ...] = ()
@@ -106,7 +107,8 @@ class ServerConfig(_Model):
         return _any(self.include, tool) and not _any(self.exclude, tool)
 
     def rule(self, tool: str) -> ToolRule:
-        """What the user laid down for a tool, by the first pattern that says it, else for the whole server."""
+        """What the user laid down for a tool, by the first pattern that says it, else for the whole
+        server."""
         own = [rule for pattern, rule in self.tools.items() if fnmatchcase(tool, pattern)]
 
         def first(field: Literal["approval", "effect", "timeout"]) -> Any:
@@ -117,15 +119,19 @@ class ServerConfig(_Model):
 
 
 def servers_of(given: Mapping[str, Any] | None, home: Path) -> dict[str, ServerConfig]:
-    """The servers that are switched on, by name: those of ``given``, else those of the config file in ``home``.
+    """The servers that are switched on, by name: those of ``given``, else those of the config file in
+    ``home``.
 
-    ``given`` maps names to tables, as ``[mcp.servers]`` does, or is the ``[mcp]`` table around that. Raises ``ConfigError`` that
-    names the server and the key.
-    """
+    ``given`` maps names to tables, as ``[mcp.servers]`` does, or is the ``[mcp]`` table around that. Raises
+    ``ConfigError`` that names the server and the key."""
     tables = _of_file(home) if given is None else given
     if not isinstance(tables, Mapping):
         raise ConfigError("mcp has the wrong type", type(tables).__name__, "a dict of servers by name")
-    if set(tables) == {"servers"} and isinstance(inner := tables["servers"], Mapping) and not {"command", "url"} & set(inner):
+    if (
+        set(tables) == {"servers"}
+        and isinstance(inner := tables["servers"], Mapping)
+        and not {"command", "url"} & set(inner)
+    ):
         tables = inner
     found = {str(name): _server(str(name), table) for name, table in tables.items()}
     return {name: server for name, server in found.items() if server.enabled}
@@ -134,13 +140,18 @@ def servers_of(given: Mapping[str, Any] | None, home: Path) -> dict[str, ServerC
 def _of_file(home: Path) -> Any:
     group = config_of(home).mcp
     if unknown := sorted(set(group) - {"servers"}):
-        raise ConfigError("[mcp] in the config file cannot be used", ", ".join(unknown), "[mcp.servers.NAME] tables")
+        raise ConfigError(
+            "[mcp] in the config file cannot be used", ", ".join(unknown), "[mcp.servers.NAME] tables"
+        )
     return group.get("servers", {})
 
 
 def _server(name: str, table: Any) -> ServerConfig:
     if not NAME.fullmatch(name):
-        allowed = "up to 31 letters, digits, dashes and single underscores, beginning and ending with none of the last"
+        allowed = (
+            "up to 31 letters, digits, dashes and single underscores, beginning and ending with none of the"
+            " last"
+        )
         raise ConfigError("the name of an MCP server cannot be used", name, allowed)
     if isinstance(table, ServerConfig):
         return table

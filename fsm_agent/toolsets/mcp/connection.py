@@ -1,4 +1,5 @@
-"""One living connection to a server. The only module besides the transports that knows the SDK; loaded when a server is used."""
+"""One living connection to a server. The only module besides the transports that knows the SDK; loaded when a
+server is used."""
 
 from __future__ import annotations
 
@@ -33,12 +34,15 @@ from fsm_agent.toolsets.mcp.http import NOT_SENT, Statuses, http
 from fsm_agent.toolsets.mcp.lines import Flood, Misbehaved
 from fsm_agent.toolsets.mcp.listed import Listed
 from fsm_agent.toolsets.mcp.log import ServerLog
-from fsm_agent.toolsets.mcp.lost import Broken, Ending, Refused, Unusable
+from fsm_agent.toolsets.mcp.lost import Broken, ConnectionEnding, McpRefused, Unusable
 from fsm_agent.toolsets.mcp.results import Result, result_of
 from fsm_agent.toolsets.mcp.stdio import MOMENT, stdio
 
 log = logging.getLogger(__name__)
-for _name in ("mcp", "client"):  # the SDK's own; a program that sets logging up gets them, a terminal does not
+for _name in (
+    "mcp",
+    "client",
+):  # the SDK's own; a program that sets logging up gets them, a terminal does not
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 MOST_PAGES = 50
@@ -51,15 +55,17 @@ _NOTICED = MOMENT + 1
 
 
 class Connection:
-    """Opened once, closed once, never opened again. ``changed`` is called when the server's tools may be others now.
+    """Opened once, closed once, never opened again. ``changed`` is called when the server's tools may be
+    others now.
 
-    Every method belongs to the engine's loop. A task of its own holds the SDK's client from begin to end, because its scopes must
-    be left by the task that entered them.
-    """
+    Every method belongs to the engine's loop. A task of its own holds the SDK's client from begin to end,
+    because its scopes must be left by the task that entered them."""
 
-    def __init__(self, endpoint: Endpoint, server_log: ServerLog, most: int, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, endpoint: Endpoint, server_log: ServerLog, most: int, changed: Callable[[], None]
+    ) -> None:
         self._endpoint, self._log, self._most, self._changed = endpoint, server_log, most, changed
-        self._ending, self._statuses, self._flood = Ending(), Statuses(), Flood()
+        self._ending, self._statuses, self._flood = ConnectionEnding(), Statuses(), Flood()
         self._opened, self._scope = asyncio.Event(), anyio.CancelScope()
         self._client: Client | None = None
         self.deaf = False
@@ -77,7 +83,8 @@ class Connection:
         return self._ending.reason
 
     async def open(self) -> None:
-        """Raises ``Broken`` with the reason when there will be no connection. Without a time limit of its own."""
+        """Raises ``Broken`` with the reason when there will be no connection. Without a time limit of its
+        own."""
         self._keeper = asyncio.create_task(self._keep())
         opened = asyncio.create_task(self._opened.wait())
         try:
@@ -103,7 +110,7 @@ class Connection:
         self._scope.cancel()
 
     async def tools(self) -> list[Listed]:
-        """All tools, as the server lists them. Raises ``Broken``, ``Refused`` or ``Unusable``."""
+        """All tools, as the server lists them. Raises ``Broken``, ``McpRefused`` or ``Unusable``."""
         listed: list[Listed] = []
         with self._explained():
             async for tool in self._pages():
@@ -113,7 +120,7 @@ class Connection:
         return listed
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> Result:
-        """Cancelling tells the server so. Raises ``Broken``, ``Refused`` or ``Unusable``."""
+        """Cancelling tells the server so. Raises ``Broken``, ``McpRefused`` or ``Unusable``."""
         self._calls += 1
         try:
             with self._explained():
@@ -209,7 +216,7 @@ class Connection:
         """What the SDK raises, as one of the three ends of a call."""
         try:
             yield
-        except (Broken, Refused, Unusable):
+        except (Broken, McpRefused, Unusable):
             raise
         except MCPError as error:
             if self._ending.came or _is_end(error):
@@ -217,19 +224,21 @@ class Connection:
             if self._session_is_gone(error):
                 self._ending.told(f"the server forgot the session ({self._statuses})")
                 raise Broken(error.message, sent=False) from None
-            raise (Unusable if self._is_no_answer(error) else Refused)(self._words(error)) from None
+            raise (Unusable if self._is_no_answer(error) else McpRefused)(self._words(error)) from None
         except Exception as error:
             raise Unusable(one_line(str(_leaf(error)) or type(error).__name__, 500)) from None
 
     def _session_is_gone(self, error: MCPError) -> bool:
-        """A server that was started again knows nothing of the sessions before it; that is no answer to the call."""
+        """A server that was started again knows nothing of the sessions before it; that is no answer to the
+        call."""
         if self._client is None or self._client.protocol_version in MODERN_PROTOCOL_VERSIONS:
             return False
         unsaid = error.message == "Server returned an error response" or "session" in error.message.lower()
         return self._statuses.code == 404 or (self._statuses.code == 400 and unsaid)
 
     def _is_no_answer(self, error: MCPError) -> bool:
-        """Did something come back that the server, or what stands before it, cannot have meant as an answer?"""
+        """Did something come back that the server, or what stands before it, cannot have meant as an
+        answer?"""
         by_the_sdk = error.code == PARSE_ERROR or error.message.startswith("Unexpected content type")
         return by_the_sdk or self._statuses.code >= 500
 
@@ -253,7 +262,8 @@ class Connection:
 
 
 def _is_end(error: MCPError) -> bool:
-    """Did the SDK make this error because no answer can come? Servers use the same code for what they like."""
+    """Did the SDK make this error because no answer can come? Servers use the same code for what they
+    like."""
     return error.code == CONNECTION_CLOSED and error.message.startswith(("Connection closed", "SSE stream"))
 
 

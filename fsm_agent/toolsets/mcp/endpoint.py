@@ -13,7 +13,8 @@ from fsm_agent.toolsets.mcp.variables import all_expanded, expanded, safe_enviro
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Either a program to launch or an address. ``secrets`` must not be shown, ``roots`` are told to the server."""
+    """Either a program to launch or an address. ``secrets`` must not be shown, ``roots`` are told to the
+    server."""
 
     launch: Launch | None
     url: str = field(default="", repr=False)

@@ -1,4 +1,5 @@
-"""The process groups of servers that are still to be ended, and who ends them when this program does not get to it."""
+"""The process groups of servers that are still to be ended, and who ends them when this program does not get
+to it."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ _POSIX = hasattr(os, "killpg")
 
 
 class Groups:
-    """Thread-safe. On systems without process groups each is a single process, and a server that does not heed the end of its
-    input outlives a program that was killed."""
+    """Thread-safe. On systems without process groups each is a single process, and a server that does not
+    heed the end of its input outlives a program that was killed."""
 
     def __init__(self) -> None:
         self._owned: dict[int, int] = {}
@@ -87,7 +88,8 @@ class Groups:
         return going
 
     def _say(self, line: str) -> None:
-        """To the warden, who is started when there is something to say. One that cannot be is a risk, and no failure."""
+        """To the warden, who is started when there is something to say. One that cannot be is a risk, and no
+        failure."""
         if not _POSIX:
             return
         try:

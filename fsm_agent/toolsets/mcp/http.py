@@ -16,9 +16,15 @@ from fsm_agent.toolsets.mcp.endpoint import Endpoint
 from fsm_agent.toolsets.mcp.lines import Misbehaved
 
 CONNECT, READ = 15.0, 3_600.0
-"""Seconds for a connection, and between two pieces of an answer: a call has a limit of its own, and a server that pushes
-messages may be silent for long."""
-NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol, httpx2.InvalidURL)
+"""Seconds for a connection, and between two pieces of an answer: a call has a limit of its own, and a server
+that pushes messages may be silent for long."""
+NOT_SENT = (
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.PoolTimeout,
+    httpx2.UnsupportedProtocol,
+    httpx2.InvalidURL,
+)
 """After these no byte of a request has left."""
 
 
@@ -39,7 +45,8 @@ class Statuses:
 
 @asynccontextmanager
 async def http(endpoint: Endpoint, most: int, statuses: Statuses) -> AsyncIterator[Any]:
-    """The streams of a session. ``most``: bytes of one message. Proxies of the environment are used for other machines only."""
+    """The streams of a session. ``most``: bytes of one message. Proxies of the environment are used for other
+    machines only."""
 
     async def look(response: httpx2.Response) -> None:
         statuses.note(response)

@@ -8,21 +8,24 @@ from collections.abc import Callable, Iterator
 MOST_NOISE = 1_000_000
 """Bytes that are no messages; a server that writes more between two messages is not speaking the protocol."""
 BURST, STEADY = 2_000, 200
-"""Messages that a server may send at once, and for each second after that. Not a rate alone: what is read slowly comes slowly."""
+"""Messages that a server may send at once, and for each second after that. Not a rate alone: what is read
+slowly comes slowly."""
 
 
 class Misbehaved(Exception):
     """The server does what no server may; the connection must end. The text says what, for people."""
 
 
-class Lines:
-    """Whole lines out of pieces. Never holds more than ``most`` bytes, and costs time proportional to what came in."""
+class LineReader:
+    """Whole lines out of pieces. Never holds more than ``most`` bytes, and costs time proportional to what
+    came in."""
 
     def __init__(self, most: int) -> None:
         self._most, self._held = most, bytearray()
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """The lines that this piece completes, without their ends. Raises ``Misbehaved`` for a line that is too long."""
+        """The lines that this piece completes, without their ends. Raises ``Misbehaved`` for a line that is
+        too long."""
         *whole, rest = piece.split(b"\n")
         for part in whole:
             self._add(part)
@@ -52,7 +55,10 @@ class Flood:
             raise Misbehaved(f"it sent {BURST:,} messages at once and more than {STEADY} a second")
 
     def noise(self, size: int) -> None:
-        """A line that is no message came, of so many bytes. Raises ``Misbehaved`` when there is nothing else for too long."""
+        """A line that is no message came, of so many bytes. Raises ``Misbehaved`` when there is nothing else
+        for too long."""
         self._noise += size + 1
         if self._noise > MOST_NOISE:
-            raise Misbehaved(f"it wrote more than {MOST_NOISE:,} bytes that are no messages to its standard output")
+            raise Misbehaved(
+                f"it wrote more than {MOST_NOISE:,} bytes that are no messages to its standard output"
+            )

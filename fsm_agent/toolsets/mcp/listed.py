@@ -9,8 +9,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """``name`` is the server's own. The hints are what the server says of itself; ``None`` when it says nothing. ``problem``: why
-    its schema cannot be given to a model, empty when it can."""
+    """``name`` is the server's own. The hints are what the server says of itself; ``None`` when it says
+    nothing. ``problem``: why its schema cannot be given to a model, empty when it can."""
 
     name: str
     description: str

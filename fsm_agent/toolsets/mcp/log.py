@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
-from fsm_agent.toolsets.mcp.lines import Lines, Misbehaved
+from fsm_agent.toolsets.mcp.lines import LineReader, Misbehaved
 
 log = logging.getLogger(__name__)
 
@@ -22,16 +22,19 @@ MAX_FILE = 250_000
 MAX_LINE = 4_000
 MAX_A_SECOND = 50_000
 """Bytes that are written; what comes faster is counted and left out."""
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])|[\x00-\x08\x0b-\x1f\x7f]")
+_ESCAPES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])|[\x00-\x08\x0b-\x1f\x7f]"
+)
 
 
 class ServerLog:
-    """Appends lines with the time, without the ``secrets`` and without control sequences. Never raises for the disk."""
+    """Appends lines with the time, without the ``secrets`` and without control sequences. Never raises for
+    the disk."""
 
     def __init__(self, path: Path, secrets: Iterable[str] = (), now: Callable[[], float] = time.time) -> None:
         self.path, self._secrets, self._now = path, tuple(secrets), now
         self._last: deque[str] = deque(maxlen=4)
-        self._lines = Lines(MAX_LINE)
+        self._lines = LineReader(MAX_LINE)
         self._second, self._written, self._dropped, self._broken = 0, 0, 0, False
 
     @property
@@ -49,7 +52,7 @@ class ServerLog:
             for line in self._lines.feed(piece):
                 self.say(line.decode("utf-8", "replace"))
         except Misbehaved:  # a line without an end: its beginning is enough
-            self._lines = Lines(MAX_LINE)
+            self._lines = LineReader(MAX_LINE)
             self.say(piece[:MAX_LINE].decode("utf-8", "replace") + " …")
 
     def say(self, text: str) -> None:

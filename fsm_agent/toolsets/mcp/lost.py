@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 
-class Ending:
+class ConnectionEnding:
     """Told once by whoever notices first; later reasons are consequences. Belongs to the engine's loop."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Broken(Exception):
         self.sent = sent
 
 
-class Refused(Exception):
+class McpRefused(Exception):
     """The server answered the call with an error of the protocol."""
 
 

@@ -15,11 +15,12 @@ _DIGITS = 8
 
 
 def names_of(server: str, tools: Iterable[str], taken: Collection[str] = ()) -> dict[str, str]:
-    """A name for each tool of a server, valid for every provider and different from each other and from ``taken``.
+    """A name for each tool of a server, valid for every provider and different from each other and from
+    ``taken``.
 
-    It is ``server__tool`` where that can be used. Where it cannot (too long, taken, or several tools come to it by the characters
-    that are replaced), it ends with a digest of the real name, so it is the same in every run and on every machine.
-    """
+    It is ``server__tool`` where that can be used. Where it cannot (too long, taken, or several tools come to
+    it by the characters that are replaced), it ends with a digest of the real name, so it is the same in
+    every run and on every machine."""
     plain = {tool: f"{server}{SEPARATOR}{_REFUSED.sub('_', tool)}" for tool in tools}
     claims = Counter(plain.values())
     return {

@@ -1,4 +1,5 @@
-"""From the tools that a server lists to tools of a turn: which are offered, under which name and under which rules."""
+"""From the tools that a server lists to tools of a turn: which are offered, under which name and under which
+rules."""
 
 from __future__ import annotations
 
@@ -57,8 +58,8 @@ def offered(
     taken: Collection[str] = (),
     most: int = MOST_TOOLS,
 ) -> Offer:
-    """``listed`` with schemas that were looked over. ``timeout`` in seconds for tools that have no limit of their own; ``taken``:
-    names that are in use; ``most``: how many."""
+    """``listed`` with schemas that were looked over. ``timeout`` in seconds for tools that have no limit of
+    their own; ``taken``: names that are in use; ``most``: how many."""
     tools: list[Tool] = []
     left_out: list[str] = []
     wanted = {one.name: one for one in reversed(listed) if config.wants(one.name)}
@@ -71,7 +72,9 @@ def offered(
     if len(left_out) > MOST_NOTICES:
         left_out[MOST_NOTICES:] = [f"{len(left_out) - MOST_NOTICES} more tools are left out"]
     if len(names) > most:
-        left_out.append(f"{len(names) - most} of {len(names)} tools are left out; choose with include and exclude")
+        left_out.append(
+            f"{len(names) - most} of {len(names)} tools are left out; choose with include and exclude"
+        )
     return Offer(tuple(tools), tuple(f"MCP server {server}: {line}" for line in left_out))
 
 
@@ -87,13 +90,20 @@ def _tool(name: str, server: str, config: ServerConfig, one: Listed, call: Calle
         concurrency="parallel" if effect == "pure" else "serial",
         effect=effect,
         timeout=rule.timeout or timeout,
-        approval=rule.approval or ("never" if config.trust and one.reads_only and effect == "pure" else "ask"),
+        approval=rule.approval
+        or ("never" if config.trust and one.reads_only and effect == "pure" else "ask"),
     )
 
     async def handler(arguments: dict[str, Any]) -> Any:
         return await call(one.name, arguments, effect)
 
-    return Tool(spec, handler, is_async=True, signature=PassedOn(name, _Anything, {}, frozenset(), False, {}), external=True)
+    return Tool(
+        spec,
+        handler,
+        is_async=True,
+        signature=PassedOn(name, _Anything, {}, frozenset(), False, {}),
+        external=True,
+    )
 
 
 def _effect(config: ServerConfig, one: Listed) -> Effect:
@@ -107,5 +117,7 @@ def _description(server: str, config: ServerConfig, one: Listed) -> str:
     """It enters every request, so words of a stranger that try to take the model over are kept out of it."""
     text = clean(one.description).strip()
     if not config.trust and (found := scan(text, strict=True)):
-        raise Unfit(f"its description should not be trusted ({', '.join(found)}); set trust = true if it may be")
+        raise Unfit(
+            f"its description should not be trusted ({', '.join(found)}); set trust = true if it may be"
+        )
     return shorten(text, MAX_DESCRIPTION) or f"{one.name} of {server}"

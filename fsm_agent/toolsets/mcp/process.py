@@ -58,8 +58,8 @@ async def started(launch: Launch) -> asyncio.subprocess.Process:
 
 
 async def ended(process: asyncio.subprocess.Process, *, polite: bool) -> None:
-    """End a process and all that it started: its input is closed, then it is asked, then it is killed. At most two graces;
-    without politeness it is asked at once."""
+    """End a process and all that it started: its input is closed, then it is asked, then it is killed. At
+    most two graces; without politeness it is asked at once."""
     assert process.stdin is not None
     process.stdin.close()
     try:
@@ -83,7 +83,8 @@ def status_of(code: int) -> str:
 
 
 async def _gone(process: asyncio.subprocess.Process) -> bool:
-    """Did it end within the grace? Asked for its code instead of waited for, because that would wait for its pipes too."""
+    """Did it end within the grace? Asked for its code instead of waited for, because that would wait for its
+    pipes too."""
     until = time.monotonic() + GRACE
     while process.returncode is None:
         if time.monotonic() >= until:
@@ -102,7 +103,8 @@ def _found(launch: Launch) -> str:
 
 
 def _close_pipes(process: asyncio.subprocess.Process) -> None:
-    """Free the pipes although somebody who left the group may still hold their other ends; nothing public does it."""
+    """Free the pipes although somebody who left the group may still hold their other ends; nothing public
+    does it."""
     transport = getattr(process, "_transport", None)
     if transport is not None:
         with contextlib.suppress(PermissionError):

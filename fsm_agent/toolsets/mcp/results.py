@@ -41,7 +41,8 @@ class Result:
 
 
 def result_of(answer: CallToolResult) -> Result:
-    """Every block in order. What a model cannot be given is named instead, so that nothing disappears in silence."""
+    """Every block in order. What a model cannot be given is named instead, so that nothing disappears in
+    silence."""
     texts: list[str] = []
     images: list[Part] = []
     for block in answer.content:
@@ -89,7 +90,8 @@ def _size(data: str) -> str:
 
 
 def _says(texts: list[str], structured: Any) -> bool:
-    """Do the texts already say it? Servers give both, and some wrap what they say: ``{"result": …}``, ``{"content": …}``."""
+    """Do the texts already say it? Servers give both, and some wrap what they say: ``{"result": …}``,
+    ``{"content": …}``."""
     values = [structured]
     if isinstance(structured, dict) and len(structured) == 1:
         values += structured.values()

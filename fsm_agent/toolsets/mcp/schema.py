@@ -1,4 +1,5 @@
-"""Making a server's schema fit for every provider: one that a provider refuses would make every request of the session fail."""
+"""Making a server's schema fit for every provider: one that a provider refuses would make every request of
+the session fail."""
 
 from __future__ import annotations
 
@@ -24,13 +25,18 @@ class Unfit(Exception):
 
 
 def fitted(schema: object) -> dict[str, Any]:
-    """A JSON schema object of the 2020-12 dialect that says the same as the given one, where a provider can be told.
+    """A JSON schema object of the 2020-12 dialect that says the same as the given one, where a provider can
+    be told.
 
     Raises ``Unfit``.
     """
     if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
         raise Unfit("its arguments are not an object")
-    made = {key: value for key, value in _modern(schema, 0).items() if key not in ("$schema", "$id", *_REFUSED_ON_TOP)}
+    made = {
+        key: value
+        for key, value in _modern(schema, 0).items()
+        if key not in ("$schema", "$id", *_REFUSED_ON_TOP)
+    }
     made["type"] = "object"
     made.setdefault("properties", {})
     size = len(json.dumps(made, ensure_ascii=False))
@@ -42,7 +48,8 @@ def fitted(schema: object) -> dict[str, Any]:
 
 
 def looked_over(listed: Iterable[Listed]) -> list[Listed]:
-    """The tools with fitted schemas, or with their problem. Takes milliseconds for each: not for an event loop."""
+    """The tools with fitted schemas, or with their problem. Takes milliseconds for each: not for an event
+    loop."""
     return [_one(tool) for tool in listed]
 
 

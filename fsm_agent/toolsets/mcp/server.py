@@ -1,4 +1,5 @@
-"""A server over all its connections: started when it is needed, started again after it died, never more often than is good."""
+"""A server over all its connections: started when it is needed, started again after it died, never more often
+than is good."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from fsm_agent.conversation.effects import Effect
-from fsm_agent.runtime.deadline import Stopwatch, race
+from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings.model import Mcp
 from fsm_agent.support.redaction import MASK, mask
@@ -24,7 +25,7 @@ from fsm_agent.toolsets.mcp.config import ServerConfig
 from fsm_agent.toolsets.mcp.endpoint import Endpoint, endpoint_of
 from fsm_agent.toolsets.mcp.listed import Listed
 from fsm_agent.toolsets.mcp.log import LOGS, ServerLog
-from fsm_agent.toolsets.mcp.lost import Broken, Refused, Unusable
+from fsm_agent.toolsets.mcp.lost import Broken, McpRefused, Unusable
 from fsm_agent.toolsets.mcp.schema import looked_over
 from fsm_agent.toolsets.mcp.variables import Unset
 
@@ -55,8 +56,9 @@ class Surroundings:
     poll: float
 
 
-class Server:
-    """Every method belongs to the engine's loop, except the plain attributes, which may be read from anywhere."""
+class McpServer:
+    """Every method belongs to the engine's loop, except the plain attributes, which may be read from
+    anywhere."""
 
     def __init__(self, name: str, config: ServerConfig, around: Surroundings) -> None:
         self.name, self.config = name, config
@@ -75,7 +77,9 @@ class Server:
     def problem(self) -> str:
         """Why it is not there, or not whole; empty when all is well."""
         lost = self._connection is not None and not self._connection.alive
-        return self._problem or (self._safe(self._connection.reason) if self._connection is not None and lost else "")
+        return self._problem or (
+            self._safe(self._connection.reason) if self._connection is not None and lost else ""
+        )
 
     @property
     def status(self) -> Status:
@@ -86,7 +90,8 @@ class Server:
         return "down" if self.problem else "idle"
 
     async def prepare(self) -> None:
-        """Be ready for a turn, as far as that takes no longer than a start may hold a turn up. The attempt goes on after that."""
+        """Be ready for a turn, as far as that takes no longer than a start may hold a turn up. The attempt
+        goes on after that."""
         if self._connection is not None and self._connection.alive:
             if self._stale or self._connection.deaf:
                 await self._limited(self._relist(), self._around.limits.start_timeout)
@@ -103,11 +108,14 @@ class Server:
             connection = await self._connected()
             try:
                 result = await connection.call(tool, arguments)
-            except Refused as error:
-                raise ToolFailure(f"MCP server {self.name} refused the call: {self._marked(self._safe(str(error)))}") from None
+            except McpRefused as error:
+                raise ToolFailure(
+                    f"MCP server {self.name} refused the call: {self._marked(self._safe(str(error)))}"
+                ) from None
             except Unusable as error:
                 raise self._unsure(
-                    f"MCP server {self.name} answered with no usable result: {self._safe(str(error))}.", effect
+                    f"MCP server {self.name} answered with no usable result: {self._safe(str(error))}.",
+                    effect,
                 ) from None
             except Broken as error:
                 if not error.sent and not again:
@@ -133,7 +141,10 @@ class Server:
         if self._connection is None or not self._connection.alive:
             wait = max(0.0, self._next - self._around.clock.now())
             when = f"; it is tried again in {wait:.0f} s" if wait >= 1 else ""
-            raise ToolFailure(f"MCP server {self.name} is not there: {self.problem or 'it was closed'}{when}. Nothing was run.")
+            raise ToolFailure(
+                f"MCP server {self.name} is not there: {self.problem or 'it was closed'}{when}. Nothing was"
+                " run."
+            )
         return self._connection
 
     def _begun(self) -> asyncio.Task[None] | None:
@@ -153,7 +164,7 @@ class Server:
             opened = await self._limited(self._opened(), limit)
             if opened is None:
                 self._failed(f"it did not get ready within {limit:g} s")
-        except (Broken, Refused, Unusable, Unset, OSError) as error:
+        except (Broken, McpRefused, Unusable, Unset, OSError) as error:
             self._failed(str(error) or type(error).__name__)
         except Exception as error:  # a bug, here or in the SDK, costs this server and nothing else
             log.warning("MCP server %s", self.name, exc_info=True)
@@ -173,7 +184,9 @@ class Server:
             server_log = self._log = ServerLog(around.home / LOGS / f"mcp-{self.name}.log", endpoint.secrets)
         module = await in_daemon_thread(importlib.import_module, "fsm_agent.toolsets.mcp.connection")
         server_log.hush()
-        connection: Connection = module.Connection(endpoint, server_log, self._around.limits.max_message_bytes, self._changed)
+        connection: Connection = module.Connection(
+            endpoint, server_log, self._around.limits.max_message_bytes, self._changed
+        )
         self._connections.add(connection)
         try:
             await connection.open()
@@ -193,7 +206,7 @@ class Server:
         try:
             self.listed = await in_daemon_thread(looked_over, await self._connection.tools())
             self._problem = ""
-        except (Broken, Refused, Unusable) as error:
+        except (Broken, McpRefused, Unusable) as error:
             self._stale = True
             self._problem = self._safe(f"its tools cannot be listed again: {one_line(str(error), 400)}")
         except asyncio.CancelledError:
@@ -207,7 +220,12 @@ class Server:
         """What the work brings, or ``None`` when the time is up; it is cancelled then."""
         task, watch = asyncio.ensure_future(work), Stopwatch(self._around.clock)
         try:
-            await race(task, left=lambda: seconds - watch.elapsed(), interrupted=asyncio.Event(), poll=self._around.poll)
+            await wait_with_deadline(
+                task,
+                left=lambda: seconds - watch.elapsed(),
+                interrupted=asyncio.Event(),
+                poll=self._around.poll,
+            )
             return task.result() if task.done() else None
         finally:
             if not task.done():
@@ -233,7 +251,9 @@ class Server:
         """Nobody knows how far the call came: what that means depends on the tool."""
         if effect == "pure":
             return ToolFailure(f"{why} {_NOTHING}")
-        return ToolFailure(f"{why} {_TOLD_AGAIN if effect == 'idempotent' else UNKNOWN_EFFECT}", status="unknown")
+        return ToolFailure(
+            f"{why} {_TOLD_AGAIN if effect == 'idempotent' else UNKNOWN_EFFECT}", status="unknown"
+        )
 
     def _marked(self, text: str) -> str:
         """Errors are words of somebody else just as results are, which the runner marks."""

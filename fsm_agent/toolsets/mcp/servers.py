@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from fsm_agent.conversation.effects import Effect
 from fsm_agent.errors import ConfigError
-from fsm_agent.runtime.deadline import Stopwatch, race
+from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.threads import LOOP
@@ -22,7 +22,7 @@ from fsm_agent.toolsets.mcp.config import ServerConfig, servers_of
 from fsm_agent.toolsets.mcp.listed import Listed
 from fsm_agent.toolsets.mcp.names import server_of
 from fsm_agent.toolsets.mcp.offer import MOST_TOOLS, Offer, offered
-from fsm_agent.toolsets.mcp.server import Server, Surroundings
+from fsm_agent.toolsets.mcp.server import McpServer, Surroundings
 
 T = TypeVar("T")
 _MARGIN = 2.0
@@ -40,13 +40,14 @@ class _Made:
 
 
 class McpServers:
-    """Servers are started by the first turn, all at once, on the engine's own event loop, whichever loop a turn runs on.
+    """Servers are started by the first turn, all at once, on the engine's own event loop, whichever loop a
+    turn runs on.
 
-    A turn waits for them for ``settings.mcp.start_timeout`` at most; who comes later is there for the next turn.
-    """
+    A turn waits for them for ``settings.mcp.start_timeout`` at most; who comes later is there for the next
+    turn."""
 
     def __init__(self, configs: Mapping[str, ServerConfig], around: Surroundings) -> None:
-        self.servers = tuple(Server(name, config, around) for name, config in configs.items())
+        self.servers = tuple(McpServer(name, config, around) for name, config in configs.items())
         self._clock, self._limits, self._poll = around.clock, around.limits, around.poll
         self._taken: frozenset[str] = frozenset()
         self._tools: tuple[Tool, ...] = ()
@@ -65,7 +66,8 @@ class McpServers:
         settings: Settings,
         environment: Mapping[str, str] | None = None,
     ) -> McpServers | None:
-        """The servers of ``given``, else of the config file in ``home``; ``None`` when there are none. Nothing is started.
+        """The servers of ``given``, else of the config file in ``home``; ``None`` when there are none.
+        Nothing is started.
 
         Raises ``ConfigError`` for a config that cannot be used, and when the SDK is not installed.
         """
@@ -74,9 +76,13 @@ class McpServers:
             return None
         if importlib.util.find_spec("mcp") is None:
             allowed = 'pip install "fsm-agent[mcp]", or no MCP servers'
-            raise ConfigError("MCP servers are configured and the MCP SDK is not installed", ", ".join(configs), allowed)
+            raise ConfigError(
+                "MCP servers are configured and the MCP SDK is not installed", ", ".join(configs), allowed
+            )
         environment = dict(os.environ if environment is None else environment)
-        return cls(configs, Surroundings(workdir, home, environment, clock, settings.mcp, settings.poll.control))
+        return cls(
+            configs, Surroundings(workdir, home, environment, clock, settings.mcp, settings.poll.control)
+        )
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -86,18 +92,22 @@ class McpServers:
         return self._tools
 
     async def ready(self, taken: Collection[str], interrupted: asyncio.Event) -> tuple[str, ...]:
-        """Start or look over all servers and fix the tools of the next turn. A line for people when anything is new."""
+        """Start or look over all servers and fix the tools of the next turn. A line for people when anything
+        is new."""
         self._taken = frozenset(taken)
         watch, most = Stopwatch(self._clock), self._limits.start_timeout + _MARGIN
         work = asyncio.wrap_future(LOOP.submit(self._prepare()))
-        finish = await race(work, left=lambda: most - watch.elapsed(), interrupted=interrupted, poll=self._poll)
+        finish = await wait_with_deadline(
+            work, left=lambda: most - watch.elapsed(), interrupted=interrupted, poll=self._poll
+        )
         if finish == "done":
             work.result()
         work.cancel()  # whoever is late has its attempt go on beside the turn
         return () if finish == "interrupted" else await _on_loop(self._settle())
 
     async def find(self, name: str) -> Tool | None:
-        """A tool of a turn that was begun before this process: its server is started when it is one of ours."""
+        """A tool of a turn that was begun before this process: its server is started when it is one of
+        ours."""
         if all(server.name != server_of(name) for server in self.servers):
             return None
         await _on_loop(self._prepare())
@@ -112,7 +122,10 @@ class McpServers:
         """Start all servers: is each of them there, and how many tools it has or why it is missing."""
         await _on_loop(self._prepare())
         offers = self._offers()
-        return {server.name: (server.status == "ready", _words(server, offers[server.name])) for server in self.servers}
+        return {
+            server.name: (server.status == "ready", _words(server, offers[server.name]))
+            for server in self.servers
+        }
 
     # On the engine's loop
 
@@ -136,7 +149,7 @@ class McpServers:
             room -= len(offers[server.name].tools)
         return offers
 
-    def _offer(self, server: Server, room: int) -> Offer:
+    def _offer(self, server: McpServer, room: int) -> Offer:
         """Made anew only for another list of tools: descriptions are looked over each time."""
         listed = server.listed
         made = self._made.get(server.name)
@@ -146,11 +159,13 @@ class McpServers:
         async def call(tool: str, arguments: Mapping[str, Any], effect: Effect) -> Any:
             return await _on_loop(server.call(tool, arguments, effect))
 
-        offer = offered(server.name, server.config, listed, call, self._limits.call_timeout, self._taken, room)
+        offer = offered(
+            server.name, server.config, listed, call, self._limits.call_timeout, self._taken, room
+        )
         self._made[server.name] = _Made(listed, self._taken, room, offer)
         return offer
 
-    def _news(self, server: Server, offer: Offer) -> Iterable[str]:
+    def _news(self, server: McpServer, offer: Offer) -> Iterable[str]:
         """What was not said of this server at the turn before."""
         lines = offer.notices
         if server.status != "ready" or server.problem:
@@ -162,7 +177,7 @@ class McpServers:
         return (line for line in lines if line not in before)
 
 
-def _words(server: Server, offer: Offer) -> str:
+def _words(server: McpServer, offer: Offer) -> str:
     match server.status:
         case "ready":
             return server.problem or f"ready with {len(offer.tools)} tools"
@@ -176,11 +191,11 @@ async def _on_loop(work: Coroutine[Any, Any, T]) -> T:
     return await asyncio.wrap_future(LOOP.submit(work))
 
 
-async def _close(servers: Sequence[Server]) -> None:
+async def _close(servers: Sequence[McpServer]) -> None:
     await asyncio.gather(*(server.close() for server in servers))
 
 
-def _let_go(servers: Sequence[Server]) -> None:
+def _let_go(servers: Sequence[McpServer]) -> None:
     """Nobody closed the agent that these belonged to."""
     if any(server.status != "idle" for server in servers):
         LOOP.submit(_close(servers))

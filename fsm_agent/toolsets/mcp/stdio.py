@@ -1,8 +1,7 @@
 """The protocol over a process's standard input and output.
 
-The SDK's own transport does the same without limits: a line without an end grows for ever, each line that is no message writes
-a traceback to this program's log, and nobody learns the process or why it ended.
-"""
+The SDK's own transport does the same without limits: a line without an end grows for ever, each line that is
+no message writes a traceback to this program's log, and nobody learns the process or why it ended."""
 
 from __future__ import annotations
 
@@ -18,9 +17,9 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
-from fsm_agent.toolsets.mcp.lines import Flood, Lines, Misbehaved
+from fsm_agent.toolsets.mcp.lines import Flood, LineReader, Misbehaved
 from fsm_agent.toolsets.mcp.log import ServerLog
-from fsm_agent.toolsets.mcp.lost import Ending
+from fsm_agent.toolsets.mcp.lost import ConnectionEnding
 from fsm_agent.toolsets.mcp.process import Launch, ended, started, status_of
 
 log = logging.getLogger(__name__)
@@ -37,9 +36,11 @@ Streams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[Sess
 
 
 @asynccontextmanager
-async def stdio(launch: Launch, server_log: ServerLog, most: int, ending: Ending) -> AsyncIterator[Streams]:
-    """The streams of a session with a new process. ``most``: bytes of one message. When the process ends or misbehaves,
-    ``ending`` is told why and the streams end. Raises ``OSError`` when it cannot be started."""
+async def stdio(
+    launch: Launch, server_log: ServerLog, most: int, ending: ConnectionEnding
+) -> AsyncIterator[Streams]:
+    """The streams of a session with a new process. ``most``: bytes of one message. When the process ends or
+    misbehaves, ``ending`` is told why and the streams end. Raises ``OSError`` when it cannot be started."""
     process = await started(launch)
     to_session, incoming = anyio.create_memory_object_stream[Incoming](0)
     outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
@@ -62,7 +63,7 @@ def _carry(
     process: asyncio.subprocess.Process,
     server_log: ServerLog,
     most: int,
-    ending: Ending,
+    ending: ConnectionEnding,
     to_session: MemoryObjectSendStream[Incoming],
     from_session: MemoryObjectReceiveStream[SessionMessage],
 ) -> None:
@@ -80,10 +81,10 @@ async def _read(
     pipe: asyncio.StreamReader,
     server_log: ServerLog,
     most: int,
-    ending: Ending,
+    ending: ConnectionEnding,
     to_session: MemoryObjectSendStream[Incoming],
 ) -> None:
-    lines, flood = Lines(most), Flood()
+    lines, flood = LineReader(most), Flood()
     try:
         async with to_session:
             while piece := await pipe.read(_CHUNK):

@@ -40,9 +40,14 @@ def all_expanded(words: Mapping[str, str], environment: Mapping[str, str], found
 
 
 def safe_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The part of ``environment`` that a server gets without being given anything: no key, no token, no proxy."""
+    """The part of ``environment`` that a server gets without being given anything: no key, no token, no
+    proxy."""
     names = (*_PASSED_ON, *(name for name in environment if name.startswith("LC_")))
-    return {name: environment[name] for name in names if name in environment and not environment[name].startswith("()")}
+    return {
+        name: environment[name]
+        for name in names
+        if name in environment and not environment[name].startswith("()")
+    }
 
 
 def secret_values(words: Mapping[str, str]) -> Iterable[str]:

@@ -1,10 +1,10 @@
 """A script that ends programs whose agent is gone: after ``kill -9`` nobody else is left to do it.
 
-It runs with the standard library only and reads lines from its standard input: ``+GROUP BORN`` for a process group to end,
-``-GROUP`` for one that has ended. When the input ends the agent has, however it did: each group that is still there is asked to
-end, and killed a second later. ``BORN`` is when the group's first process was started, as the system counts, so that a number
-that was given away again hurts nobody; empty where the system does not tell.
-"""
+It runs with the standard library only and reads lines from its standard input: ``+GROUP BORN`` for a process
+group to end, ``-GROUP`` for one that has ended. When the input ends the agent has, however it did: each group
+that is still there is asked to end, and killed a second later. ``BORN`` is when the group's first process was
+started, as the system counts, so that a number that was given away again hurts nobody; empty where the system
+does not tell."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def born(pid: int) -> str:
 
 
 def same(group: int, when: str) -> bool:
-    """Is it still the group that was meant? One whose first process has gone keeps its number for as long as others are in it."""
+    """Is it still the group that was meant? One whose first process has gone keeps its number for as long as
+    others are in it."""
     now = born(group)
     return not when or not now or now == when
 

@@ -36,8 +36,8 @@ class Checked:
 
 
 def check_calls(calls: Sequence[ToolCall], tools: Sequence[ToolSpec], cutoff: float) -> list[Checked]:
-    """Repair names and ids, read and coerce arguments, answer what cannot run. A call that was made twice runs once, unless
-    something was changed in between."""
+    """Repair names and ids, read and coerce arguments, answer what cannot run. A call that was made twice
+    runs once, unless something was changed in between."""
     by_name = {tool.name: tool for tool in tools}
     checked = [_check(call, by_name, cutoff) for call in _with_unique_ids(calls)]
     first: dict[str, Checked] = {}
@@ -64,7 +64,10 @@ def limit_delegation(calls: Sequence[Checked], most: int) -> None:
         children += max(1, len(tasks)) if isinstance(tasks, list) else 1
         if children > most:
             item.verdict = "answered"
-            item.answer(f"over the limit of {most} child turns at a time; not run. Delegate the rest when these are done.")
+            item.answer(
+                f"over the limit of {most} child turns at a time; not run. Delegate the rest when these are"
+                " done."
+            )
 
 
 def _check(call: ToolCall, tools: Mapping[str, ToolSpec], cutoff: float) -> Checked:
@@ -72,13 +75,19 @@ def _check(call: ToolCall, tools: Mapping[str, ToolSpec], cutoff: float) -> Chec
     parsed = parse(call.arguments)
     if parsed.kind in ("bad", "cut"):
         item = Checked(call, "bad_json")
-        item.answer(f"the arguments are not valid JSON ({parsed.error}); nothing was run; make the call again")
+        item.answer(
+            f"the arguments are not valid JSON ({parsed.error}); nothing was run; make the call again"
+        )
         return item
     if name is None:
         item = Checked(call, "unknown")
         listed = ", ".join(name for name, tool in tools.items() if not tool.deferred) or "none"
         named = call.name.strip()
-        item.answer(f"there is no tool {named!r}; tools: {listed}" if named else "a tool call needs the name of a tool")
+        item.answer(
+            f"there is no tool {named!r}; tools: {listed}"
+            if named
+            else "a tool call needs the name of a tool"
+        )
         return item
     call = ToolCall(call.id, name, _arguments_text(call, parsed.repaired, parsed.value))
     if parsed.kind == "not_object":
@@ -90,8 +99,11 @@ def _check(call: ToolCall, tools: Mapping[str, ToolSpec], cutoff: float) -> Chec
     return Checked(call, "run", tools[name], coerce(parsed.value or {}, tools[name].parameters))
 
 
-def _unwrapped(call: ToolCall, given: Mapping[str, Any], tools: Mapping[str, ToolSpec], cutoff: float) -> Checked:
-    """The call that is meant, before anything looks at it: rules, approvals, limits and callbacks see the tool itself."""
+def _unwrapped(
+    call: ToolCall, given: Mapping[str, Any], tools: Mapping[str, ToolSpec], cutoff: float
+) -> Checked:
+    """The call that is meant, before anything looks at it: rules, approvals, limits and callbacks see the
+    tool itself."""
     behind = tuple(name for name, tool in tools.items() if tool.deferred)
     named, wanted = str(given.get("name", "")), given.get("arguments") or {}
     inner = parse(wanted) if isinstance(wanted, str) else None
@@ -100,7 +112,11 @@ def _unwrapped(call: ToolCall, given: Mapping[str, Any], tools: Mapping[str, Too
     if name is None or not isinstance(arguments, Mapping):
         item = Checked(call, "answered", tools[BRIDGE])
         missing = f"there is no tool {named!r} to be called this way; find its name with tool_search"
-        item.answer(missing if name is None else "arguments must be a JSON object with the parameters by name; nothing was run")
+        item.answer(
+            missing
+            if name is None
+            else "arguments must be a JSON object with the parameters by name; nothing was run"
+        )
         return item
     return Checked(call, "run", tools[name], coerce(dict(arguments), tools[name].parameters))
 
@@ -123,8 +139,8 @@ def _with_unique_ids(calls: Sequence[ToolCall]) -> list[ToolCall]:
 
 
 def segments(calls: Sequence[Checked], most: int, workdir: str) -> Iterator[list[Checked]]:
-    """Runs of calls that may go at the same time, in order; every other call is a barrier of its own. At most ``most``
-    calls run together. Relative paths begin at ``workdir``."""
+    """Runs of calls that may go at the same time, in order; every other call is a barrier of its own. At most
+    ``most`` calls run together. Relative paths begin at ``workdir``."""
     run: list[Checked] = []
     for item in calls:
         alone = item.outcome is None and not _parallel(item)

@@ -1,9 +1,10 @@
-"""Which class of error is it? A table of (predicate, class) rows in priority order; the first that matches names it.
+"""Which class of error is it? A table of (predicate, class) rows in priority order; the first that matches
+names it.
 
-Order (behaviour catalogue 5.2): wording that overrides the status, then status with wording, then the provider's structured
-code, then wording alone, then TLS, then the kind of failure. Structured codes are preferred over English where both exist.
-A provider's own rows (``ErrorRow`` of its profile) come before all of these.
-"""
+Order (behaviour catalogue 5.2): wording that overrides the status, then status with wording, then the
+provider's structured code, then wording alone, then TLS, then the kind of failure. Structured codes are
+preferred over English where both exist. A provider's own rows (``ErrorRow`` of its profile) come before all
+of these."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ Predicate = Callable[[Failure, "Size"], bool]
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large the request was: bare errors on a very large request are overflows in disguise. ``thinks``: the model may
-    be silent for long, so that a dropped connection says nothing about the size."""
+    """How large the request was: bare errors on a very large request are overflows in disguise. ``thinks``:
+    the model may be silent for long, so that a dropped connection says nothing about the size."""
 
     tokens: int = 0
     messages: int = 0
@@ -33,8 +34,9 @@ class Size:
 
     @property
     def very_large(self) -> bool:
-        """The same for dropped connections: 60 %, 120,000 tokens, 200 messages. Never below 30,000 tokens: servers with small
-        windows say so, and a lost connection is then only that (a compaction would cost more than a second try)."""
+        """The same for dropped connections: 60 %, 120,000 tokens, 200 messages. Never below 30,000 tokens:
+        servers with small windows say so, and a lost connection is then only that (a compaction would cost
+        more than a second try)."""
         return self._over(0.6, 120_000, 200) and (self.tokens > 30_000 or self.messages > 200)
 
     def _over(self, share: float, tokens: int, messages: int) -> bool:
@@ -78,8 +80,11 @@ def status_of(failure: Failure) -> int | None:
 
 
 def code(*codes: str) -> Predicate:
-    """One of the error's structured codes or types; those of nested errors stand in the detail, one a line."""
-    return lambda failure, _: failure.code.lower() in codes or not set(codes).isdisjoint(failure.detail.split("\n"))
+    """One of the error's structured codes or types; those of nested errors stand in the detail, one a
+    line."""
+    return lambda failure, _: (
+        failure.code.lower() in codes or not set(codes).isdisjoint(failure.detail.split("\n"))
+    )
 
 
 def kind(*kinds: str) -> Predicate:
@@ -171,7 +176,12 @@ NO_FUNDS = code(
     "insufficient_credits", "insufficient_balance", "balance_depleted", "exceeded_current_quota_error", "arrearage",
 )  # fmt: skip
 BAD_KEY = words(
-    "invalid api key", "incorrect api key", "api key not valid", "invalid_api_key", "api_key_invalid", "api key expired"
+    "invalid api key",
+    "incorrect api key",
+    "api key not valid",
+    "invalid_api_key",
+    "api_key_invalid",
+    "api key expired",
 )
 TLS = words("[ssl", "tlsv1", "tls alert", "bad record mac", "ssl alert", "ssl_error", "handshake failure")
 

@@ -7,26 +7,46 @@ from fsm_agent_states.turn import TurnState
 
 TEXTS: dict[E, str] = {
     E.PARTIAL_STREAM_RECOVERY: "The reply broke off; this is what had arrived.",
-    E.BUDGET_EXHAUSTED: "The limit of {iterations} iterations was reached and no summary could be obtained{because}.",
-    E.EMPTY_EXHAUSTED: "The model gave only empty replies, {attempts} requests in all. Try again, or use another model.",
-    E.LENGTH_EXHAUSTED: "The answer was still cut off after {continuations} continuations; this is what arrived.",
-    E.THINKING_BUDGET_EXHAUSTED: "The model used its whole output for reasoning. Lower its effort or raise max_output_tokens.",
-    E.TRUNCATED_TOOL_CALL: "The model's tool call was cut off by the output limit {cut} times and was not run.",
-    E.STREAM_DROPPED_TOOL_CALL: "The connection broke inside the model's tool call again and again; it was not run.",
-    E.INVALID_TOOL_CALLS: "The model kept making tool calls that cannot be used{because}; the turn was stopped.",
+    E.BUDGET_EXHAUSTED: (
+        "The limit of {iterations} iterations was reached and no summary could be obtained{because}."
+    ),
+    E.EMPTY_EXHAUSTED: (
+        "The model gave only empty replies, {attempts} requests in all. Try again, or use another model."
+    ),
+    E.LENGTH_EXHAUSTED: (
+        "The answer was still cut off after {continuations} continuations; this is what arrived."
+    ),
+    E.THINKING_BUDGET_EXHAUSTED: (
+        "The model used its whole output for reasoning. Lower its effort or raise max_output_tokens."
+    ),
+    E.TRUNCATED_TOOL_CALL: (
+        "The model's tool call was cut off by the output limit {cut} times and was not run."
+    ),
+    E.STREAM_DROPPED_TOOL_CALL: (
+        "The connection broke inside the model's tool call again and again; it was not run."
+    ),
+    E.INVALID_TOOL_CALLS: (
+        "The model kept making tool calls that cannot be used{because}; the turn was stopped."
+    ),
     E.SCRATCHPAD_INCOMPLETE: "The model never finished its scratchpad.",
     E.RESPONSES_INCOMPLETE: "The provider kept returning incomplete replies.",
     E.CONTENT_POLICY: "The model declined this request{because}. Rephrase it, or use another model.",
-    E.OVERFLOW_UNCOMPRESSIBLE: "The conversation is too long for this model and cannot be made shorter{because}.",
-    E.COMPRESSION_DISABLED: "The conversation is too long for this model and compaction is switched off{because}.",
-    E.OUTPUT_CAP: "The configured output limit is larger than this model allows{because}. Lower max_output_tokens.",
+    E.OVERFLOW_UNCOMPRESSIBLE: (
+        "The conversation is too long for this model and cannot be made shorter{because}."
+    ),
+    E.COMPRESSION_DISABLED: (
+        "The conversation is too long for this model and compaction is switched off{because}."
+    ),
+    E.OUTPUT_CAP: (
+        "The configured output limit is larger than this model allows{because}. Lower max_output_tokens."
+    ),
     E.API_RETRIES_EXHAUSTED: "The provider failed {attempts} times ({failure}){because}.{advice}",
     E.NON_RETRYABLE_ERROR: "The provider refused the request ({failure}){because}.{advice}",
     E.GUARDRAIL_HALT: "The turn was stopped because it was going in circles: {guardrail}.",
     E.LOCAL_PROCESSING_ERROR: "An error inside the agent itself stopped the turn{because}. Please report it.",
     E.RUNTIME_CONTEXT_TOO_SMALL: (
-        "The model's window of {window} tokens is too small for the system prompt, the tools and this message. "
-        "Start the server with a larger context window, or use fewer tools."
+        "The model's window of {window} tokens is too small for the system prompt, the tools and this"
+        " message. Start the server with a larger context window, or use fewer tools."
     ),
     E.ATTEMPT_CAP_REACHED: "The cap on requests was reached ({attempts} sent){because}.",
 }

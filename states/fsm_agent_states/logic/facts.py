@@ -27,7 +27,9 @@ def prepaid(turn: TurnState) -> bool:
 
 def opens_iteration(turn: TurnState) -> bool:
     """The next request will be charged as a new iteration. Once charged it stays paid until it is sent."""
-    return not (turn.block.opened or prepaid(turn) or toolless(turn)) and turn.iterations < turn.limit("iterations")
+    return not (turn.block.opened or prepaid(turn) or toolless(turn)) and turn.iterations < turn.limit(
+        "iterations"
+    )
 
 
 # Of the text

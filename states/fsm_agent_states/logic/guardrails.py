@@ -38,7 +38,9 @@ class Guardrails:
         key = signature(name, arguments)
         failures = self.failed_calls.get(key, 0)
         if failures >= limits.stop_exact:
-            return self._halt("exact_failure", name, failures, f"{name} failed {failures} times with these arguments")
+            return self._halt(
+                "exact_failure", name, failures, f"{name} failed {failures} times with these arguments"
+            )
         repeats = self.same_results.get(key, ("", 0))[1]
         if repeats >= limits.stop_no_progress:
             return self._halt("no_progress", name, repeats, f"{name} gave the same result {repeats} times")
@@ -66,7 +68,9 @@ class Guardrails:
         if hard and same >= limits.stop_same:
             self._halt("same_tool", name, same, f"{name} failed {same} times in a row")
         if exact >= limits.warn_exact:
-            return f"[loop warning: this exact call failed {exact} times; change the arguments or the approach]"
+            return (
+                f"[loop warning: this exact call failed {exact} times; change the arguments or the approach]"
+            )
         if same >= limits.warn_same:
             return f"[loop warning: {name} failed {same} times; find out why before calling it again]"
         return ""
@@ -78,7 +82,11 @@ class Guardrails:
         before, times = self.same_results.get(key, ("", 0))
         times = times + 1 if digest == before else 1
         _newest(self.same_results, key, (digest, times))
-        return f"[the same result {times} times: use what you have]" if times >= max(2, limits.warn_no_progress) else ""
+        return (
+            f"[the same result {times} times: use what you have]"
+            if times >= max(2, limits.warn_no_progress)
+            else ""
+        )
 
     def _halt(self, kind: str, tool: str, times: int, reason: str) -> str:
         self.halted = {"kind": kind, "tool": tool, "times": times, "reason": reason}

@@ -1,9 +1,9 @@
-"""Where the boxes and arrows of our turn stand in its picture. Fixed by role, so two versions compare box by box.
+"""Where the boxes and arrows of our turn stand in its picture. Fixed by role, so two versions compare box by
+box.
 
-The way in and Compress are on the left, recovery from errors below them; the main loop BuildMessages, CallLLM,
-ExecuteTools is on the right; the way out is at the bottom. Boxes are (x, y, least width); an arrow names the sides it
-joins by absolute coordinates, a label its centre.
-"""
+The way in and Compress are on the left, recovery from errors below them; the main loop BuildMessages,
+CallLLM, ExecuteTools is on the right; the way out is at the bottom. Boxes are (x, y, least width); an arrow
+names the sides it joins by absolute coordinates, a label its centre."""
 
 from __future__ import annotations
 
@@ -33,7 +33,11 @@ LAYOUT: Layout = {
             "end": ("top", 250),
             "label": (352, 150),
         },
-        ("BuildMessages", "ClassifyError"): {"start": ("bottom", 660), "end": ("top", 660), "label": (660, 240)},
+        ("BuildMessages", "ClassifyError"): {
+            "start": ("bottom", 660),
+            "end": ("top", 660),
+            "label": (660, 240),
+        },
         ("BuildMessages", "CallLLM"): {"start": ("bottom", 1020), "end": ("top", 1020)},
         ("CallLLM", "BuildMessages"): {"start": ("top", 830), "end": ("bottom", 830), "wrap": 90},
         ("CallLLM", "ExecuteTools"): {

@@ -23,7 +23,10 @@ _CAPS = (
     re.compile(rf"(?:maximum|limit)[^\d]{{0,60}}?{_NUMBER}"),
 )
 _WINDOWS = (
-    re.compile(rf"(?:context (?:length|window|size)|maximum prompt length|n_ctx|model token limit)[^\d]{{0,40}}{_NUMBER}"),
+    re.compile(
+        r"(?:context (?:length|window|size)|maximum prompt length|n_ctx|model token"
+        rf" limit)[^\d]{{0,40}}{_NUMBER}"
+    ),
     re.compile(rf"> {_NUMBER} maximum"),
     re.compile(rf"maximum number of tokens allowed \(?{_NUMBER}"),
     re.compile(rf"max(?:imum)? length:? ?{_NUMBER}"),

@@ -95,7 +95,7 @@ class Setup:
 
 
 @dataclass(slots=True)
-class Call:
+class CurrentCall:
     """The call in hand: its request, and what came back. ``visible`` and ``thoughts``: the reply's text in
     its two parts.
 

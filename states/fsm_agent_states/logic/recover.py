@@ -102,7 +102,10 @@ def _fallback(turn: TurnState) -> Performed:
     if not facts.text_begun(turn):  # an answer that was begun is still to be continued
         recovery.drop_scaffold()
     turn.compaction.relax()  # the overflow was the other model's
-    notice = f"switched from {before.provider}:{before.model} to {switched.runtime.provider}:{switched.runtime.model}"
+    notice = (
+        f"switched from {before.provider}:{before.model} to"
+        f" {switched.runtime.provider}:{switched.runtime.model}"
+    )
     yield Tell("status", (notice,))
     return None
 

@@ -23,10 +23,18 @@ def result_rows(turn: TurnState, calls: Sequence[Checked]) -> Asks[list[Message]
     previews: list[str | None] = [None] * len(calls)
     for index in _too_long(turn, calls, texts):
         saved: Saved = yield Spill(calls[index].call.id, texts[index])
-        where = f"the whole result is in {saved.path}" if saved.path else f"it could not be saved: {saved.error}"
+        where = (
+            f"the whole result is in {saved.path}" if saved.path else f"it could not be saved: {saved.error}"
+        )
         previews[index] = shorten(texts[index], turn.settings.tool.preview_chars, where)
     return [
-        Message("tool", _content(texts[i], _outcome(item)), tool_call_id=item.call.id, name=item.call.name, sent=previews[i])
+        Message(
+            "tool",
+            _content(texts[i], _outcome(item)),
+            tool_call_id=item.call.id,
+            name=item.call.name,
+            sent=previews[i],
+        )
         for i, item in enumerate(calls)
     ]
 
@@ -46,7 +54,11 @@ def _too_long(turn: TurnState, calls: Sequence[Checked], texts: Sequence[str]) -
     if window:
         one = min(one, max(8_000, int(0.15 * window * CHARS_PER_TOKEN)))
         all_of_them = min(all_of_them, max(16_000, int(0.30 * window * CHARS_PER_TOKEN)))
-    chosen = [i for i, item in enumerate(calls) if len(texts[i]) > ((item.spec and item.spec.max_result_chars) or one)]
+    chosen = [
+        i
+        for i, item in enumerate(calls)
+        if len(texts[i]) > ((item.spec and item.spec.max_result_chars) or one)
+    ]
     rest = sorted((i for i in range(len(calls)) if i not in chosen), key=lambda i: -len(texts[i]))
     total = sum(len(texts[i]) for i in rest)
     for index in rest:

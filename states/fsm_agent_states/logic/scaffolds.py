@@ -8,19 +8,33 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.support.texts import shorten
 from fsm_agent_states.turn import TurnState
 
-PROCESS_RESULTS = "The tool results above are complete. Go on with the task now: use them, and answer or call the next tool."
-FROM_THOUGHTS = "These were your thoughts so far. Do not think again from the start: give your answer, or call a tool, now."
-GO_ON = "Your reply was cut off. Continue exactly where it ends, without repeating anything and without a preamble."
+PROCESS_RESULTS = (
+    "The tool results above are complete. Go on with the task now: use them, and answer or call the next"
+    " tool."
+)
+FROM_THOUGHTS = (
+    "These were your thoughts so far. Do not think again from the start: give your answer, or call a tool,"
+    " now."
+)
+GO_ON = (
+    "Your reply was cut off. Continue exactly where it ends, without repeating anything and without a"
+    " preamble."
+)
 SMALLER = (
-    "The connection broke inside your tool call, so it was not run. Make the call again in smaller pieces: keep the arguments "
-    "of one call well under 8,000 tokens."
+    "The connection broke inside your tool call, so it was not run. Make the call again in smaller pieces:"
+    " keep the arguments of one call well under 8,000 tokens."
 )
 ANSWER_NOW = "Your reply was incomplete. Give the answer now, as text, or make the tool call."
-ACT_NOW = "Do it now: call the tool instead of announcing it. If nothing is left to do, give the final answer."
-VERIFY = "Files were changed and nothing was checked since. Verify the change with a tool, then give the final answer."
+ACT_NOW = (
+    "Do it now: call the tool instead of announcing it. If nothing is left to do, give the final answer."
+)
+VERIFY = (
+    "Files were changed and nothing was checked since. Verify the change with a tool, then give the final"
+    " answer."
+)
 LAST_WORD = (
-    "All {limit} iterations of this task are used up and no tool can be called any more. Say in text what was done, what was "
-    "found, and what is still open."
+    "All {limit} iterations of this task are used up and no tool can be called any more. Say in text what was"
+    " done, what was found, and what is still open."
 )
 PLACEHOLDER = "(no answer yet)"
 

@@ -29,7 +29,16 @@ from fsm_agent_states.turn import TurnState
 
 MOST_PRESERVED = 4_000
 """Characters that an external memory may add to a summary."""
-KEEPS_HISTORY = {"auth", "auth_permanent", "billing", "rate_limit", "upstream_rate_limit", "timeout", "stale", "stale_breaker"}
+KEEPS_HISTORY = {
+    "auth",
+    "auth_permanent",
+    "billing",
+    "rate_limit",
+    "upstream_rate_limit",
+    "timeout",
+    "stale",
+    "stale_breaker",
+}
 """Failures of access and network, after which an automatic compaction leaves the history as it is
 (COMP-26)."""
 
@@ -77,9 +86,13 @@ def preserved(turn: TurnState, middle: Sequence[Message]) -> Asks[str]:
 
 def _call(turn: TurnState, runtime: Runtime, middle: Sequence[Message], number: int | None) -> CallModel:
     window = runtime.window or ASSUMED_WINDOW
-    prompt = summary_prompt(middle, window=window, focus=turn.compaction.focus, most_chars=int(window * 0.7) * CHARS_PER_TOKEN)
+    prompt = summary_prompt(
+        middle, window=window, focus=turn.compaction.focus, most_chars=int(window * 0.7) * CHARS_PER_TOKEN
+    )
     form = format_of(runtime.api_mode)
     messages = WireCopy().messages("", [Message("user", prompt)], (), View(runtime.api_mode))
     body = form.body(Ask(runtime, temperature=turn.settings.temperature), messages)
-    request = ModelRequest(body, runtime.streaming, toolless=True, purpose="summary", estimate=tokens_of(len(body)))
+    request = ModelRequest(
+        body, runtime.streaming, toolless=True, purpose="summary", estimate=tokens_of(len(body))
+    )
     return CallModel(request, turn.stale_after(request), turn.settings.timeout.total, auxiliary=number)

@@ -61,7 +61,11 @@ def triage(turn: TurnState, reply: ModelReply, said: Said) -> ReplyKind | Failur
 
 def _refused(reply: ModelReply, visible: str) -> bool:
     """A refusal next to real text or calls is a normal reply."""
-    return (reply.finish == "content_filter" or bool(reply.refusal)) and not visible.strip() and not reply.tool_calls
+    return (
+        (reply.finish == "content_filter" or bool(reply.refusal))
+        and not visible.strip()
+        and not reply.tool_calls
+    )
 
 
 def _tool_kind(reply: ModelReply, tools: Sequence[ToolSpec]) -> ReplyKind:
@@ -87,7 +91,9 @@ def _cut_kind(reply: ModelReply, said: Said) -> ReplyKind | Failure:
         return "cut_text"
     if reply.finish == "length":
         return "all_thinking" if said.thoughts or reply.blocks else "blank"
-    return Failure("transport", "the stream ended before the reply did", exception="StreamEnded", usage=reply.usage)
+    return Failure(
+        "transport", "the stream ended before the reply did", exception="StreamEnded", usage=reply.usage
+    )
 
 
 def _text_kind(turn: TurnState, visible: str) -> ReplyKind:

@@ -18,7 +18,12 @@ SHOWN = 10
 def note_files(turn: TurnState, calls: Sequence[Checked]) -> None:
     """Remember the files of calls that failed; a later call that changes the same file supersedes them."""
     for item in calls:
-        if item.spec is None or item.arguments is None or item.outcome is None or not changes_files(item.spec):
+        if (
+            item.spec is None
+            or item.arguments is None
+            or item.outcome is None
+            or not changes_files(item.spec)
+        ):
             continue
         for path in _paths(item.spec, item.arguments):
             where = posixpath.normpath(posixpath.join(turn.setup.workdir, path))
@@ -37,7 +42,11 @@ def footer(turn: TurnState) -> str:
         return ""
     lines = [f"- {line}" for line in turn.tooling.unchanged_files.values()]
     more = [f"- and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
-    return "\n\n[Files that were not changed, or perhaps not, because a tool failed:\n" + "\n".join(lines[:SHOWN] + more) + "]"
+    return (
+        "\n\n[Files that were not changed, or perhaps not, because a tool failed:\n"
+        + "\n".join(lines[:SHOWN] + more)
+        + "]"
+    )
 
 
 def _paths(tool: ToolSpec, arguments: Mapping[str, Any]) -> list[str]:

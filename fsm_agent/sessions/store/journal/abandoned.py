@@ -48,7 +48,8 @@ def close_out(connection: sqlite3.Connection, session_id: str, turn_ids: Sequenc
     if not open_calls:
         return
     effects = connection.execute(
-        "SELECT request, status, class, reply FROM effects WHERE turn IN (SELECT value FROM json_each(?)) AND kind = 'RunTool'",
+        "SELECT request, status, class, reply FROM effects WHERE turn IN (SELECT value FROM json_each(?)) AND"
+        " kind = 'RunTool'",
         (json.dumps(turn_ids),),
     ).fetchall()
     known = {loads(request)["call_id"]: (status, kind, reply) for request, status, kind, reply in effects}

@@ -26,7 +26,10 @@ from fsm_agent.sessions.store.sealed import dumps, opened
 
 ACTS = (CallModel, RunTool, AskApproval)
 """Requests that take long or act on the world: they are in the journal while they are in flight."""
-NOT_RUN = "not run: what is done cannot be written down at the moment ({problem}), so nothing is done that cannot be undone"
+NOT_RUN = (
+    "not run: what is done cannot be written down at the moment ({problem}), so nothing is done that cannot"
+    " be undone"
+)
 
 
 class ConversationLog(TurnLog):
@@ -48,7 +51,9 @@ class ConversationLog(TurnLog):
         written behind it."""
         with self._database.reading() as c:
             said = "SELECT body FROM messages WHERE session = ? AND turn = ?"
-            stored = Counter(opened(body) for (body,) in c.execute(said, (self.session.id, self._turn.turn_id)))
+            stored = Counter(
+                opened(body) for (body,) in c.execute(said, (self.session.id, self._turn.turn_id))
+            )
         for row in self._turn.rows:
             if stored[body := opened(dumps(row.to_dict()))]:
                 stored[body] -= 1
@@ -113,8 +118,8 @@ class ConversationLog(TurnLog):
         )  # fmt: skip
         return [
             lambda c: c.execute(
-                "INSERT INTO usage (session, turn, at, provider, model, purpose, input, output, cache_read, cache_write,"
-                " reasoning, cost, cost_status) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO usage (session, turn, at, provider, model, purpose, input, output, cache_read,"
+                " cache_write, reasoning, cost, cost_status) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 values,
             )
         ]
@@ -155,7 +160,10 @@ class ConversationLog(TurnLog):
         self._note_rows()
 
         def follow(c: sqlite3.Connection) -> None:
-            c.execute("UPDATE sessions SET holder = ?, owner = ?, revision = 1 WHERE id = ?", (turn_id, owner, child.id))
+            c.execute(
+                "UPDATE sessions SET holder = ?, owner = ?, revision = 1 WHERE id = ?",
+                (turn_id, owner, child.id),
+            )
             c.execute("UPDATE sessions SET holder = NULL, owner = NULL WHERE id = ?", (parent.id,))
             changed(c, parent.id)
             c.execute("UPDATE turns SET session = ? WHERE id = ?", (child.id, turn_id))

@@ -35,8 +35,8 @@ REPLAYED = (AskApproval, CallModel, CheckSignals, Prefetch, Preserve, RunTool, T
 NOTHING_TO_RUN = Approval(True, "its outcome is known; it is not run again")
 """To the question about a call that is answered from the record, or by a person: nobody need be asked."""
 IN_DOUBT = (
-    "Unknown outcome: the process ended while this ran, and nobody can say whether it took effect. It was not run again. "
-    "Find out what happened before repeating it."
+    "Unknown outcome: the process ended while this ran, and nobody can say whether it took effect. It was not"
+    " run again. Find out what happened before repeating it."
 )
 
 
@@ -55,10 +55,14 @@ class ConversationRecording(Recording):
             made.results = dict(answers["results"])
             made.reply_of_model = REPLY.decode(answers["reply"]) if answers["reply"] else None
             for ordinal, place, kind, status, request, reply in answers["entries"]:
-                made.entries[ordinal, place] = Recorded(kind, request, status, REPLY.decode(reply), foreign=True)
+                made.entries[ordinal, place] = Recorded(
+                    kind, request, status, REPLY.decode(reply), foreign=True
+                )
         for e in effects:
             known = e.kind in _REPLAYED_NAMES and e.reply is not None
-            made.entries[e.ordinal, e.place] = Recorded(e.kind, e.request, e.status, REPLY.decode(e.reply) if known else None)
+            made.entries[e.ordinal, e.place] = Recorded(
+                e.kind, e.request, e.status, REPLY.decode(e.reply) if known else None
+            )
         return made
 
     def taken_over(self) -> ConversationRecording:

@@ -91,7 +91,9 @@ class TurnLog:
     async def asked(self, exchange: Exchange) -> Sequence[Any]:
         requests = exchange.requests
         known = [self._known(exchange, place, request) for place, request in enumerate(requests)]
-        acts = [place for place, request in enumerate(requests) if known[place] is UNKNOWN and self._acts(request)]
+        acts = [
+            place for place, request in enumerate(requests) if known[place] is UNKNOWN and self._acts(request)
+        ]
         if not acts:
             return known
         self._jobs += [self._intent(exchange, place, requests[place]) for place in acts]
@@ -110,7 +112,8 @@ class TurnLog:
         reply = self._recording.reply(exchange.ordinal, place, request)
         for name, call_id in self._recording.doubts[doubts:]:
             self._tell(
-                f"nobody knows whether {name} ({call_id}) took effect: the process ended while it ran; it is not run again"
+                f"nobody knows whether {name} ({call_id}) took effect: the process ended while it ran; it is"
+                " not run again"
             )
             self._note_effect(self._outcome(exchange, place, request, reply, 0.0))
         if (origin := self._recording.origins.get((exchange.ordinal, place))) is not None:
@@ -139,7 +142,9 @@ class TurnLog:
         except StaleCopyError:
             self._jobs = []
             raise
-        except JournalError as error:  # another owner goes on with the turn; the answer that this one has is not lost
+        except (
+            JournalError
+        ) as error:  # another owner goes on with the turn; the answer that this one has is not lost
             self.problem, self._jobs = str(error), []
             self._tell(f"{error}; its answer is not stored")
             return
@@ -171,7 +176,9 @@ class TurnLog:
 
     def _refused(self, request: Any) -> Any:
         """What a request is answered with that cannot be written down."""
-        raise StoreError(f"{self.problem}; nothing is done that is not written down, and the turn can be resumed")
+        raise StoreError(
+            f"{self.problem}; nothing is done that is not written down, and the turn can be resumed"
+        )
 
     def _request_json(self, request: Any) -> str:
         return dumps(shown(request))
@@ -231,8 +238,8 @@ class TurnLog:
                     job(c)
             except sqlite3.IntegrityError as error:
                 raise StaleCopyError(
-                    f"session {session_id} was changed by somebody else while turn {turn_id} held it ({error});"
-                    " what the turn did since is not stored"
+                    f"session {session_id} was changed by somebody else while turn {turn_id} held it"
+                    f" ({error}); what the turn did since is not stored"
                 ) from error
 
         return write
@@ -257,7 +264,9 @@ class TurnLog:
             if not problem:
                 self._lost(error)
         except JournalError:
-            for session in self._line:  # what was done to these copies is not stored: they are read again before they are used
+            for session in (
+                self._line
+            ):  # what was done to these copies is not stored: they are read again before they are used
                 session.revision = UNREAD
             raise
 
@@ -267,7 +276,9 @@ class TurnLog:
 
     def _intent(self, exchange: Exchange, place: int, request: Any) -> Job:
         asked = self._request_json(request)
-        return Effects([(*self._effect(exchange, place, request), "in_flight", asked, None, self._now(), None, "")])
+        return Effects(
+            [(*self._effect(exchange, place, request), "in_flight", asked, None, self._now(), None, "")]
+        )
 
     def _outcome(
         self, exchange: Exchange, place: int, request: Any, reply: Any, seconds: float, origin: Origin = ""
@@ -292,7 +303,9 @@ class TurnLog:
         moved = (step.seq, step.dest, at, step.exit, turn_id, step.seq - 1)
 
         def move(c: sqlite3.Connection) -> None:
-            done = c.execute("UPDATE turns SET seq = ?, state = ?, moved = ?, exit = ? WHERE id = ? AND seq = ?", moved)
+            done = c.execute(
+                "UPDATE turns SET seq = ?, state = ?, moved = ?, exit = ? WHERE id = ? AND seq = ?", moved
+            )
             if done.rowcount != 1:
                 raise JournalError(f"turn {turn_id} is not where this process left it; this one stops here")
             c.execute("INSERT INTO transitions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
@@ -305,11 +318,13 @@ class TurnLog:
 
         def end(c: sqlite3.Connection) -> None:
             c.execute(
-                "UPDATE turns SET ended = ?, exit = ?, outcome = ?, result = ?, final = ?, owner = NULL WHERE id = ?", ended
+                "UPDATE turns SET ended = ?, exit = ?, outcome = ?, result = ?, final = ?, owner = NULL WHERE"
+                " id = ?",
+                ended,
             )
             c.execute(
-                "UPDATE sessions SET holder = NULL, owner = NULL, turns = turns + 1, revision = revision + 1, touched = ?,"
-                " model = ?, exit = ? WHERE id = ?",
+                "UPDATE sessions SET holder = NULL, owner = NULL, turns = turns + 1, revision = revision + 1,"
+                " touched = ?, model = ?, exit = ? WHERE id = ?",
                 (at, closing.model, closing.exit, session_id),
             )
 
@@ -323,4 +338,6 @@ class Effects:
     rows: list[tuple[Any, ...]] = field(default_factory=list)
 
     def __call__(self, connection: sqlite3.Connection) -> None:
-        connection.executemany("INSERT OR REPLACE INTO effects VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", self.rows)
+        connection.executemany(
+            "INSERT OR REPLACE INTO effects VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", self.rows
+        )

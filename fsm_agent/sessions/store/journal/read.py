@@ -39,9 +39,12 @@ class TurnInfo:
     imported: bool
 
     def moved_by(self, table: str) -> TurnInfo:
-        """The turn itself. Raises ``ConfigError`` for one of another table, whose engine alone can go on with it."""
+        """The turn itself. Raises ``ConfigError`` for one of another table, whose engine alone can go on with
+        it."""
         if self.table_name != table:
-            raise ConfigError("the turn is of another table", f"{self.id} of {self.table_name}", f"a turn of {table}")
+            raise ConfigError(
+                "the turn is of another table", f"{self.id} of {self.table_name}", f"a turn of {table}"
+            )
         return self
 
 
@@ -66,8 +69,8 @@ class Effect:
 
 
 _INFO = (
-    "id, session, asked, state, seq, began, moved, ended, exit, outcome, parent, forked_at, owner, epoch, digest,"
-    " table_name, imported"
+    "id, session, asked, state, seq, began, moved, ended, exit, outcome, parent, forked_at, owner, epoch,"
+    " digest, table_name, imported"
 )
 
 
@@ -104,7 +107,8 @@ class Turns:
         """The moves of all turns, turn by turn; those of a fork begin where it does."""
         with self._database.reading() as c:
             rows = c.execute(
-                "SELECT seq, source, event, dest, row, guards, changes, seconds, exit FROM transitions ORDER BY turn, seq"
+                "SELECT seq, source, event, dest, row, guards, changes, seconds, exit FROM transitions ORDER"
+                " BY turn, seq"
             ).fetchall()
         return [_step(row) for row in rows]
 
@@ -118,8 +122,8 @@ class Turns:
         with self._database.reading() as c:
             owner = _owner_of(c, turn_id, seq)
             rows = c.execute(
-                "SELECT seq, ordinal, place, state, kind, name, status, request, reply, at, seconds, origin FROM effects"
-                " WHERE turn = ? AND seq = ? ORDER BY ordinal, place",
+                "SELECT seq, ordinal, place, state, kind, name, status, request, reply, at, seconds, origin"
+                " FROM effects WHERE turn = ? AND seq = ? ORDER BY ordinal, place",
                 (owner, seq),
             ).fetchall()
         return [_effect(row) for row in rows]
@@ -151,13 +155,19 @@ class Turns:
         if info.forked_at is not None and seq < info.forked_at and info.parent is not None:
             return self._snapshot(c, info.parent, seq)
         start, final = c.execute("SELECT start, final FROM turns WHERE id = ?", (turn_id,)).fetchone()
-        rows = c.execute("SELECT delta FROM transitions WHERE turn = ? AND seq <= ? ORDER BY seq", (turn_id, seq)).fetchall()
-        given = c.execute("SELECT history FROM given WHERE turn = ?", (turn_id,)).fetchone() if seq == 0 else None
+        rows = c.execute(
+            "SELECT delta FROM transitions WHERE turn = ? AND seq <= ? ORDER BY seq", (turn_id, seq)
+        ).fetchall()
+        given = (
+            c.execute("SELECT history FROM given WHERE turn = ?", (turn_id,)).fetchone() if seq == 0 else None
+        )
         deltas = [delta for (delta,) in rows] + ([final] if final and at_end else [])
         snapshot = patched(loads(start), map(loads, deltas)) | {"seq": seq}
         return snapshot | {"supplied_history": loads(given[0])} if given else snapshot
 
-    def _moves(self, c: sqlite3.Connection, turn_id: str, first: int, last: int | None) -> list[tuple[Any, ...]]:
+    def _moves(
+        self, c: sqlite3.Connection, turn_id: str, first: int, last: int | None
+    ) -> list[tuple[Any, ...]]:
         info = _info(c, turn_id)
         before: list[tuple[Any, ...]] = []
         if info.parent is not None and info.forked_at is not None and first <= info.forked_at:

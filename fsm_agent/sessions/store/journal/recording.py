@@ -44,13 +44,22 @@ class Recording:
     @classmethod
     def of(cls, effects: Iterable[Effect]) -> Recording:
         """What the journal has of a visit."""
-        return cls({(one.ordinal, one.place): Recorded(one.kind, one.request, one.status, one.reply) for one in effects})
+        return cls(
+            {
+                (one.ordinal, one.place): Recorded(one.kind, one.request, one.status, one.reply)
+                for one in effects
+            }
+        )
 
     def reply(self, ordinal: int, place: int, request: Any) -> Any:
         """The reply that is known for this request, or ``UNKNOWN``. One that was in flight when its process
         ended, and is unsafe, is answered with what it says itself about that."""
         entry = self.entries.get((ordinal, place))
-        if entry is None or entry.kind != type(request).__name__ or entry.request != loads(dumps(shown(request))):
+        if (
+            entry is None
+            or entry.kind != type(request).__name__
+            or entry.request != loads(dumps(shown(request)))
+        ):
             return UNKNOWN
         if entry.reply is not None and entry.status == "done":
             return read_reply(request, entry.reply) if answerable(request) else UNKNOWN

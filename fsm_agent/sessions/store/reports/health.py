@@ -41,7 +41,9 @@ def health(home: Path) -> Health | None:
             if version:
                 _read_texts(c, path)
             sessions = c.execute("SELECT COUNT(*) FROM sessions").fetchone()[0] if version else 0
-            unfinished = c.execute("SELECT COUNT(*) FROM turns WHERE ended IS NULL").fetchone()[0] if version else 0
+            unfinished = (
+                c.execute("SELECT COUNT(*) FROM turns WHERE ended IS NULL").fetchone()[0] if version else 0
+            )
     except sqlite3.Error as error:
         raise as_store_error(error, path) from error
     size = sum(one.stat().st_size for one in (path, path.with_name(f"{FILE}-wal")) if one.exists())
@@ -49,7 +51,8 @@ def health(home: Path) -> Health | None:
 
 
 def _read_texts(c: sqlite3.Connection, path: Path) -> None:
-    """Raise ``StoreError`` with the number of texts that are not what was written, and where the first of them is."""
+    """Raise ``StoreError`` with the number of texts that are not what was written, and where the first of
+    them is."""
     damaged: list[str] = []
     for table, columns in JSON_COLUMNS.items():
         there = {name for _, name, *_ in c.execute(f"PRAGMA table_info({table})")}
@@ -62,6 +65,6 @@ def _read_texts(c: sqlite3.Connection, path: Path) -> None:
                     damaged.append(f"{column} in {table}, {key} {owner}")
     if damaged:
         raise StoreError(
-            f"{path} has {len(damaged)} damaged texts, the first is {damaged[0]}; its pages are whole, so it can be used "
-            "without them; a backup has them"
+            f"{path} has {len(damaged)} damaged texts, the first is {damaged[0]}; its pages are whole, so it"
+            " can be used without them; a backup has them"
         )

@@ -1,7 +1,8 @@
-"""What the turns of the last days did, what it took, and what it cost (USE-04). All of it is counted by the database.
+"""What the turns of the last days did, what it took, and what it cost (USE-04). All of it is counted by the
+database.
 
-A turn counts with the day it began on; tokens with the moment they came in. A forked turn counts with its own moves only.
-"""
+A turn counts with the day it began on; tokens with the moment they came in. A forked turn counts with its own
+moves only."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fsm_agent.sessions.store.reports.usage_totals import SUMS, Spent
+from fsm_agent.sessions.store.reports.usage_totals import SUMS, UsageTotals
 from fsm_agent.sessions.store.store import Store
 
 DAY = 86_400
@@ -21,9 +22,9 @@ TOP = 5
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """``turns`` = completed + failed + partial + interrupted + unfinished. ``seconds`` from a turn's beginning to its end, all
-    together; ``undone`` turns were taken back by their users, and count; ``forks`` and ``children`` (delegated turns) are among
-    all."""
+    """``turns`` = completed + failed + partial + interrupted + unfinished. ``seconds`` from a turn's
+    beginning to its end, all together; ``undone`` turns were taken back by their users, and count; ``forks``
+    and ``children`` (delegated turns) are among all."""
 
     sessions: int
     turns: int
@@ -59,7 +60,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class RecoveryCount:
     """How often a row of the table was taken, and by how many turns."""
 
     row: str
@@ -89,12 +90,13 @@ class Model:
     provider: str
     model: str
     purpose: str
-    spent: Spent
+    spent: UsageTotals
 
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """``unknown``: nobody can say whether it took effect. ``seconds`` is the mean of a call, ``None`` when none has ended."""
+    """``unknown``: nobody can say whether it took effect. ``seconds`` is the mean of a call, ``None`` when
+    none has ended."""
 
     name: str
     calls: int
@@ -111,7 +113,7 @@ class SessionUse:
     id: str
     title: str
     turns: int
-    spent: Spent
+    spent: UsageTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class SourceUse:
     source: str
     sessions: int
     turns: int
-    spent: Spent
+    spent: UsageTotals
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,17 +138,17 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True)
 class Insights:
-    """``since`` and ``until`` in seconds since the epoch. ``days``: (date, turns, tokens) of days with turns, local time;
-    ``hours``: turns by the hour they began in, 24 of them."""
+    """``since`` and ``until`` in seconds since the epoch. ``days``: (date, turns, tokens) of days with turns,
+    local time; ``hours``: turns by the hour they began in, 24 of them."""
 
     since: float
     until: float
     overview: Overview
     exits: list[Exit]
     states: list[State]
-    recoveries: list[Recovery]
+    recoveries: list[RecoveryCount]
     compactions: Compactions
-    total: Spent
+    total: UsageTotals
     models: list[Model]
     tools: list[ToolUse]
     sources: list[SourceUse]
@@ -167,7 +169,8 @@ class Insights:
 
 
 def insights(store: Store, days: float, recoveries: Collection[str] = ()) -> Insights:
-    """Count what happened in the last ``days``. ``recoveries`` are the ids of the table's rows that count as such."""
+    """Count what happened in the last ``days``. ``recoveries`` are the ids of the table's rows that count as
+    such."""
     until = store.now()
     since = until - days * DAY
     with store.database.reading() as c:
@@ -182,12 +185,12 @@ def insights(store: Store, days: float, recoveries: Collection[str] = ()) -> Ins
             overview = [*counts, sum(row[4] for row in moves), seconds]
             return Insights(
                 since, until, Overview(*overview), [Exit(*row) for row in ask(_EXITS)], _states(moves),
-                [Recovery(*row[:6]) for row in moves if row[0] in recoveries], Compactions(*ask(_COMPACTIONS)[0]),
-                Spent.of(ask(_TOTAL)[0]),
-                [Model(provider, model, use, Spent.of(sums)) for provider, model, use, *sums in ask(_MODELS)],
+                [RecoveryCount(*row[:6]) for row in moves if row[0] in recoveries], Compactions(*ask(_COMPACTIONS)[0]),
+                UsageTotals.of(ask(_TOTAL)[0]),
+                [Model(provider, model, use, UsageTotals.of(sums)) for provider, model, use, *sums in ask(_MODELS)],
                 [ToolUse(*row) for row in ask(_TOOLS)],
-                [SourceUse(source, sessions, turns, Spent.of(sums)) for source, sessions, turns, *sums in ask(_SOURCES)],
-                [SessionUse(session, title, turns, Spent.of(sums)) for session, title, turns, *sums in ask(_SESSIONS)],
+                [SourceUse(source, sessions, turns, UsageTotals.of(sums)) for source, sessions, turns, *sums in ask(_SOURCES)],
+                [SessionUse(session, title, turns, UsageTotals.of(sums)) for session, title, turns, *sums in ask(_SESSIONS)],
                 ask(_DAYS), [hours.get(hour, 0) for hour in range(24)], _attempts(ask(_ATTEMPTS)),
             )  # fmt: skip
         finally:

@@ -1,4 +1,5 @@
-"""Sessions and turns as people are shown them: in lists, and as records of what was said, moved and left in doubt."""
+"""Sessions and turns as people are shown them: in lists, and as records of what was said, moved and left in
+doubt."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any, Literal
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
-from fsm_agent.sessions.store.reports.usage_totals import NOTHING, SUMS, Spent
+from fsm_agent.sessions.store.reports.usage_totals import NOTHING, SUMS, UsageTotals
 from fsm_agent.sessions.store.rows import stored
 from fsm_agent.sessions.store.sealed import loads
 from fsm_agent.sessions.store.store import Store
@@ -16,10 +17,10 @@ from fsm_agent.sessions.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """One session. ``kind``: root, compression (it goes on another one, ``parent``), fork, or child (of a delegating turn);
-    ``successor`` is what it went on as, ``source`` what began it, such as cli, chat or python. Times in seconds since the epoch.
-    ``turns`` counts all, also undone ones; ``last`` is the newest. ``unfinished``: the last turn was left in the middle;
-    ``running``: who runs it (pid, host, since)."""
+    """One session. ``kind``: root, compression (it goes on another one, ``parent``), fork, or child (of a
+    delegating turn); ``successor`` is what it went on as, ``source`` what began it, such as cli, chat or
+    python. Times in seconds since the epoch. ``turns`` counts all, also undone ones; ``last`` is the newest.
+    ``unfinished``: the last turn was left in the middle; ``running``: who runs it (pid, host, since)."""
 
     id: str
     title: str
@@ -32,7 +33,7 @@ class SessionInfo:
     touched: float
     turns: int
     last: TurnInfo | None
-    spent: Spent = NOTHING
+    spent: UsageTotals = NOTHING
     unfinished: bool = False
     running: dict[str, Any] | None = None
 
@@ -49,7 +50,8 @@ class SessionInfo:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """An effect whose end nobody knows. ``status``: ``unknown``, or ``in_flight`` when its process is gone or still at it."""
+    """An effect whose end nobody knows. ``status``: ``unknown``, or ``in_flight`` when its process is gone or
+    still at it."""
 
     seq: int
     state: str
@@ -62,11 +64,11 @@ class Doubt:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class TurnReport:
     """One turn. ``steps`` are empty unless they were asked for; ``result`` is ``None`` until it has ended."""
 
     info: TurnInfo
-    spent: Spent
+    spent: UsageTotals
     undone: float | None
     doubts: tuple[Doubt, ...]
     result: dict[str, Any] | None
@@ -87,7 +89,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ShownMessage:
     """One message. ``active`` is false when it was put aside."""
 
     number: int
@@ -107,8 +109,8 @@ class Shown:
     counts those that were put aside."""
 
     session: SessionInfo
-    turns: tuple[Record, ...]
-    rows: tuple[Row, ...]
+    turns: tuple[TurnReport, ...]
+    rows: tuple[ShownMessage, ...]
     aside: int
 
     def to_dict(self) -> dict[str, Any]:
@@ -127,17 +129,25 @@ _SELECT = (
 )
 
 
-def sessions(store: Store, limit: int = 20, everything: bool = False, source: str | None = None) -> list[SessionInfo]:
+def sessions(
+    store: Store, limit: int = 20, everything: bool = False, source: str | None = None
+) -> list[SessionInfo]:
     """Return the sessions that were used last, newest first; with ``everything`` also those of sub-agents,
     and those that went on as another one by compaction; with ``source`` only those that it began. Raises
     ``ConfigError`` for one that began none."""
     where = "" if everything or source == "child" else "AND kind != 'child' AND successor IS NULL"
     query = store.database.select
-    there = [name for (name,) in query("SELECT DISTINCT source FROM sessions WHERE source != '' ORDER BY source")]
+    there = [
+        name for (name,) in query("SELECT DISTINCT source FROM sessions WHERE source != '' ORDER BY source")
+    ]
     if source is not None and source not in there:
-        raise ConfigError("no session was begun so", source, ", ".join(there) or "nothing yet: there are no sessions")
+        raise ConfigError(
+            "no session was begun so", source, ", ".join(there) or "nothing yet: there are no sessions"
+        )
     order = f"{where} ORDER BY touched DESC, rowid DESC LIMIT ?"
-    return [_info(store, row) for row in query(f"{_SELECT} WHERE COALESCE(? = source, 1) {order}", source, limit)]
+    return [
+        _info(store, row) for row in query(f"{_SELECT} WHERE COALESCE(? = source, 1) {order}", source, limit)
+    ]
 
 
 def session_info(store: Store, session_id: str) -> SessionInfo:
@@ -145,9 +155,9 @@ def session_info(store: Store, session_id: str) -> SessionInfo:
     return _info(store, store.database.select(f"{_SELECT} WHERE id = ?", session_id)[0])
 
 
-def spent_by(store: Store, turn_id: str) -> Spent:
+def spent_by(store: Store, turn_id: str) -> UsageTotals:
     """Return what one turn cost."""
-    return Spent.of(store.database.select(f"SELECT {SUMS} FROM usage u WHERE u.turn = ?", turn_id)[0])  # noqa: S608
+    return UsageTotals.of(store.database.select(f"SELECT {SUMS} FROM usage u WHERE u.turn = ?", turn_id)[0])  # noqa: S608
 
 
 def _info(store: Store, row: tuple[Any, ...]) -> SessionInfo:
@@ -158,11 +168,11 @@ def _info(store: Store, row: tuple[Any, ...]) -> SessionInfo:
     )
     unfinished = last is not None and last.ended is None
     running = store.owners.alive(last.owner) if last is not None and unfinished else None
-    values: list[Any] = [*row, last, Spent.of(spent[0]), unfinished and running is None, running]
+    values: list[Any] = [*row, last, UsageTotals.of(spent[0]), unfinished and running is None, running]
     return SessionInfo(*values)
 
 
-def _prefixed(spent: Spent) -> dict[str, Any]:
+def _prefixed(spent: UsageTotals) -> dict[str, Any]:
     tokens = spent.tokens if spent.requests else None
     return {"tokens": tokens, "cost_usd": spent.cost, "cost_status": spent.cost_status}
 
@@ -170,7 +180,9 @@ def _prefixed(spent: Spent) -> dict[str, Any]:
 def session_record(store: Store, session_id: str, *, moves: bool = False, everything: bool = False) -> Shown:
     """Return a session as it is now; with ``everything`` also the messages that were put aside, in the
     order in which they were written."""
-    records = [_record(store, info, moves) for info in reversed(Turns(store.database).recent(1_000_000, session_id))]
+    records = [
+        _record(store, info, moves) for info in reversed(Turns(store.database).recent(1_000_000, session_id))
+    ]
     with store.database.reading() as c:
         version = c.execute("SELECT version FROM sessions WHERE id = ?", (session_id,)).fetchone()[0]
         order = {number: place for place, (number, _) in enumerate(stored(c, session_id, version))}
@@ -189,17 +201,19 @@ def turn_record(store: Store, turn_id: str) -> Shown:
     return Shown(session_info(store, info.session), (record,), rows, sum(not row.active for row in rows))
 
 
-def _record(store: Store, info: TurnInfo, moves: bool) -> Record:
+def _record(store: Store, info: TurnInfo, moves: bool) -> TurnReport:
     turns = Turns(store.database)
     [(undone,)] = store.database.select("SELECT undone FROM turns WHERE id = ?", info.id)
     steps = tuple(turns.steps(info.id)) if moves else ()
-    return Record(info, spent_by(store, info.id), undone, _doubts(store, info.id), turns.result(info.id), steps)
+    return TurnReport(
+        info, spent_by(store, info.id), undone, _doubts(store, info.id), turns.result(info.id), steps
+    )
 
 
 def _doubts(store: Store, turn_id: str) -> tuple[Doubt, ...]:
     rows = store.database.select(
-        "SELECT seq, state, kind, name, class, status, request, at FROM effects WHERE turn = ? AND status != 'done'"
-        " AND kind IN ('RunTool', 'AskApproval', 'CallModel') ORDER BY seq, ordinal, place",
+        "SELECT seq, state, kind, name, class, status, request, at FROM effects WHERE turn = ? AND status !="
+        " 'done' AND kind IN ('RunTool', 'AskApproval', 'CallModel') ORDER BY seq, ordinal, place",
         turn_id,
     )
     return tuple(
@@ -208,14 +222,17 @@ def _doubts(store: Store, turn_id: str) -> tuple[Doubt, ...]:
     )
 
 
-def _rows(store: Store, where: str, value: str) -> list[Row]:
+def _rows(store: Store, where: str, value: str) -> list[ShownMessage]:
     """Without what a visit wrote that was run again."""
     rows = store.database.select(
         f"SELECT number, turn, at, active, role, body FROM messages WHERE {where}"  # noqa: S608 - ours
         " AND NOT (active = 0 AND version < 0) ORDER BY id",
         value,
     )
-    return [Row(number, turn, at, bool(active), _shown(role, body)) for number, turn, at, active, role, body in rows]
+    return [
+        ShownMessage(number, turn, at, bool(active), _shown(role, body))
+        for number, turn, at, active, role, body in rows
+    ]
 
 
 def _shown(role: str, body: str) -> dict[str, Any]:

@@ -12,14 +12,14 @@ SUMS = (
     " COALESCE(SUM(u.cache_write), 0), COALESCE(SUM(u.reasoning), 0), SUM(u.cost),"
     " COALESCE(SUM(u.cost_status = 'unknown'), 0), COALESCE(SUM(u.cost_status = 'included'), 0)"
 )
-"""Columns for ``Spent.of``, over rows of ``usage u``."""
+"""Columns for ``UsageTotals.of``, over rows of ``usage u``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """``requests`` that reported their tokens, in disjoint buckets (reasoning is a part of output). ``cost`` in US dollars,
-    ``None`` when nothing of it is known. ``cost_status``: ``at_least`` where the price of some requests is not known,
-    ``included`` where nothing is paid by the token, ``none`` without requests."""
+class UsageTotals:
+    """``requests`` that reported their tokens, in disjoint buckets (reasoning is a part of output). ``cost``
+    in US dollars, ``None`` when nothing of it is known. ``cost_status``: ``at_least`` where the price of some
+    requests is not known, ``included`` where nothing is paid by the token, ``none`` without requests."""
 
     requests: int = 0
     input: int = 0
@@ -31,7 +31,7 @@ class Spent:
     cost_status: CostStatus = "none"
 
     @classmethod
-    def of(cls, row: Sequence[Any]) -> Spent:
+    def of(cls, row: Sequence[Any]) -> UsageTotals:
         """Make it from a row with the columns of ``SUMS``."""
         *counts, cost, unknown, included = row
         requests = counts[0]
@@ -69,4 +69,4 @@ class Spent:
         }  # fmt: skip
 
 
-NOTHING = Spent()
+NOTHING = UsageTotals()

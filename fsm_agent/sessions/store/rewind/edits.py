@@ -24,7 +24,9 @@ def edited(position: Position, edit: Mapping[str, Any], counters: frozenset[str]
     words of the user. ``rerun_tools``: run the tools of this visit again instead of taking their recorded
     results. What a turn has from its agent (``fsm_agent.runtime.authority``) is in none of them.
     """
-    position.recording = ConversationRecording() if edit.get("rerun_tools") else position.recording.taken_over()
+    position.recording = (
+        ConversationRecording() if edit.get("rerun_tools") else position.recording.taken_over()
+    )
     for name, value in edit.items():
         editor = _EDITORS.get(name)
         if editor is None:
@@ -50,7 +52,9 @@ def _edit_fields(position: Position, value: Any, counters: frozenset[str]) -> No
     fixed = place | counters | authority.FIELDS
     for name, new in _mapping("fields", value).items():
         if name not in position.snapshot or name in fixed:
-            raise ConfigError("no such field to edit", name, ", ".join(sorted(set(position.snapshot) - fixed)))
+            raise ConfigError(
+                "no such field to edit", name, ", ".join(sorted(set(position.snapshot) - fixed))
+            )
         position.snapshot[name] = new
 
 
@@ -67,20 +71,31 @@ def _edit_messages(position: Position, value: Any, counters: frozenset[str]) -> 
         position.transcript = [(None, Message.from_dict(row)) for row in value]
         position.own = [(None, row) for _, row in position.transcript[-1:]]
     else:
-        raise ConfigError("messages cannot be set so", type(value).__name__, "a list of rows, or {index: row}")
+        raise ConfigError(
+            "messages cannot be set so", type(value).__name__, "a list of rows, or {index: row}"
+        )
 
 
-def _replace(position: Position, rows: list[tuple[int | None, Message | None]], index: int, row: Message | None) -> None:
+def _replace(
+    position: Position, rows: list[tuple[int | None, Message | None]], index: int, row: Message | None
+) -> None:
     old = rows[index][1]
     rows[index] = (None, row)
-    position.own = [(n, r) if r is not old else (None, row) for n, r in position.own if r is not old or row is not None]  # type: ignore[misc]
+    own = [(n, r) if r is not old else (None, row) for n, r in position.own]
+    position.own = [(n, r) for n, r in own if r is not None]
 
 
 def _edit_results(position: Position, value: Any, counters: frozenset[str]) -> None:
     """A call that is still to run is answered by hand; one that ran has its row changed."""
-    places = {row.tool_call_id: index for index, (_, row) in enumerate(position.transcript) if row.role == "tool"}
+    places = {
+        row.tool_call_id: index for index, (_, row) in enumerate(position.transcript) if row.role == "tool"
+    }
     reply = position.snapshot.get("reply") or {}
-    waiting = {call["id"] for call in reply.get("tool_calls", ())} if position.snapshot["state"] == "ExecuteTools" else set()
+    waiting = (
+        {call["id"] for call in reply.get("tool_calls", ())}
+        if position.snapshot["state"] == "ExecuteTools"
+        else set()
+    )
     for call_id, text in _mapping("results", value).items():
         if call_id in waiting:
             position.recording.results[call_id] = str(text)
@@ -89,21 +104,29 @@ def _edit_results(position: Position, value: Any, counters: frozenset[str]) -> N
             row.pop("sent", None)
             _edit_messages(position, {places[call_id]: row}, counters)
         else:
-            raise ConfigError("no such tool call here", call_id, ", ".join(sorted(map(str, {*waiting, *places}))) or "none")
+            raise ConfigError(
+                "no such tool call here", call_id, ", ".join(sorted(map(str, {*waiting, *places}))) or "none"
+            )
 
 
 def _edit_reply(position: Position, value: Any, counters: frozenset[str]) -> None:
     if position.snapshot["state"] != "CallLLM":
         raise ConfigError(
-            "a reply can be given only before the model is asked", position.snapshot["state"], "a move into CallLLM"
+            "a reply can be given only before the model is asked",
+            position.snapshot["state"],
+            "a move into CallLLM",
         )
     said = {"text": value} if isinstance(value, str) else dict(_mapping("reply", value))
     calls = tuple(
-        ToolCall(str(call.get("id") or f"call_{index}"), str(call["name"]), _arguments(call.get("arguments", {})))
+        ToolCall(
+            str(call.get("id") or f"call_{index}"), str(call["name"]), _arguments(call.get("arguments", {}))
+        )
         for index, call in enumerate(said.get("tool_calls", ()))
     )
     text = str(said.get("text", ""))
-    position.recording.reply_of_model = ModelReply(text, tool_calls=calls, finish="tool_calls" if calls else "stop")
+    position.recording.reply_of_model = ModelReply(
+        text, tool_calls=calls, finish="tool_calls" if calls else "stop"
+    )
 
 
 def _arguments(value: Any) -> str:

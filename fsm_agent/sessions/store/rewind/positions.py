@@ -62,7 +62,9 @@ def position_of(store: Store, turn_id: str, seq: int | None = None) -> Position:
                 own.append((None, Message.from_dict(one)))
             else:
                 kept = by_number.get(one) or message_of(
-                    c.execute("SELECT body FROM messages WHERE session = ? AND number = ?", (session, one)).fetchone()[0]
+                    c.execute(
+                        "SELECT body FROM messages WHERE session = ? AND number = ?", (session, one)
+                    ).fetchone()[0]
                 )
                 own.append((one, kept))
     effects = turns.effects(turn_id, at)
@@ -89,7 +91,9 @@ def adopt(session: Session, position: Position) -> None:
     """The rows of ``position`` become the live ones of the session. One object for each row, wherever it is
     held; rows of this turn that a compaction put aside keep their numbers."""
     session.rows = [row for _, row in position.transcript]
-    session.numbers = {row: number for number, row in (*position.own, *position.transcript) if number is not None}
+    session.numbers = {
+        row: number for number, row in (*position.own, *position.transcript) if number is not None
+    }
     session.next_number = max(session.next_number, position.newest + 1)
 
 
@@ -114,7 +118,16 @@ def forked(store: Store, position: Position, session: Session, turn_id: str, dig
     snapshot["history"] = [session.id, 0, kept, len(numbers)]
     snapshot["rows"] = [numbers[row] for _, row in position.own]
     values = [
-        (session.id, number, 0 if number <= kept else -1, turn_id, at, row.role, dumps(row.to_dict()), int(number <= kept))
+        (
+            session.id,
+            number,
+            0 if number <= kept else -1,
+            turn_id,
+            at,
+            row.role,
+            dumps(row.to_dict()),
+            int(number <= kept),
+        )
         for row, number in numbers.items()
     ]
     info, answers = position.turn, position.recording.answers()
@@ -127,14 +140,19 @@ def forked(store: Store, position: Position, session: Session, turn_id: str, dig
 
     def write(c: Any) -> None:
         insert_session(c, session, at)
-        c.execute("UPDATE sessions SET holder = ?, owner = ?, revision = 1 WHERE id = ?", (turn_id, store.owners.me, session.id))
+        c.execute(
+            "UPDATE sessions SET holder = ?, owner = ?, revision = 1 WHERE id = ?",
+            (turn_id, store.owners.me, session.id),
+        )
         c.executemany(
-            "INSERT INTO messages (session, number, version, turn, at, role, body, active) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO messages (session, number, version, turn, at, role, body, active) VALUES (?, ?, ?,"
+            " ?, ?, ?, ?, ?)",
             values,
         )
         c.execute(
-            "INSERT INTO turns (id, session, parent, forked_at, asked, state, seq, owner, table_name, digest, settings, start,"
-            " began, moved, answers, imported) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO turns (id, session, parent, forked_at, asked, state, seq, owner, table_name, digest,"
+            " settings, start, began, moved, answers, imported) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
+            " ?, ?, ?, ?)",
             turn,
         )
 

@@ -16,7 +16,15 @@ from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.journal.abandoned import give_up
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.lineage import compacted_line
-from fsm_agent.sessions.store.rows import METER, Kept, changed, message_of, refuse_if_changed, transcript, write_notes
+from fsm_agent.sessions.store.rows import (
+    METER,
+    Kept,
+    changed,
+    message_of,
+    refuse_if_changed,
+    transcript,
+    write_notes,
+)
 from fsm_agent.sessions.store.sealed import loads
 from fsm_agent.sessions.store.store import Store
 
@@ -33,10 +41,11 @@ class Undone:
 
 
 async def undo(store: Store, session_id: str, turns: int = 1) -> Undone:
-    """Take back the last turns of a session, one that was left unfinished among them. What tools did in the world stays done.
+    """Take back the last turns of a session, one that was left unfinished among them. What tools did in the
+    world stays done.
 
-    Raises ``ConfigError`` when there are not so many, ``SessionBusy`` while a turn of the session is running anywhere.
-    """
+    Raises ``ConfigError`` when there are not so many, ``SessionBusy`` while a turn of the session is running
+    anywhere."""
     session, holder = store.newest(session_id), f"undo-{uuid.uuid4().hex[:8]}"
     _last_turns(store, session, turns)
     claim = session.acquire(holder)
@@ -68,7 +77,10 @@ async def _take_back(store: Store, session: Session, count: int) -> Undone:
     def write(c: sqlite3.Connection) -> int:
         refuse_if_changed(c, session.id, believed)
         write_notes(c, session, notes, None, at)
-        c.executemany("UPDATE messages SET active = 1 WHERE session = ? AND number = ?", [(session.id, one) for one in numbers])
+        c.executemany(
+            "UPDATE messages SET active = 1 WHERE session = ? AND number = ?",
+            [(session.id, one) for one in numbers],
+        )
         c.executemany("UPDATE turns SET undone = ? WHERE id = ?", [(at, turn_id) for turn_id in ids])
         give_up(c, ids, at)
         meter = Kept.of(session).columns()["meter"]
@@ -94,9 +106,12 @@ def _last_turns(store: Store, session: Session, count: int) -> list[TurnInfo]:
 
 
 def _before(c: sqlite3.Connection, turn_id: str, session: Session) -> tuple[list[Message], ContextMeter]:
-    """The transcript and its size before a turn was asked; for a forked turn, before the one that it was forked from."""
+    """The transcript and its size before a turn was asked; for a forked turn, before the one that it was
+    forked from."""
     while True:
-        start, parent, forked_at = c.execute("SELECT start, parent, forked_at FROM turns WHERE id = ?", (turn_id,)).fetchone()
+        start, parent, forked_at = c.execute(
+            "SELECT start, parent, forked_at FROM turns WHERE id = ?", (turn_id,)
+        ).fetchone()
         if parent is None or forked_at is None:
             break
         turn_id = parent
@@ -107,8 +122,8 @@ def _before(c: sqlite3.Connection, turn_id: str, session: Session) -> tuple[list
 
 
 def _as_rows(stored: Sequence[tuple[int, str]], session: Session, own: bool) -> list[Message]:
-    """Stored rows as those of the session: the same objects where it has them, by number, or by what they say when they are those
-    of another session."""
+    """Stored rows as those of the session: the same objects where it has them, by number, or by what they say
+    when they are those of another session."""
     if own:
         live = {number: row for row, number in session.numbers.items()}
         rows = [live.get(number) or message_of(body) for number, body in stored]

@@ -1,4 +1,5 @@
-"""The messages that compactions took out of a session's transcript: by words, around one of them, and how many there are."""
+"""The messages that compactions took out of a session's transcript: by words, around one of them, and how
+many there are."""
 
 from __future__ import annotations
 
@@ -37,7 +38,11 @@ def compacted_by_words(database: Database, session: str, text: str, limit: int) 
     is no full-text search."""
     with database.reading() as c:
         line = compacted_line(c, session)
-    hits = [hit for one in line for hit in search(database, text, Among(session=one), limit=200, seconds=CATCH_UP).hits]
+    hits = [
+        hit
+        for one in line
+        for hit in search(database, text, Among(session=one), limit=200, seconds=CATCH_UP).hits
+    ]
     ids = json.dumps([hit.id for hit in hits])
     with database.reading() as c:
         read = read_messages(c, f"m.id IN {_AMONG} AND {_COMPACTED}", (ids,), CLIP, text)

@@ -1,9 +1,9 @@
-"""The full-text index: filled in small batches behind the messages, from a mark that says how far it has come.
+"""The full-text index: filled in small batches behind the messages, from a mark that says how far it has
+come.
 
-Never in the transaction of a move. ``catch_up`` is for somebody who is about to search; ``keep_up`` goes on beside running
-turns, one short transaction at a time, so that nobody waits long for the writer. The index holds no copy of the messages
-(``content=''``).
-"""
+Never in the transaction of a move. ``catch_up`` is for somebody who is about to search; ``keep_up`` goes on
+beside running turns, one short transaction at a time, so that nobody waits long for the writer. The index
+holds no copy of the messages (``content=''``)."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ def index_batch(connection: sqlite3.Connection, rows: int, chars: int) -> bool:
     _prepare(connection)
     first = _mark(connection, MARK)
     found = connection.execute(
-        "SELECT m.id, m.role, m.session, m.at, s.kind, m.body FROM messages m JOIN sessions s ON s.id = m.session"
-        " WHERE m.id > ? ORDER BY m.id LIMIT ?",
+        "SELECT m.id, m.role, m.session, m.at, s.kind, m.body FROM messages m JOIN sessions s ON s.id ="
+        " m.session WHERE m.id > ? ORDER BY m.id LIMIT ?",
         (first, rows),
     )
     batch: list[tuple[int, str, str, str]] = []
@@ -111,8 +111,8 @@ def _text(body: str) -> str:
 
 
 def _insert(connection: sqlite3.Connection, batch: list[tuple[int, str, str, str]]) -> None:
-    """A damaged index must not look like a damaged file to those whose writes are in the same transaction: what was gathered in
-    memory is written here (a savepoint does that), and not with their commit."""
+    """A damaged index must not look like a damaged file to those whose writes are in the same transaction:
+    what was gathered in memory is written here (a savepoint does that), and not with their commit."""
     insert = f"INSERT INTO {INDEX} (rowid, words, chars, tags) VALUES (?, ?, ?, ?)"  # noqa: S608 - ours
     try:
         connection.executemany(insert, batch)
@@ -137,8 +137,9 @@ def looks_damaged(error: BaseException | None) -> bool:
 
 
 def _drop(connection: sqlite3.Connection) -> None:
-    """A damaged table is not opened, which may take all the memory and with that the transaction; too damaged, it could not be
-    dropped either. Its parts are dropped, and its entry is taken out of the schema."""
+    """A damaged table is not opened, which may take all the memory and with that the transaction; too
+    damaged, it could not be dropped either. Its parts are dropped, and its entry is taken out of the
+    schema."""
     if _mark(connection, FORMAT_MARK) != DAMAGED:
         try:
             connection.execute(f"DROP TABLE IF EXISTS {INDEX}")
@@ -165,7 +166,9 @@ def _prepare(connection: sqlite3.Connection) -> None:
     except sqlite3.OperationalError as error:
         if "no such module" not in str(error):
             raise
-        raise StoreError("sessions cannot be searched: the SQLite of this Python was built without FTS5") from error
+        raise StoreError(
+            "sessions cannot be searched: the SQLite of this Python was built without FTS5"
+        ) from error
     _set_mark(connection, MARK, 0)
     _set_mark(connection, FORMAT_MARK, FORMAT)
 
@@ -175,7 +178,9 @@ def _newest(connection: sqlite3.Connection) -> int:
 
 
 def _mark(connection: sqlite3.Connection, name: str) -> int:
-    return int(connection.execute("SELECT COALESCE(MAX(value), 0) FROM marks WHERE name = ?", (name,)).fetchone()[0])
+    return int(
+        connection.execute("SELECT COALESCE(MAX(value), 0) FROM marks WHERE name = ?", (name,)).fetchone()[0]
+    )
 
 
 def _set_mark(connection: sqlite3.Connection, name: str, value: int) -> None:

@@ -1,7 +1,7 @@
 """Finding messages by their words, in all sessions of a home.
 
-The newest hits come from the index in the order of their numbers, which costs the same for a rare word and for one that every
-message has; only those are ranked. Ranking all hits takes seconds at a million messages.
+The newest hits come from the index in the order of their numbers, which costs the same for a rare word and
+for one that every message has; only those are ranked. Ranking all hits takes seconds at a million messages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from fsm_agent.sessions.store.lineage import lineage
 from fsm_agent.sessions.store.sealed import loads
 from fsm_agent.sessions.store.search.indexing import INDEX, Progress, catch_up, forget, looks_damaged, there
 from fsm_agent.sessions.store.search.snippets import EMPTY, Snippet, scores, snippet_of
-from fsm_agent.sessions.store.search.text_analysis import DAY, Query, day_tag, plain_text, query_of, session_tag
+from fsm_agent.sessions.store.search.text_analysis import (
+    DAY,
+    Query,
+    day_tag,
+    plain_text,
+    query_of,
+    session_tag,
+)
 
 SCAN = 300
 """Newest hits that are ranked (AGT-04)."""
@@ -28,7 +35,8 @@ READ = 4_000_000
 DAYS = 31
 """Days that are asked of the index one by one; a longer time is compared row by row."""
 KEPT = "NOT (m.active = 0 AND m.version < 0)"
-"""Not what a visit wrote that was run again, nor copies that a compaction made for itself: the originals are there."""
+"""Not what a visit wrote that was run again, nor copies that a compaction made for itself: the originals are
+there."""
 STANDING = (
     "CASE WHEN m.active = 0 AND t.undone IS NOT NULL THEN 'undone'"
     " WHEN m.active = 0 OR s.successor IS NOT NULL THEN 'put aside' ELSE 'current' END"
@@ -39,10 +47,11 @@ Standing = Literal["current", "put aside", "undone", "summary"]
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
-    """One message that was found. ``lineage`` is the first session of the line it belongs to, ``at`` in seconds since the epoch.
-    ``standing``: is it in the transcript that goes on (``current``), was it ``put aside`` by a compaction, or ``undone`` by its
-    user; a ``summary`` stands for other messages. ``text`` is the whole message."""
+class SearchHit:
+    """One message that was found. ``lineage`` is the first session of the line it belongs to, ``at`` in
+    seconds since the epoch. ``standing``: is it in the transcript that goes on (``current``), was it ``put
+    aside`` by a compaction, or ``undone`` by its user; a ``summary`` stands for other messages. ``text`` is
+    the whole message."""
 
     id: int
     session: str
@@ -60,10 +69,11 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """``hits``, best first. ``looked_at``: newest hits that were ranked; ``more``: there are older ones. ``relaxed``: no message
-    has all the words, these have some. ``waiting``: messages that the index does not have yet."""
+    """``hits``, best first. ``looked_at``: newest hits that were ranked; ``more``: there are older ones.
+    ``relaxed``: no message has all the words, these have some. ``waiting``: messages that the index does not
+    have yet."""
 
-    hits: tuple[Hit, ...]
+    hits: tuple[SearchHit, ...]
     looked_at: int = 0
     more: bool = False
     relaxed: bool = False
@@ -72,8 +82,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Among:
-    """Where to look. ``session``: the id of one; ``roles``: all when empty; ``days``: back from now; ``children``: sessions of
-    sub-agents too, which one that is named always is; ``without``: ids of sessions to leave out."""
+    """Where to look. ``session``: the id of one; ``roles``: all when empty; ``days``: back from now;
+    ``children``: sessions of sub-agents too, which one that is named always is; ``without``: ids of sessions
+    to leave out."""
 
     session: str | None = None
     roles: Collection[str] = ()
@@ -112,7 +123,9 @@ def search(
             rows, more = _newest(database, query, among, at)
         rated = _once(zip(scores([hit.text for hit in rows], query), rows, strict=True))
         rated.sort(key=(lambda one: -one[1].id) if newest else (lambda one: (-one[0], -one[1].id)))
-        shown = tuple(replace(hit, score=score, snippet=snippet_of(hit.text, query)) for score, hit in rated[:limit])
+        shown = tuple(
+            replace(hit, score=score, snippet=snippet_of(hit.text, query)) for score, hit in rated[:limit]
+        )
         return Found(shown, len(rows), more or len(rated) > limit, relaxed and bool(rows), waiting)
 
     try:
@@ -124,14 +137,14 @@ def search(
         return once()
 
 
-def _newest(database: Database, query: Query, among: Among, now: float) -> tuple[list[Hit], bool]:
+def _newest(database: Database, query: Query, among: Among, now: float) -> tuple[list[SearchHit], bool]:
     """At most ``SCAN`` hits, newest first, none ranked; and whether there are more."""
     since = 0.0 if among.days is None else now - among.days * DAY
     where, values = ["m.at >= ?", KEPT], [since]
     if among.without:
         where.append("m.session NOT IN (SELECT value FROM json_each(?))")
         values.append(json.dumps(list(among.without)))  # type: ignore[arg-type]
-    hits: list[Hit] = []
+    hits: list[SearchHit] = []
     roots: dict[str, str] = {}
     read = 0
     with database.reading() as c:
@@ -139,7 +152,8 @@ def _newest(database: Database, query: Query, among: Among, now: float) -> tuple
             return [], False
         rows = c.execute(
             f"SELECT m.id, m.session, s.title, m.turn, m.number, m.role, m.at, {STANDING}, m.body FROM {INDEX} f"  # noqa: S608
-            " CROSS JOIN messages m ON m.id = f.rowid JOIN sessions s ON s.id = m.session LEFT JOIN turns t ON t.id = m.turn"
+            " CROSS JOIN messages m ON m.id = f.rowid JOIN sessions s ON s.id = m.session LEFT JOIN turns t"
+            " ON t.id = m.turn"
             f" WHERE f.{INDEX} MATCH ? AND {' AND '.join(where)} ORDER BY f.rowid DESC",
             (_tagged(query.expression, among, now), *values),
         )
@@ -152,31 +166,38 @@ def _newest(database: Database, query: Query, among: Among, now: float) -> tuple
 
 
 def _tagged(expression: str, among: Among, now: float) -> str:
-    """What never changes of a message is in the index, so that a search in few of many messages is as quick."""
+    """What never changes of a message is in the index, so that a search in few of many messages is as
+    quick."""
     asked = [f"({expression})"]
     if among.session is not None:
         asked.append(f"tags : {session_tag(among.session)}")
     if among.roles:
         asked.append(f"tags : ({' OR '.join(among.roles)})")
     if among.days is not None and among.days <= DAYS:
-        days = sorted({day_tag(now - back * DAY) for back in (*range(int(among.days) + 1), among.days)} | {day_tag(now + DAY)})
+        days = sorted(
+            {day_tag(now - back * DAY) for back in (*range(int(among.days) + 1), among.days)}
+            | {day_tag(now + DAY)}
+        )
         asked.append(f"tags : ({' OR '.join(days)})")
     return " AND ".join(asked) + ("" if among.children or among.session else " NOT tags : child")
 
 
-def _hit(connection: sqlite3.Connection, row: Sequence[Any], roots: dict[str, str]) -> Hit:
+def _hit(connection: sqlite3.Connection, row: Sequence[Any], roots: dict[str, str]) -> SearchHit:
     message, session, title, turn, number, role, at, standing, body = row
     if session not in roots:
         roots[session] = lineage(connection, session)
     said = loads(body)
     if standing == "current" and said.get("summary"):
         standing = "summary"
-    return Hit(message, session, roots[session], title, turn, number, role, at, standing, plain_text(said))
+    return SearchHit(
+        message, session, roots[session], title, turn, number, role, at, standing, plain_text(said)
+    )
 
 
-def _once(rated: Iterable[tuple[float, Hit]]) -> list[tuple[float, Hit]]:
-    """A compaction and a fork copy rows: what one line says twice is one hit, the one that still counts before the newest."""
-    best: dict[tuple[str, str, str], tuple[float, Hit]] = {}
+def _once(rated: Iterable[tuple[float, SearchHit]]) -> list[tuple[float, SearchHit]]:
+    """A compaction and a fork copy rows: what one line says twice is one hit, the one that still counts
+    before the newest."""
+    best: dict[tuple[str, str, str], tuple[float, SearchHit]] = {}
     for score, hit in rated:
         kept = best.setdefault((hit.lineage, hit.role, hit.text), (score, hit))[1]
         if kept.standing != "current" and hit.standing == "current":

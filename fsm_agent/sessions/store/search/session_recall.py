@@ -1,7 +1,7 @@
 """Earlier sessions as an agent recalls them (AGT-04): by words, around one message, or the most recent ones.
 
-No model is asked. Sessions of sub-agents are hidden, and so is the line of the session that asks: its agent knows it.
-"""
+No model is asked. Sessions of sub-agents are hidden, and so is the line of the session that asks: its agent
+knows it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.lineage import descendants, lineage
 from fsm_agent.sessions.store.sealed import loads
-from fsm_agent.sessions.store.search.messages import KEPT, STANDING, Among, Hit, Standing, search
+from fsm_agent.sessions.store.search.messages import KEPT, STANDING, Among, SearchHit, Standing, search
 from fsm_agent.sessions.store.search.snippets import snippet_of
 from fsm_agent.sessions.store.search.text_analysis import plain_text, query_of
 from fsm_agent.support.texts import shorten
@@ -35,8 +35,9 @@ FROM = "FROM messages m JOIN sessions s ON s.id = m.session LEFT JOIN turns t ON
 
 @dataclass(frozen=True, slots=True)
 class RecalledMessage:
-    """One message. ``id`` names it in later searches, ``at`` is in seconds since the epoch, ``text`` is shortened;
-    ``standing`` is empty where all that are shown stand alike. ``hit``: it is the one that was looked for."""
+    """One message. ``id`` names it in later searches, ``at`` is in seconds since the epoch, ``text`` is
+    shortened; ``standing`` is empty where all that are shown stand alike. ``hit``: it is the one that was
+    looked for."""
 
     id: int
     role: str
@@ -47,9 +48,10 @@ class RecalledMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
-    """One line of sessions with a hit: the session of the best one, the messages around it, its first and its last ones. What
-    is in ``messages`` is not repeated in ``first`` and ``last``. ``hits`` counts those of the whole line that were looked at."""
+class RecalledSession:
+    """One line of sessions with a hit: the session of the best one, the messages around it, its first and its
+    last ones. What is in ``messages`` is not repeated in ``first`` and ``last``. ``hits`` counts those of the
+    whole line that were looked at."""
 
     session: str
     title: str
@@ -61,11 +63,11 @@ class Recalled:
 
 
 @dataclass(frozen=True, slots=True)
-class Recall:
+class SessionRecall:
     """What a search gave, the best line first. ``relaxed``: nothing has all the words, these have some.
     ``more``: other lines have hits too. ``waiting``: messages that the index does not have yet."""
 
-    lines: tuple[Recalled, ...]
+    lines: tuple[RecalledSession, ...]
     relaxed: bool = False
     more: bool = False
     waiting: int = 0
@@ -104,24 +106,27 @@ def by_words(
     window: int = WINDOW,
     roles: Sequence[str] = (),
     days: float | None = None,
-) -> Recall:
+) -> SessionRecall:
     """Return the lines of sessions that answer ``text`` best, out of the newest hits. ``current`` is the
     session that asks."""
     among = Among(roles=roles, days=days, without=_own(database, current))
     found = search(database, text, among, limit=10_000, seconds=CATCH_UP)
-    lines: dict[str, list[Hit]] = {}
+    lines: dict[str, list[SearchHit]] = {}
     for hit in found.hits:
         lines.setdefault(hit.lineage, []).append(hit)
     chosen = list(lines.values())[: _within(limit, 1, MOST)]
     with database.reading() as c:
         recalled = tuple(_recalled(c, hits, text, _within(window, 0, WIDEST)) for hits in chosen)
-    return Recall(recalled, found.relaxed, len(lines) > len(chosen) or found.more, found.waiting)
+    return SessionRecall(recalled, found.relaxed, len(lines) > len(chosen) or found.more, found.waiting)
 
 
 def around(database: Database, message: int, window: int = WINDOW) -> Around:
     """Return the messages before and after one that was found, to read on. Raises ``ConfigError`` for an
     id that is not there."""
-    sql = "SELECT session, title, number FROM messages m JOIN sessions s ON s.id = m.session WHERE m.id = ? AND s.kind != 'child'"
+    sql = (
+        "SELECT session, title, number FROM messages m JOIN sessions s ON s.id = m.session WHERE m.id = ? AND"
+        " s.kind != 'child'"
+    )
     found = database.select(sql, message)
     if not found:
         raise ConfigError("no such message", message, "an id that a search gave")
@@ -159,35 +164,46 @@ def _within(value: int, least: int, most: int) -> int:
     return max(least, min(value, most))
 
 
-def _recalled(c: sqlite3.Connection, hits: Sequence[Hit], text: str, window: int) -> Recalled:
+def _recalled(c: sqlite3.Connection, hits: Sequence[SearchHit], text: str, window: int) -> RecalledSession:
     best = hits[0]
     near = messages_around(c, best.session, best.number, window, CLIP, text)
     shown = {one.id for one in near}
     ends = []
     for order in ("ASC", "DESC"):
-        at_end = read_messages(c, f"m.session = ? ORDER BY m.number {order} LIMIT {ENDS}", (best.session,), CLIP)
+        at_end = read_messages(
+            c, f"m.session = ? ORDER BY m.number {order} LIMIT {ENDS}", (best.session,), CLIP
+        )
         ends.append([one for one in at_end if one.id not in shown])
         shown |= {one.id for one in at_end}
-    return Recalled(best.session, best.title, best.at, len(hits), tuple(near), tuple(ends[0]), tuple(reversed(ends[1])))
+    return RecalledSession(
+        best.session, best.title, best.at, len(hits), tuple(near), tuple(ends[0]), tuple(reversed(ends[1]))
+    )
 
 
-def read_messages(c: sqlite3.Connection, where: str, values: tuple[Any, ...], clip: int, text: str = "") -> list[RecalledMessage]:
-    """The messages of which the condition ``where`` is true, each of at most ``clip`` characters: the piece that
-    answers ``text`` where it is given, else the beginning and the end. ``where`` may end with an order and a limit."""
-    rows = c.execute(f"SELECT m.id, m.role, m.at, m.body, {STANDING} {FROM} WHERE {KEPT} AND {where}", values).fetchall()
+def read_messages(
+    c: sqlite3.Connection, where: str, values: tuple[Any, ...], clip: int, text: str = ""
+) -> list[RecalledMessage]:
+    """The messages of which the condition ``where`` is true, each of at most ``clip`` characters: the piece
+    that answers ``text`` where it is given, else the beginning and the end. ``where`` may end with an order
+    and a limit."""
+    rows = c.execute(
+        f"SELECT m.id, m.role, m.at, m.body, {STANDING} {FROM} WHERE {KEPT} AND {where}", values
+    ).fetchall()
     found = []
     for message, role, at, body, standing in rows:
         said = loads(body)
         shown = _clipped(plain_text(said), text, clip)
-        found.append(RecalledMessage(message, role, at, shown, "summary" if said.get("summary") else standing))
+        found.append(
+            RecalledMessage(message, role, at, shown, "summary" if said.get("summary") else standing)
+        )
     return found
 
 
 def messages_around(
     c: sqlite3.Connection, session: str, number: int, window: int, clip: int, text: str = "", where: str = "1"
 ) -> list[RecalledMessage]:
-    """The message of this number in the session with at most ``window`` before and behind it, in order, as far as the
-    condition ``where`` is true of them. ``text`` is what it was found by, if it was."""
+    """The message of this number in the session with at most ``window`` before and behind it, in order, as
+    far as the condition ``where`` is true of them. ``text`` is what it was found by, if it was."""
     place = f"m.session = ? AND {where} AND m.number"
     before = read_messages(c, f"{place} < ? ORDER BY m.number DESC LIMIT ?", (session, number, window), clip)
     found = read_messages(c, f"{place} = ?", (session, number), clip, text)

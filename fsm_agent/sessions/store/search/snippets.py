@@ -60,19 +60,26 @@ def scores(texts: Sequence[str], query: Query) -> list[float]:
 
 def _score(counts: Sequence[int], weights: Sequence[float], length: float) -> float:
     damped = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * length)
-    return sum(weight * count * (SATURATION + 1) / (count + damped) for count, weight in zip(counts, weights, strict=True))
+    return sum(
+        weight * count * (SATURATION + 1) / (count + damped)
+        for count, weight in zip(counts, weights, strict=True)
+    )
 
 
 def snippet_of(text: str, query: Query, size: int = SNIPPET) -> Snippet:
     """Return the piece of a text with most of the terms, on one line."""
     line = " ".join(composed(text).split())
     folded = Folded.of(line)
-    places = sorted((*place, number) for number, term in enumerate(query.terms) for place in term.places(folded, MATCHES))
+    places = sorted(
+        (*place, number) for number, term in enumerate(query.terms) for place in term.places(folded, MATCHES)
+    )
     start = _best(places, len(line), size)
     end = min(len(line), start + size)
     start, end = _at_words(line, start, end, {place for one in places for place in one[:2]})
     marks = _apart(
-        (max(first, start) - start, min(last, end) - start) for first, last, _ in places if first < end and last > start
+        (max(first, start) - start, min(last, end) - start)
+        for first, last, _ in places
+        if first < end and last > start
     )
     return Snippet(line[start:end], marks, (start > 0, end < len(line)))
 
@@ -81,7 +88,9 @@ def _best(places: Sequence[tuple[int, int, int]], length: int, size: int) -> int
     """Where the window begins that holds most different terms; the first of several."""
     best, most = 0, 0
     for index, (first, _, _) in enumerate(places):
-        terms = {number for start, _, number in places[index : index + MATCHES] if start < first + size - BEFORE}
+        terms = {
+            number for start, _, number in places[index : index + MATCHES] if start < first + size - BEFORE
+        }
         if len(terms) > most:
             best, most = first, len(terms)
     return max(0, min(best - BEFORE, length - size))

@@ -1,9 +1,9 @@
 """What of a message is found by searching, and how a search is read. Pure.
 
-Words are what stands between blanks and punctuation. Scripts that put no blanks between words (Chinese, Japanese, Korean, Thai …)
-and emoji are cut into overlapping pairs of characters instead, and every single character is kept in a column of its own, so
-that a search for one, two or more of them is a look into the index like any other. A trigram index finds nothing below three.
-"""
+Words are what stands between blanks and punctuation. Scripts that put no blanks between words (Chinese,
+Japanese, Korean, Thai …) and emoji are cut into overlapping pairs of characters instead, and every single
+character is kept in a column of its own, so that a search for one, two or more of them is a look into the
+index like any other. A trigram index finds nothing below three."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ _PART = re.compile(r'"([^"]*)"?|(\S+)')
 
 
 class _Folding(dict[int, int]):
-    """Each character as the one it is compared as: small, full width as usual width, Latin and Greek without marks."""
+    """Each character as the one it is compared as: small, full width as usual width, Latin and Greek without
+    marks."""
 
     def __missing__(self, code: int) -> int:
         character = chr(code)
@@ -68,12 +69,16 @@ def plain_text(row: Mapping[str, Any]) -> str:
     content = row.get("content")
     if isinstance(content, list):
         content = "\n".join(
-            str(part.get("text", "")) for part in content if isinstance(part, Mapping) and part.get("type") == "text"
+            str(part.get("text", ""))
+            for part in content
+            if isinstance(part, Mapping) and part.get("type") == "text"
         )
     texts = [content] if isinstance(content, str) and content else []
     for call in row.get("tool_calls") or ():
         function = call.get("function", {})
-        texts.append(f"{function.get('name', '')} {' '.join(_strings(_arguments(function.get('arguments', ''))))}")
+        texts.append(
+            f"{function.get('name', '')} {' '.join(_strings(_arguments(function.get('arguments', ''))))}"
+        )
     return clean("\n".join(texts))
 
 
@@ -102,7 +107,11 @@ def columns(text: str, role: str, session: str, at: float) -> tuple[str, str, st
     if folded.isascii() or not _RUN.search(folded):
         return folded, "", tags
     single = {character for run in _RUN.findall(folded) for character in run}
-    return _RUN.sub(lambda run: f" {' '.join(_pairs(run[0]))} ", folded), " ".join(map(_code, sorted(single))), tags
+    return (
+        _RUN.sub(lambda run: f" {' '.join(_pairs(run[0]))} ", folded),
+        " ".join(map(_code, sorted(single))),
+        tags,
+    )
 
 
 def session_tag(session: str) -> str:
@@ -130,7 +139,8 @@ def _pairs(run: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A text to look for terms in; ``spaced`` has blanks where its pairs of characters are, which end a word."""
+    """A text to look for terms in; ``spaced`` has blanks where its pairs of characters are, which end a
+    word."""
 
     text: str
     spaced: str
@@ -144,8 +154,8 @@ class Folded:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One word, phrase or beginning of a word (``pattern``), or some characters as they are (``run``). ``asked`` is what the
-    index is asked for."""
+    """One word, phrase or beginning of a word (``pattern``), or some characters as they are (``run``).
+    ``asked`` is what the index is asked for."""
 
     asked: str
     pattern: re.Pattern[str] | None = None
@@ -155,12 +165,18 @@ class Term:
         """Return (start, end) of at most ``most`` occurrences."""
         if self.pattern is not None:
             return [found.span() for found in itertools.islice(self.pattern.finditer(folded.spaced), most)]
-        found = [place.start() for place in itertools.islice(re.finditer(re.escape(self.run), folded.text), most)]
+        found = [
+            place.start() for place in itertools.islice(re.finditer(re.escape(self.run), folded.text), most)
+        ]
         return [(start, start + len(self.run)) for start in found]
 
     def count(self, folded: Folded) -> int:
         """Return how often the term occurs."""
-        return len(self.pattern.findall(folded.spaced)) if self.pattern is not None else folded.text.count(self.run)
+        return (
+            len(self.pattern.findall(folded.spaced))
+            if self.pattern is not None
+            else folded.text.count(self.run)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +204,8 @@ class Query:
 
 
 def query_of(text: str) -> Query:
-    """Read a search: words, ``"a phrase"``, ``begin*``, ``OR`` between, ``NOT`` before. Everything else is punctuation, which
-    separates words; nothing is an error."""
+    """Read a search: words, ``"a phrase"``, ``begin*``, ``OR`` between, ``NOT`` before. Everything else is
+    punctuation, which separates words; nothing is an error."""
     groups: list[list[Term]] = [[]]
     without: list[Term] = []
     negated = False
@@ -199,13 +215,16 @@ def query_of(text: str) -> Query:
             if word == "OR" and groups[-1]:
                 groups.append([])
             continue
-        (without if negated else groups[-1]).extend(_terms(quoted or word.strip('"'), prefix=word.endswith("*")))
+        (without if negated else groups[-1]).extend(
+            _terms(quoted or word.strip('"'), prefix=word.endswith("*"))
+        )
         negated = False
     return Query(tuple(tuple(group) for group in groups if group), tuple(without))
 
 
 def _terms(text: str, prefix: bool) -> Iterator[Term]:
-    """Words that punctuation or nothing separates are looked for side by side; pieces of other scripts each by itself."""
+    """Words that punctuation or nothing separates are looked for side by side; pieces of other scripts each
+    by itself."""
     phrase: list[str] = []
     for piece in _PIECE.findall(fold(text)):
         if not _RUN.match(piece):
@@ -222,7 +241,11 @@ def _terms(text: str, prefix: bool) -> Iterator[Term]:
 def _phrase(words: list[str], prefix: bool = False) -> Term:
     first, *rest = map(re.escape, words)
     # the look behind stands after the first word, so that the search is one for letters, which is ten times as fast
-    pattern = rf"{first}(?<![^\W_]{first})" + "".join(rf"[\W_]+{word}" for word in rest) + ("" if prefix else r"(?![^\W_])")
+    pattern = (
+        rf"{first}(?<![^\W_]{first})"
+        + "".join(rf"[\W_]+{word}" for word in rest)
+        + ("" if prefix else r"(?![^\W_])")
+    )
     return Term(f'words : "{" ".join(words)}"' + (" *" if prefix else ""), re.compile(pattern))
 
 

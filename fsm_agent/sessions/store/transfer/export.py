@@ -1,8 +1,7 @@
 """A session or a turn as lines of JSON, with everything that is needed to show, fork or resume it elsewhere.
 
-A session brings the sessions that it continues and that continue it by compaction, those of its sub-agents, and what a fork was
-forked from. A turn brings its session as it was at its end.
-"""
+A session brings the sessions that it continues and that continue it by compaction, those of its sub-agents,
+and what a fork was forked from. A turn brings its session as it was at its end."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from fsm_agent.sessions.store.lineage import compacted_line
 from fsm_agent.sessions.store.rows import newest_number, transcript
 from fsm_agent.sessions.store.schema import JSON_COLUMNS
 from fsm_agent.sessions.store.sealed import loads
-from fsm_agent.sessions.store.transfer.line_format import KINDS, End, Header, Line
+from fsm_agent.sessions.store.transfer.line_format import KINDS, End, ExportLine, Header
 from fsm_agent.support.redaction import MASK, mask
 
 SECRET = re.compile(
@@ -32,23 +31,30 @@ SECRET = re.compile(
 
 @dataclass(slots=True)
 class _Chosen:
-    """``cuts``: sessions that are shown as they were at the end of a turn: version, and the numbers of its transcript then."""
+    """``cuts``: sessions that are shown as they were at the end of a turn: version, and the numbers of its
+    transcript then."""
 
     sessions: set[str] = field(default_factory=set)
     turns: set[str] = field(default_factory=set)
     cuts: dict[str, tuple[int, int, set[int]]] = field(default_factory=dict)
 
 
-def export_session(database: Database, session_id: str, *, raw: bool = False, secrets: Collection[str] = ()) -> Iterator[str]:
+def export_session(
+    database: Database, session_id: str, *, raw: bool = False, secrets: Collection[str] = ()
+) -> Iterator[str]:
     """Yield the lines of a session, without their ends. With ``raw`` secrets stand in them; else all that
     looks like a key, and ``secrets``, is masked."""
     chosen = _Chosen()
     with database.reading() as c:
         _whole(c, session_id, chosen)
-    yield from _lines(database, Header(of="session", id=session_id, masked=not raw), chosen, None if raw else secrets)
+    yield from _lines(
+        database, Header(of="session", id=session_id, masked=not raw), chosen, None if raw else secrets
+    )
 
 
-def export_turn(database: Database, turn_id: str, *, raw: bool = False, secrets: Collection[str] = ()) -> Iterator[str]:
+def export_turn(
+    database: Database, turn_id: str, *, raw: bool = False, secrets: Collection[str] = ()
+) -> Iterator[str]:
     """Yield the lines of one turn, and of those that it was forked from. Raises ``ConfigError`` for one
     that is not there."""
     chosen, turns = _Chosen(), Turns(database)
@@ -58,7 +64,9 @@ def export_turn(database: Database, turn_id: str, *, raw: bool = False, secrets:
         with database.reading() as c:
             _until(c, wanted, history, chosen)
         wanted = info.parent
-    yield from _lines(database, Header(of="turn", id=turn_id, masked=not raw), chosen, None if raw else secrets)
+    yield from _lines(
+        database, Header(of="turn", id=turn_id, masked=not raw), chosen, None if raw else secrets
+    )
 
 
 def _whole(c: sqlite3.Connection, first: str, chosen: _Chosen) -> None:
@@ -84,18 +92,26 @@ def _until(c: sqlite3.Connection, turn: str, history: list[Any], chosen: _Chosen
     session, version, _, newest = history
     chosen.turns.add(turn)
     newest = max(newest, newest_number(c, session, turn))  # what Finalize wrote came after the last move
-    chosen.cuts[session] = (version, newest, {number for number, _ in transcript(c, session, version) if number <= newest})
+    chosen.cuts[session] = (
+        version,
+        newest,
+        {number for number, _ in transcript(c, session, version) if number <= newest},
+    )
     chosen.sessions |= set(compacted_line(c, session))
 
 
-def _lines(database: Database, header: Header, chosen: _Chosen, secrets: Collection[str] | None) -> Iterator[str]:
+def _lines(
+    database: Database, header: Header, chosen: _Chosen, secrets: Collection[str] | None
+) -> Iterator[str]:
     yield dumps(header.model_dump())
     written = 1
     ids = chosen.sessions | chosen.turns
     address = f"{database.path.resolve().as_uri()}?mode=ro"
     # a connection of its own: whoever reads the lines may take long, and read other things between them
     try:
-        with contextlib.closing(sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)) as c:
+        with contextlib.closing(
+            sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False)
+        ) as c:
             c.execute("BEGIN")  # one picture of it all, whatever a running turn writes meanwhile
             for kind, fields in _all_fields(c, chosen):
                 written += 1
@@ -121,22 +137,30 @@ def _all_fields(c: sqlite3.Connection, chosen: _Chosen) -> Iterator[tuple[str, d
                 yield kind, fields
 
 
-def _fields(line: type[Line], row: tuple[Any, ...]) -> dict[str, Any]:
+def _fields(line: type[ExportLine], row: tuple[Any, ...]) -> dict[str, Any]:
     """The columns of a row as the fields of a line, with JSON and flags as what they are."""
     columns = line.columns()
     read = dict(zip(columns, row, strict=True))
     for column in JSON_COLUMNS.get(line.table, ()):
         read[column] = None if read[column] is None else loads(read[column])
-    return {field: bool(read[column]) if field == "active" else read[column] for column, field in columns.items()}
+    return {
+        field: bool(read[column]) if field == "active" else read[column] for column, field in columns.items()
+    }
 
 
 def _cut(fields: dict[str, Any], kind: str, chosen: _Chosen) -> dict[str, Any] | None:
-    """The fields with references only to what is exported; ``None`` for a row that came after the end of the turn."""
+    """The fields with references only to what is exported; ``None`` for a row that came after the end of the
+    turn."""
     if kind == "session":
         for name in ("parent", "successor"):
             fields[name] = fields[name] if fields[name] in chosen.sessions else None
         if fields["id"] in chosen.cuts:
-            fields |= {"version": chosen.cuts[fields["id"]][0], "successor": None, "ended": None, "end_reason": ""}
+            fields |= {
+                "version": chosen.cuts[fields["id"]][0],
+                "successor": None,
+                "ended": None,
+                "end_reason": "",
+            }
     elif kind in ("message", "transcript") and fields["session"] in chosen.cuts:
         version, newest, current = chosen.cuts[fields["session"]]
         if kind == "transcript":

@@ -1,4 +1,5 @@
-"""Reading back what ``export`` wrote: every line is checked before any is stored, and all are stored or none."""
+"""Reading back what ``export`` wrote: every line is checked before any is stored, and all are stored or
+none."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from typing import Any
 from fsm_agent.sessions.store.journal.abandoned import ABANDONED
 from fsm_agent.sessions.store.names import free_title
 from fsm_agent.sessions.store.store import Store
-from fsm_agent.sessions.store.transfer.line_format import KINDS, Line
-from fsm_agent.sessions.store.transfer.validation import Lines, read_lines
+from fsm_agent.sessions.store.transfer.line_format import KINDS, ExportLine
+from fsm_agent.sessions.store.transfer.validation import ExportedLines, read_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,12 @@ def import_lines(store: Store, lines: Iterable[str], name: str = "the file") -> 
     return imported
 
 
-def _new_ids(c: sqlite3.Connection, file: Lines) -> dict[str, str]:
+def _new_ids(c: sqlite3.Connection, file: ExportedLines) -> dict[str, str]:
     """New ids for all when one of them is here already; else none."""
     sessions, turns = [line.id for _, line in file.of["session"]], [line for _, line in file.of["turn"]]
     here = c.execute(
-        "SELECT 1 FROM json_each(?) WHERE value IN (SELECT id FROM sessions) OR value IN (SELECT id FROM turns)",
+        "SELECT 1 FROM json_each(?) WHERE value IN (SELECT id FROM sessions) OR value IN (SELECT id FROM"
+        " turns)",
         (json.dumps([*sessions, *(turn.id for turn in turns)]),),
     ).fetchone()
     if here is None:
@@ -58,7 +60,7 @@ def _new_ids(c: sqlite3.Connection, file: Lines) -> dict[str, str]:
     return ids | {turn.id: f"{ids[turn.session]}-{uuid.uuid4().hex[:8]}" for turn in turns}
 
 
-def _write(c: sqlite3.Connection, file: Lines, ids: Mapping[str, str]) -> Imported:
+def _write(c: sqlite3.Connection, file: ExportedLines, ids: Mapping[str, str]) -> Imported:
     c.execute("PRAGMA defer_foreign_keys = ON")
     sessions = {ids.get(line.id, line.id): line.title for _, line in file.of["session"]}
     titles = [(free_title(c, title, session), session) for session, title in sessions.items() if title]
@@ -78,10 +80,12 @@ def _write(c: sqlite3.Connection, file: Lines, ids: Mapping[str, str]) -> Import
     return Imported(of, exported, tuple(sessions), len(turns), len(file.of["message"]), bool(ids), unfinished)
 
 
-def _renamed(line: Line, ids: Mapping[str, str]) -> Line:
+def _renamed(line: ExportLine, ids: Mapping[str, str]) -> ExportLine:
     if not ids:
         return line
-    return line.model_copy(update={name: _renamed_value(value, ids) for name, value in line if name != "kind"})
+    return line.model_copy(
+        update={name: _renamed_value(value, ids) for name, value in line if name != "kind"}
+    )
 
 
 def _renamed_value(value: Any, ids: Mapping[str, str]) -> Any:

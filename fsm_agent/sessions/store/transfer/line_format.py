@@ -1,8 +1,7 @@
 """The lines of an exported session or turn: one JSON object for each row of a table, checked when it is read.
 
-What a line holds is what the schema says of the table. Only what it cannot say stands here: which columns belong to
-one machine, what the JSON in a column looks like, and which numbers are flags.
-"""
+What a line holds is what the schema says of the table. Only what it cannot say stands here: which columns
+belong to one machine, what the JSON in a column looks like, and which numbers are flags."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ RENAMED = {"kind": "type", "class": "safety"}
 """Columns whose fields are called otherwise: ``kind`` says what a line is, ``class`` is no name in Python."""
 
 
-class Line(BaseModel):
+class ExportLine(BaseModel):
     """One row of ``table``, read in its ``order``. Fields are named like columns, but for ``RENAMED``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
@@ -60,10 +59,16 @@ class Line(BaseModel):
         """Yield the values in the order of ``columns``, as a database takes them."""
         for name in self.columns().values():
             value = getattr(self, name)
-            yield dumps(value) if isinstance(value, dict | list) else int(value) if isinstance(value, bool) else value
+            yield (
+                dumps(value)
+                if isinstance(value, dict | list)
+                else int(value)
+                if isinstance(value, bool)
+                else value
+            )
 
 
-class Header(Line):
+class Header(ExportLine):
     """The first line: the session or turn that was exported, and whether secrets are masked."""
 
     kind: Literal["fsm-agent"] = "fsm-agent"
@@ -73,14 +78,14 @@ class Header(Line):
     masked: bool
 
 
-class End(Line):
+class End(ExportLine):
     """The last line: how many stand before it, so that a file that was cut is noticed."""
 
     kind: Literal["end"] = "end"
     lines: Whole
 
 
-def _lines() -> Iterator[tuple[str, type[Line]]]:
+def _lines() -> Iterator[tuple[str, type[ExportLine]]]:
     """The models of all kinds. A column that a later version of the schema added may be missing in a file."""
     with contextlib.closing(sqlite3.connect(":memory:")) as c:
         first: dict[str, set[str]] = {}
@@ -97,7 +102,7 @@ def _lines() -> Iterator[tuple[str, type[Line]]]:
                     known = types.get(name) or _type(table, name, affinity, sql)
                     missing = ... if name in first[table] else default and default.strip("'")
                     fields[RENAMED.get(name, name)] = (known if required or key else known | None, missing)
-            line = create_model(f"{kind.title()}Line", __base__=Line, **fields)
+            line = create_model(f"{kind.title()}Line", __base__=ExportLine, **fields)
             line.table, line.order = table, order
             yield kind, line
 
@@ -129,5 +134,5 @@ _TABLES: Mapping[str, tuple[str, str, frozenset[str], Mapping[str, Any]]] = {
     "usage": ("usage", "id", frozenset({"id"}), {"cost_status": Literal["estimated", "included", "unknown"]}),
 }  # fmt: skip
 """By kind: table, order, columns that no file may bring, and the types that the schema does not say."""
-KINDS: Mapping[str, type[Line]] = dict(_lines())
+KINDS: Mapping[str, type[ExportLine]] = dict(_lines())
 """In the order in which they are written."""

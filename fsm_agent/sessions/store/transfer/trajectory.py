@@ -1,8 +1,9 @@
-"""A conversation as training data: the ShareGPT form, with tools written as Hermes models read them (SESS-14).
+"""A conversation as training data: the ShareGPT form, with tools written as Hermes models read them
+(SESS-14).
 
-One object a conversation: ``conversations`` is a list of {"from": "system" | "human" | "gpt" | "tool", "value": text}. Reasoning
-stands in ``<think>``, calls in ``<tool_call>``, results in ``<tool_response>``; results of one round are one entry.
-"""
+One object a conversation: ``conversations`` is a list of {"from": "system" | "human" | "gpt" | "tool",
+"value": text}. Reasoning stands in ``<think>``, calls in ``<tool_call>``, results in ``<tool_response>``;
+results of one round are one entry."""
 
 from __future__ import annotations
 
@@ -32,10 +33,13 @@ def session_trajectory(
 ) -> dict[str, Any]:
     """Return the transcript of a session as it is now. ``completed`` is that of its last turn."""
     with database.reading() as c:
-        version, created, model = c.execute("SELECT version, created, model FROM sessions WHERE id = ?", (session_id,)).fetchone()
+        version, created, model = c.execute(
+            "SELECT version, created, model FROM sessions WHERE id = ?", (session_id,)
+        ).fetchone()
         rows = [loads(body) for _, body in transcript(c, session_id, version)]
         last = c.execute(
-            "SELECT id, outcome FROM turns WHERE session = ? AND undone IS NULL ORDER BY began DESC, rowid DESC LIMIT 1",
+            "SELECT id, outcome FROM turns WHERE session = ? AND undone IS NULL ORDER BY began DESC, rowid"
+            " DESC LIMIT 1",
             (session_id,),
         ).fetchone()
     told = Turns(database).snapshot(last[0]) if last else {}
@@ -43,16 +47,24 @@ def session_trajectory(
     return _trajectory(session_id, rows, told, (created, model, completed), None if raw else secrets)
 
 
-def turn_trajectory(database: Database, turn_id: str, *, raw: bool = False, secrets: Collection[str] = ()) -> dict[str, Any]:
+def turn_trajectory(
+    database: Database, turn_id: str, *, raw: bool = False, secrets: Collection[str] = ()
+) -> dict[str, Any]:
     """Return the transcript up to the end of one turn. Raises ``ConfigError`` for one that is not there."""
     turns = Turns(database)
     info, told, result = turns.info(turn_id), turns.snapshot(turn_id), turns.result(turn_id) or {}
     session, version, length, newest = told["history"]
     with database.reading() as c:
         last, stored = newest_number(c, session, turn_id), transcript(c, session, version)
-    rows = [loads(body) for place, (number, body) in enumerate(stored) if place < length or newest < number <= last]
+    rows = [
+        loads(body)
+        for place, (number, body) in enumerate(stored)
+        if place < length or newest < number <= last
+    ]
     model = f"{result['provider']}:{result['model']}" if result else ""
-    return _trajectory(turn_id, rows, told, (info.began, model, info.outcome == "completed"), None if raw else secrets)
+    return _trajectory(
+        turn_id, rows, told, (info.began, model, info.outcome == "completed"), None if raw else secrets
+    )
 
 
 def save_trajectory(database: Database, turn_id: str, path: Path) -> None:
@@ -72,7 +84,10 @@ def _trajectory(
 ) -> dict[str, Any]:
     at, model, completed = facts
     spoken = [*([("system", _system(told))] if told else []), *_joined(_speaking(rows))]
-    said = [{"from": speaker, "value": text if secrets is None else mask(text, secrets)} for speaker, text in spoken]
+    said = [
+        {"from": speaker, "value": text if secrets is None else mask(text, secrets)}
+        for speaker, text in spoken
+    ]
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
     return {"id": name, "conversations": said, "timestamp": when, "model": model, "completed": completed}
 
@@ -83,7 +98,9 @@ def _system(told: Mapping[str, Any]) -> str:
         {"type": "function", "function": {name: tool[name] for name in ("name", "description", "parameters")}}
         for tool in told.get("tools", ())
     ]
-    tools = TOOLS.format(tools="\n".join(json.dumps(spec, ensure_ascii=False) for spec in specs)) if specs else ""
+    tools = (
+        TOOLS.format(tools="\n".join(json.dumps(spec, ensure_ascii=False) for spec in specs)) if specs else ""
+    )
     return "\n\n".join(part for part in (prompt, tools) if part)
 
 
@@ -113,7 +130,9 @@ def _calls(row: Mapping[str, Any]) -> Iterator[str]:
             arguments = loads(function["arguments"])
         except (ValueError, RecursionError):
             arguments = function["arguments"]
-        yield f"<tool_call>\n{json.dumps({'name': function['name'], 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
+        yield (
+            f"<tool_call>\n{json.dumps({'name': function['name'], 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
+        )
 
 
 def _joined(said: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
@@ -125,5 +144,8 @@ def _joined(said: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
 def _text(content: Any) -> str:
     """Images and other parts by their kind."""
     if isinstance(content, list):
-        return "\n".join(str(part.get("text", "")) if part.get("type") == "text" else f"[{part.get('type')}]" for part in content)
+        return "\n".join(
+            str(part.get("text", "")) if part.get("type") == "text" else f"[{part.get('type')}]"
+            for part in content
+        )
     return content or ""

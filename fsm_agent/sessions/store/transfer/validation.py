@@ -13,9 +13,9 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.deltas import patched
 from fsm_agent.sessions.store.rows import GUARD, METER, PROMPTS, USAGE
-from fsm_agent.sessions.store.transfer.line_format import FORMAT, KINDS, End, Header, Line
+from fsm_agent.sessions.store.transfer.line_format import FORMAT, KINDS, End, ExportLine, Header
 
-L = TypeVar("L", bound=Line)
+L = TypeVar("L", bound=ExportLine)
 
 
 class _BadLine(Exception):
@@ -23,16 +23,16 @@ class _BadLine(Exception):
 
 
 @dataclass(slots=True)
-class Lines:
+class ExportedLines:
     """What was read: the header, and by kind each line with its number."""
 
     header: Header
     of: dict[str, list[tuple[int, Any]]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
 
 
-def read_lines(lines: Iterable[str], name: str) -> Lines:
+def read_lines(lines: Iterable[str], name: str) -> ExportedLines:
     """Return all lines of a file called ``name``. Raises ``ConfigError`` that names the first bad one."""
-    file: Lines | None = None
+    file: ExportedLines | None = None
     number, ended = 0, False
     try:
         for number, text in enumerate(lines, 1):
@@ -41,7 +41,7 @@ def read_lines(lines: Iterable[str], name: str) -> Lines:
             said = _json(text)
             kind = str(said.get("kind"))
             if file is None:
-                file = Lines(_header(said))
+                file = ExportedLines(_header(said))
             elif kind == "end":
                 if (before := _checked(End, said).lines) != number - 1:
                     raise _BadLine(f"{number - 1} lines stand before the end, {before} were written")
@@ -68,7 +68,10 @@ def _header(said: Mapping[str, Any]) -> Header:
     if said.get("kind") != "fsm-agent":
         raise _BadLine('the first line must be {"kind": "fsm-agent", "format": 1, …}')
     if said.get("format") != FORMAT:
-        raise _BadLine(f"format {said.get('format')!r} is of another version of fsm-agent; this one reads format {FORMAT}")
+        raise _BadLine(
+            f"format {said.get('format')!r} is of another version of fsm-agent; this one reads format"
+            f" {FORMAT}"
+        )
     return _checked(Header, said)
 
 
@@ -91,7 +94,7 @@ def _checked(kind: type[L], said: Mapping[str, Any]) -> L:
         raise _BadLine(f"{said.get('kind')}: {where}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
-def _problems(file: Lines) -> Iterator[tuple[int, str]]:
+def _problems(file: ExportedLines) -> Iterator[tuple[int, str]]:
     """What is wrong between the lines, with the number of the line that shows it."""
     sessions = {line.id for _, line in file.of["session"]}
     turns = {line.id: line for _, line in file.of["turn"]}
@@ -104,7 +107,7 @@ def _problems(file: Lines) -> Iterator[tuple[int, str]]:
         yield 1, f"the {file.header.of} that it names is not in the file"
 
 
-def _unknown(file: Lines, sessions: set[str], turns: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
+def _unknown(file: ExportedLines, sessions: set[str], turns: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
     named: dict[str, Mapping[str, Container[str]]] = {
         "session": {"parent": sessions, "successor": sessions}, "transcript": {"session": sessions},
         "turn": {"session": sessions, "parent": turns}, "message": {"session": sessions, "turn": turns},
@@ -121,7 +124,7 @@ def _unknown(file: Lines, sessions: set[str], turns: Mapping[str, Any]) -> Itera
             yield number, f"message {missing[0]} of session {transcript.session} is not in the file"
 
 
-def _repeated(file: Lines) -> Iterator[tuple[int, str]]:
+def _repeated(file: ExportedLines) -> Iterator[tuple[int, str]]:
     keys: dict[str, Sequence[str]] = {
         "session": ("id",), "transcript": ("session", "version"), "turn": ("id",), "message": ("session", "number"),
         "move": ("turn", "seq"), "effect": ("turn", "seq", "ordinal", "place"),
@@ -135,7 +138,7 @@ def _repeated(file: Lines) -> Iterator[tuple[int, str]]:
             seen.add(key)
 
 
-def _circles(file: Lines) -> Iterator[tuple[int, str]]:
+def _circles(file: ExportedLines) -> Iterator[tuple[int, str]]:
     for kind, name in (("session", "parent"), ("session", "successor"), ("turn", "parent")):
         leads = {line.id: getattr(line, name) for _, line in file.of[kind]}
         for number, line in file.of[kind]:
@@ -147,7 +150,7 @@ def _circles(file: Lines) -> Iterator[tuple[int, str]]:
                 yield number, f"{name} leads round in a circle"
 
 
-def _unreadable(file: Lines) -> Iterator[tuple[int, str]]:
+def _unreadable(file: ExportedLines) -> Iterator[tuple[int, str]]:
     """Values that only look like what they should be."""
     for number, message in file.of["message"]:
         if (problem := _problem(Message.from_dict, message.body)) or message.body["role"] != message.role:
@@ -166,7 +169,7 @@ def _problem(read: Callable[[Any], object], value: object) -> str:
     return ""
 
 
-def _broken_turns(file: Lines, sessions: set[str]) -> Iterator[tuple[int, str]]:
+def _broken_turns(file: ExportedLines, sessions: set[str]) -> Iterator[tuple[int, str]]:
     moves: dict[str, list[tuple[int, Any]]] = {}
     for number, move in file.of["move"]:
         moves.setdefault(move.turn, []).append((number, move))
@@ -182,8 +185,13 @@ def _broken_turns(file: Lines, sessions: set[str]) -> Iterator[tuple[int, str]]:
         yield from _broken_snapshots(number, turn, made, sessions)
 
 
-def _broken_snapshots(number: int, turn: Any, made: list[tuple[int, Any]], sessions: set[str]) -> Iterator[tuple[int, str]]:
-    snapshot, changes = turn.start, [("start", number, {}), *(("delta", place, move.delta) for place, move in made)]
+def _broken_snapshots(
+    number: int, turn: Any, made: list[tuple[int, Any]], sessions: set[str]
+) -> Iterator[tuple[int, str]]:
+    snapshot, changes = (
+        turn.start,
+        [("start", number, {}), *(("delta", place, move.delta) for place, move in made)],
+    )
     for name, place, delta in [*changes, ("delta", number, turn.final or {})]:
         try:
             snapshot = patched(snapshot, [delta])

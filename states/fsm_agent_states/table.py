@@ -6,8 +6,9 @@ defined once, above the table, in four groups: the door to the model, recovery, 
 ``end(...)`` ends the turn with an exit reason, ``go(...)`` is unconditional. Three rules:
 
 1. BuildMessages is the only door to the model; caps, open block, iteration and grace are tested there and
-nowhere else. 2. Every rung that can be part of a loop spends a counter. Counters grow or are reset, they
-never go down. 3. A row has no action. The state that is entered sees what the row spent, and does it first.
+    nowhere else.
+2. Every rung that can be part of a loop spends a counter. Counters grow or are reset, they never go down.
+3. A row has no action. The state that is entered sees what the row spent, and does it first.
 
 A call block is all requests that serve one iteration. It opens (and the iteration is charged) by ``send``;
 what goes out again inside it (``send again``) is not charged; a reply closes it.

@@ -7,7 +7,6 @@ import re
 import sys
 import webbrowser
 from dataclasses import dataclass, replace
-from importlib import import_module
 
 from fsm_agent.agent import Agent
 from fsm_agent.cli.given import Given, agent_of
@@ -22,9 +21,6 @@ from fsm_agent.support.home import home_of
 
 TABLES = "tables"
 """Folder of a home in which turns of other tables are kept, each table's in its own."""
-EDITOR_FACE = "fsm_agent.cli.debug_dap"
-"""The module that serves editors: ``serve(workshop, first, port, given) -> int``; ``port`` is ``None`` for standard input and
-output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +125,6 @@ def _page(workshop: Workshop, first: str | None, wanted: Wanted, given: Given) -
 
 
 def _editor(workshop: Workshop, first: str | None, port: int | None, given: Given) -> int:
-    try:
-        serve = import_module(EDITOR_FACE).serve
-    except ModuleNotFoundError as error:
-        if error.name != EDITOR_FACE:
-            raise
-        raise ConfigError("editors are not served by this installation", None, "--web") from None
-    code: int = serve(workshop, first, port, given)
-    return code
+    from fsm_agent.cli.debug_dap import serve
+
+    return serve(workshop, first, port, given)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from fsm_agent.composition.turn_table import TURN
 from fsm_agent.errors import ConfigError, TableError
 from fsm_agent.fsm.table import Table
-from fsm_agent_states.table import TURN
 
 
 def table_of(name: str | None) -> Table:

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fsm_agent.diagram.geometry import CORNER, Rect
-from fsm_agent.diagram.layout import Layout, Route
 from fsm_agent.diagram.model import Arrow, Diagram
 from fsm_agent.diagram.scene import LABEL_WRAP, PAD, default_route, label_size, measure
 from fsm_agent.diagram.textwidth import joined
+from fsm_agent.fsm.layout import Layout, Route
 
 MARGIN = 24.0
 BOX_GAP = 56.0

@@ -8,9 +8,9 @@ from itertools import pairwise
 from math import dist, log2
 
 from fsm_agent.diagram.geometry import Path, Point, Rect, Side, around, bent, curve
-from fsm_agent.diagram.layout import Layout, Route
 from fsm_agent.diagram.model import Arrow, Box, Diagram, Entry, Mark, Step, spaced
 from fsm_agent.diagram.textwidth import grouped, joined, text_width, wrapped
+from fsm_agent.fsm.layout import Layout, Route
 
 TEXT = 13.0
 TITLE = 17.0

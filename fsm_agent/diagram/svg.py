@@ -12,10 +12,10 @@ from xml.sax.saxutils import escape, quoteattr
 
 from fsm_agent.diagram.geometry import Rect, number
 from fsm_agent.diagram.layers import automatic
-from fsm_agent.diagram.layout import Layout
 from fsm_agent.diagram.model import Diagram, Entry
 from fsm_agent.diagram.scene import HEAD, PAD, STEP, TEXT, TITLE, Panel, Part, PlacedArrow, PlacedBox, scene_of, thickness
 from fsm_agent.diagram.theme import style_sheet, tone_names
+from fsm_agent.fsm.layout import Layout
 
 ROUND = 7.0
 

@@ -18,7 +18,6 @@ from starlette.routing import Route
 
 from fsm_agent.debug.core.breakpoints import Kind, outcome_of, targets_of
 from fsm_agent.debug.core.hiding import environment_keys
-from fsm_agent.debug.core.subject import OURS
 from fsm_agent.debug.core.wire import composed
 from fsm_agent.debug.core.workshop import Workshop
 from fsm_agent.debug.web.assets import assets
@@ -258,12 +257,9 @@ class Page:
 
 def _pictures(table: Table) -> dict[str, str]:
     """The map and the whole table."""
-    from importlib import import_module
-
     from fsm_agent.diagram import render
 
-    layout = import_module("fsm_agent_states.logic.layout").LAYOUT if table is OURS.table else None
-    return {"map": map_of(table), "table": bare(render(table, "svg", layout=layout))}
+    return {"map": map_of(table), "table": bare(render(table, "svg", layout=table.layout))}
 
 
 def _number(request: Request, name: str, default: int) -> int:

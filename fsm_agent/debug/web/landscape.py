@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fsm_agent.diagram.geometry import Point, Rect, Side
-from fsm_agent.diagram.layout import Layout, Route
 from fsm_agent.diagram.model import Arrow, Diagram
 from fsm_agent.diagram.scene import label_size, measure
+from fsm_agent.fsm.layout import Layout, Route
 
 MARGIN, ROW, TRACK, LANE = 16.0, 62.0, 13.0, 24.0
 LOOP = 40.0

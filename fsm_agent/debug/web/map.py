@@ -10,9 +10,9 @@ import re
 
 from fsm_agent.debug.web.landscape import landscape
 from fsm_agent.diagram.layers import automatic
-from fsm_agent.diagram.layout import Layout
 from fsm_agent.diagram.model import Arrow, Box, Diagram, diagram_of
 from fsm_agent.diagram.svg import as_svg
+from fsm_agent.fsm.layout import Layout
 from fsm_agent.fsm.table import Table
 
 QUIET = "quiet"

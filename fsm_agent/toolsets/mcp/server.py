@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
@@ -171,9 +170,9 @@ class Server:
             around = self._around
             endpoint = self._endpoint = endpoint_of(self.config, around.workdir, around.environment)
             server_log = self._log = ServerLog(around.home / LOGS / f"mcp-{self.name}.log", endpoint.secrets)
-        module = await in_daemon_thread(importlib.import_module, "fsm_agent.toolsets.mcp.connection")
+        connection_class = await in_daemon_thread(_connection_class)
         server_log.hush()
-        connection: Connection = module.Connection(endpoint, server_log, self._around.limits.max_message_bytes, self._changed)
+        connection = connection_class(endpoint, server_log, self._around.limits.max_message_bytes, self._changed)
         self._connections.add(connection)
         try:
             await connection.open()
@@ -248,6 +247,13 @@ class Server:
             if len(secret) >= _SHORTEST:
                 text = text.replace(secret, MASK)
         return text
+
+
+def _connection_class() -> type[Connection]:
+    """Load the SDK, which takes a while: not on the loop."""
+    from fsm_agent.toolsets.mcp.connection import Connection
+
+    return Connection
 
 
 _SHORTEST = 6

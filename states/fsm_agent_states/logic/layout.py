@@ -7,10 +7,7 @@ joins by absolute coordinates, a label its centre.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from fsm_agent.diagram.layout import Layout
+from fsm_agent.fsm.layout import Layout
 
 LAYOUT: Layout = {
     "size": (1600, 912),

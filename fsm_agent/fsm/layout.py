@@ -1,4 +1,4 @@
-"""Where things stand in a picture: plain dictionaries, so that a table's layout needs no import to be written.
+"""Where things stand in the picture of a table: plain dictionaries, so that a layout needs no import to be written.
 
 Coordinates are pixels from the upper left corner. Sides of a box are given by their absolute coordinate (x on top and
 bottom, y on left and right), so a box that grows takes its arrows along.
@@ -7,9 +7,10 @@ bottom, y on left and right), so a box that grows takes its arrows along.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NotRequired, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
-from fsm_agent.diagram.geometry import Point, Side
+Side = Literal["left", "right", "top", "bottom"]
+Point = tuple[float, float]
 
 
 class Route(TypedDict):

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, TurnResult
-from fsm_agent.fsm.verify.goals import Aim, pair_goals
-from fsm_agent.fsm.verify.paths import Paths
+from fsm_agent.fsm.verify.reachability.goals import Aim, pair_goals
+from fsm_agent.fsm.verify.reachability.paths import Paths
 from fsm_agent.testing import FakeClock, PossibleScript, RowCoverage, ScriptedServer, overflow, possible_scripts, status, text
 from fsm_agent_states.table import TURN
 from tests.harness import SHOWN, assert_legal_path, assert_possible_pairs

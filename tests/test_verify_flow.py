@@ -11,11 +11,11 @@ import pytest
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 from fsm_agent.fsm.verify import bounds, examine, search, verify_table
-from fsm_agent.fsm.verify.flow import Flow
-from fsm_agent.fsm.verify.follow import followed
-from fsm_agent.fsm.verify.longest import visits
-from fsm_agent.fsm.verify.scopes import limit_names
-from fsm_agent.fsm.verify.simplex import Constraint, most
+from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
+from fsm_agent.fsm.verify.worst_case.flow import Flow
+from fsm_agent.fsm.verify.worst_case.greedy_run import followed
+from fsm_agent.fsm.verify.worst_case.longest_run import visits
+from fsm_agent.fsm.verify.worst_case.simplex import Constraint, most
 from fsm_agent_states.table import TURN
 from tests.mutants import mutant
 from tests.tables import DEFAULTS, UNCOUNTED, Counting, courier

@@ -13,11 +13,11 @@ from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.turn_protocol import TurnLike
 from fsm_agent.fsm.verify import bounds, examine, search
 from fsm_agent.fsm.verify.folding import Part, fold
-from fsm_agent.fsm.verify.graph import unfold
-from fsm_agent.fsm.verify.longest import long_run, visits
-from fsm_agent.fsm.verify.scopes import limit_names
-from fsm_agent.fsm.verify.truth import line_truths
-from fsm_agent.fsm.verify.worth import Worth
+from fsm_agent.fsm.verify.proof.graph import unfold
+from fsm_agent.fsm.verify.proof.truth_tables import line_truths
+from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
+from fsm_agent.fsm.verify.worst_case.budget_value import Worth
+from fsm_agent.fsm.verify.worst_case.longest_run import long_run, visits
 from fsm_agent.settings.model import Settings
 from fsm_agent_states.table import TURN
 from fsm_agent_states.turn import TurnState, limits_of

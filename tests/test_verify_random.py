@@ -13,12 +13,12 @@ import pytest
 
 from fsm_agent.fsm.table import Counter, Guard, Rung, Table, all_of, any_of, end, left, lines_of, on
 from fsm_agent.fsm.verify import bounds, examine, search
-from fsm_agent.fsm.verify.cover import row_scripts
-from fsm_agent.fsm.verify.flow import Flow
-from fsm_agent.fsm.verify.follow import followed
-from fsm_agent.fsm.verify.longest import visits
-from fsm_agent.fsm.verify.proof import Proof
-from fsm_agent.fsm.verify.scopes import limit_names
+from fsm_agent.fsm.verify.proof.examine import Proof
+from fsm_agent.fsm.verify.reachability.cover import row_scripts
+from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
+from fsm_agent.fsm.verify.worst_case.flow import Flow
+from fsm_agent.fsm.verify.worst_case.greedy_run import followed
+from fsm_agent.fsm.verify.worst_case.longest_run import visits
 from tests.tables import Counting
 
 MOST_PAIRS = 1_500

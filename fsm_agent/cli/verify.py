@@ -13,8 +13,8 @@ from fsm_agent.composition.turn_table import TURN, limits_for
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import search, verify_table
-from fsm_agent.fsm.verify.promela import STATES_OF_THE_END, promela
-from fsm_agent.fsm.verify.scopes import limit_names
+from fsm_agent.fsm.verify.reachability.promela import STATES_OF_THE_END, promela
+from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
 from fsm_agent.settings.model import Settings
 
 LARGEST = 10_000_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from fsm_agent.fsm.verify.fault import Fault
-from fsm_agent.fsm.verify.truth import LineTruth
+from fsm_agent.fsm.verify.proof.fault import Fault
+from fsm_agent.fsm.verify.proof.truth_tables import LineTruth
 
 
 def partition_faults(truths: Iterable[LineTruth]) -> tuple[Fault, ...]:

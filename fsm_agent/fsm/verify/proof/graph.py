@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fsm_agent.fsm.table import Below, Row, Table
-from fsm_agent.fsm.verify.truth import LineTruth
+from fsm_agent.fsm.verify.proof.truth_tables import LineTruth
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fsm_agent.fsm.table import Spent
-from fsm_agent.fsm.verify.graph import Edge
-from fsm_agent.fsm.verify.ranking import Ranking
-from fsm_agent.fsm.verify.simplex import Constraint, Priced, most
+from fsm_agent.fsm.verify.proof.graph import Edge
+from fsm_agent.fsm.verify.proof.ranking import Ranking
+from fsm_agent.fsm.verify.worst_case.simplex import Constraint, Priced, most
 
 BEGIN = 0
 """The variable of the turn's begin; the others are kinds of edges, counted from 1."""

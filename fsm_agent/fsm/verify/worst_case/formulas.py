@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from fsm_agent.fsm.table import Table
-from fsm_agent.fsm.verify.counting import Counting
-from fsm_agent.fsm.verify.polynomial import Polynomial, Printer, Variable
-from fsm_agent.fsm.verify.ranking import Ranking
+from fsm_agent.fsm.verify.proof.ranking import Ranking
+from fsm_agent.fsm.verify.worst_case.counting import Counting
+from fsm_agent.fsm.verify.worst_case.polynomial import Polynomial, Printer, Variable
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from fsm_agent.fsm.verify.graph import Edge, Graph, reach
+from fsm_agent.fsm.verify.proof.graph import Edge, Graph, reach
 
 MOST_WAYS = 2_000
 """Cycles looked at for one row. A table that ends has no free cycle, so that ways are finite; a wide one may have many."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fsm_agent.fsm.verify.graph import bits
+from fsm_agent.fsm.verify.proof.graph import bits
 
 PATIENCE = 3000
 """Branches tried before the best cover so far is taken. The longest search for the turn table takes 728."""

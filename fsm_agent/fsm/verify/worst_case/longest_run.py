@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from fsm_agent.fsm.table import Row, Table
-from fsm_agent.fsm.verify.graph import unfold
-from fsm_agent.fsm.verify.successors import Pair, compile_moves, largest_limits
-from fsm_agent.fsm.verify.truth import line_truths
-from fsm_agent.fsm.verify.worth import Worth
+from fsm_agent.fsm.verify.proof.graph import unfold
+from fsm_agent.fsm.verify.proof.truth_tables import line_truths
+from fsm_agent.fsm.verify.reachability.successors import Pair, compile_moves, largest_limits
+from fsm_agent.fsm.verify.worst_case.budget_value import Worth
 
 MOST_AHEAD = 300
 """Pairs looked at for one step; the turn's largest needs 160."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from fsm_agent.fsm.verify.goals import Box
-from fsm_agent.fsm.verify.graph import Edge, Graph, bits, reach
-from fsm_agent.fsm.verify.successors import Pair
+from fsm_agent.fsm.verify.proof.graph import Edge, Graph, bits, reach
+from fsm_agent.fsm.verify.reachability.goals import Box
+from fsm_agent.fsm.verify.reachability.successors import Pair
 
 Distances = list[int | None]
 

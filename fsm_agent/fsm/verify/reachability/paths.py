@@ -10,12 +10,12 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 
 from fsm_agent.fsm.table import Row, Table
-from fsm_agent.fsm.verify.compass import Compass, Needs
-from fsm_agent.fsm.verify.goals import Aim, Box, Goal
-from fsm_agent.fsm.verify.graph import unfold
-from fsm_agent.fsm.verify.ranges import meets, ranges
-from fsm_agent.fsm.verify.successors import Pair, compile_moves
-from fsm_agent.fsm.verify.truth import line_truths
+from fsm_agent.fsm.verify.proof.graph import unfold
+from fsm_agent.fsm.verify.proof.truth_tables import line_truths
+from fsm_agent.fsm.verify.reachability.goals import Aim, Box, Goal
+from fsm_agent.fsm.verify.reachability.heuristic import Compass, Needs
+from fsm_agent.fsm.verify.reachability.intervals import meets, ranges
+from fsm_agent.fsm.verify.reachability.successors import Pair, compile_moves
 
 NEAR = 4_000
 """Pairs of the search near the start; half a second."""

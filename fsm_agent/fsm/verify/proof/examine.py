@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from fsm_agent.errors import TableError
 from fsm_agent.fsm.table import Table
-from fsm_agent.fsm.verify.fault import Fault
-from fsm_agent.fsm.verify.graph import unfold
-from fsm_agent.fsm.verify.partition import partition_faults
-from fsm_agent.fsm.verify.ranking import Ranking, ending_faults, rank
-from fsm_agent.fsm.verify.structure import counter_faults, structure_faults
-from fsm_agent.fsm.verify.truth import line_truths
+from fsm_agent.fsm.verify.proof.fault import Fault
+from fsm_agent.fsm.verify.proof.graph import unfold
+from fsm_agent.fsm.verify.proof.partition import partition_faults
+from fsm_agent.fsm.verify.proof.ranking import Ranking, ending_faults, rank
+from fsm_agent.fsm.verify.proof.structure import counter_faults, structure_faults
+from fsm_agent.fsm.verify.proof.truth_tables import line_truths
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fsm_agent.fsm.verify.graph import Graph, bits
+from fsm_agent.fsm.verify.proof.graph import Graph, bits
 
 
 class EdgeSets:

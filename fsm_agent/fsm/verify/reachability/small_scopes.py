@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fsm_agent.fsm.table import AllOf, AnyOf, Below, Guard, Row, Spent, Table
-from fsm_agent.fsm.verify.exact import Search, search
+from fsm_agent.fsm.verify.reachability.exact import Search, search
 
 SMALL = 5_000
 """Pairs of one scope; 20 ms."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from fsm_agent.fsm.table import Table
-from fsm_agent.fsm.verify.fault import Fault
-from fsm_agent.fsm.verify.graph import Graph, bits, reach
-from fsm_agent.fsm.verify.truth import LineTruth
+from fsm_agent.fsm.verify.proof.fault import Fault
+from fsm_agent.fsm.verify.proof.graph import Graph, bits, reach
+from fsm_agent.fsm.verify.proof.truth_tables import LineTruth
 
 
 def structure_faults(truths: Iterable[LineTruth], graph: Graph) -> tuple[Fault, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from fsm_agent.fsm.table import Row, Table
-from fsm_agent.fsm.verify.successors import Compiled, Pair, compile_table
+from fsm_agent.fsm.verify.reachability.successors import Compiled, Pair, compile_table
 
 MOST_PAIRS = 600_000
 """Pairs of the largest scope that the draft was searched in (563,000); a few seconds and half a gigabyte."""

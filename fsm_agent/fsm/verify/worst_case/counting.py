@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from fsm_agent.fsm.verify.edgesets import EdgeSets
-from fsm_agent.fsm.verify.graph import bits
-from fsm_agent.fsm.verify.polynomial import Polynomial
-from fsm_agent.fsm.verify.ranking import Ranking
-from fsm_agent.fsm.verify.setcover import cheapest_cover
+from fsm_agent.fsm.verify.proof.graph import bits
+from fsm_agent.fsm.verify.proof.ranking import Ranking
+from fsm_agent.fsm.verify.worst_case.edge_sets import EdgeSets
+from fsm_agent.fsm.verify.worst_case.polynomial import Polynomial
+from fsm_agent.fsm.verify.worst_case.set_cover import cheapest_cover
 
 SAMPLE, CAP_SAMPLE = 10, 10**6
 """Limits at which formulas are compared. Caps are dear, so that they are used only where nothing else bounds."""

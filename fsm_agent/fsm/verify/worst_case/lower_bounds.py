@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from math import floor
 
 from fsm_agent.fsm.table import Row, Table
-from fsm_agent.fsm.verify.bound import Bound
-from fsm_agent.fsm.verify.exact import Search, search
-from fsm_agent.fsm.verify.flow import Flow
 from fsm_agent.fsm.verify.folding import fold
-from fsm_agent.fsm.verify.follow import followed
-from fsm_agent.fsm.verify.longest import long_run, visits
-from fsm_agent.fsm.verify.proof import Proof
+from fsm_agent.fsm.verify.proof.examine import Proof
+from fsm_agent.fsm.verify.reachability.exact import Search, search
+from fsm_agent.fsm.verify.reachability.small_scopes import SMALL, Scope
 from fsm_agent.fsm.verify.report import Worst
-from fsm_agent.fsm.verify.scopes import SMALL, Scope
-from fsm_agent.fsm.verify.simplex import Priced
+from fsm_agent.fsm.verify.worst_case.flow import Flow
+from fsm_agent.fsm.verify.worst_case.formulas import Bound
+from fsm_agent.fsm.verify.worst_case.greedy_run import followed
+from fsm_agent.fsm.verify.worst_case.longest_run import long_run, visits
+from fsm_agent.fsm.verify.worst_case.simplex import Priced
 
 READABLE = 60
 """Moves of a run of a small scope that is printed."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fsm_agent.fsm.table import Row
-from fsm_agent.fsm.verify.goals import Box, boxes, joined
-from fsm_agent.fsm.verify.graph import Graph
+from fsm_agent.fsm.verify.proof.graph import Graph
+from fsm_agent.fsm.verify.reachability.goals import Box, boxes, joined
 
 Ranges = Mapping[str, tuple[int, int]]
 """For each counter the least and the largest count."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fsm_agent.errors import TableError
 from fsm_agent.fsm.table import AllOf, AnyOf, Below, Guard, Row, Spent, Table
-from fsm_agent.fsm.verify.graph import Graph
+from fsm_agent.fsm.verify.proof.graph import Graph
 
 Box = Mapping[str, tuple[int, int | None]]
 """For some counters (at least, below); below None is no limit. Counters that are not named may have any count."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fsm_agent.fsm.verify.fault import Fault
-from fsm_agent.fsm.verify.graph import Edge, Graph, bits, parts
+from fsm_agent.fsm.verify.proof.fault import Fault
+from fsm_agent.fsm.verify.proof.graph import Edge, Graph, bits, parts
 
 
 @dataclass(frozen=True, slots=True)

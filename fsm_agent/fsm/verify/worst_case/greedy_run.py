@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fsm_agent.fsm.table import Row
-from fsm_agent.fsm.verify.flow import Flow
-from fsm_agent.fsm.verify.simplex import Priced
-from fsm_agent.fsm.verify.successors import Pair, compile_moves
+from fsm_agent.fsm.verify.reachability.successors import Pair, compile_moves
+from fsm_agent.fsm.verify.worst_case.flow import Flow
+from fsm_agent.fsm.verify.worst_case.simplex import Priced
 
 ANY = 1e-3
 """A flow that takes an edge less often does not take it."""

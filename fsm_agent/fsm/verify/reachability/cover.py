@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from fsm_agent.fsm.table import Row, Table
-from fsm_agent.fsm.verify.goals import Aim, Goal, pair_goals, row_goals
-from fsm_agent.fsm.verify.paths import Paths, Run
-from fsm_agent.fsm.verify.scopes import drawn_limits, roomy_limits
+from fsm_agent.fsm.verify.reachability.goals import Aim, Goal, pair_goals, row_goals
+from fsm_agent.fsm.verify.reachability.paths import Paths, Run
+from fsm_agent.fsm.verify.reachability.small_scopes import drawn_limits, roomy_limits
 
 MOST_DRAWN = 12
 """Configurations tried for rows that the roomy one does not reach."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fsm_agent.fsm.verify.proof import Fault
 from fsm_agent.fsm.verify.proof.examine import Proof, examine, prove
-from fsm_agent.fsm.verify.proof.fault import Fault
 
 if TYPE_CHECKING:
     from fsm_agent.fsm.verify.reachability.exact import Search, search

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from fsm_agent.errors import TableError
 from fsm_agent.fsm.table import Table
-from fsm_agent.fsm.verify.proof.fault import Fault
+from fsm_agent.fsm.verify.proof import Fault
 from fsm_agent.fsm.verify.proof.graph import unfold
-from fsm_agent.fsm.verify.proof.partition import partition_faults
 from fsm_agent.fsm.verify.proof.ranking import Ranking, ending_faults, rank
-from fsm_agent.fsm.verify.proof.structure import counter_faults, structure_faults
+from fsm_agent.fsm.verify.proof.structure import counter_faults, partition_faults, structure_faults
 from fsm_agent.fsm.verify.proof.truth_tables import line_truths
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fsm_agent.fsm.verify.proof.fault import Fault
+from fsm_agent.fsm.verify.proof import Fault
 from fsm_agent.fsm.verify.proof.graph import Edge, Graph, bits, parts
 
 

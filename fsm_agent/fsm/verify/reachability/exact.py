@@ -1,6 +1,6 @@
 """Exact search over all reachable (state, counters) pairs, for limits small enough.
 
-It checks the formulas of ``bound`` and the verdict of ``ranking`` independently: it knows nothing of locations,
+It checks the formulas of ``worst_case`` and the verdict of ``ranking`` independently: it knows nothing of locations,
 rankings or covers. At the default limits of a real table the pairs are far too many; then only the formulas speak.
 """
 

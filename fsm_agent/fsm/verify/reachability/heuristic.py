@@ -71,7 +71,7 @@ Needs = tuple[Distances, list[Need]]
 """The steps to the locations of a box, and what its counters need."""
 
 
-class Compass:
+class Heuristic:
     """Guesses for one graph, unfolded with caps, under ``limits``."""
 
     def __init__(self, graph: Graph, limits: Mapping[str, int]) -> None:

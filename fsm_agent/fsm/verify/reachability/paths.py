@@ -1,4 +1,4 @@
-"""Searches for runs that take given rows: breadth first near the start, then by a compass to what lies deep.
+"""Searches for runs that take given rows: breadth first near the start, then by a heuristic to what lies deep.
 
 Breadth first finds the shortest runs and, when it sees all pairs, also proves what no run takes. Behind budgets of many
 units the pairs are far too many; there a best-first search goes for one goal at a time.
@@ -13,7 +13,7 @@ from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.verify.proof.graph import unfold
 from fsm_agent.fsm.verify.proof.truth_tables import line_truths
 from fsm_agent.fsm.verify.reachability.goals import Aim, Box, Goal
-from fsm_agent.fsm.verify.reachability.heuristic import Compass, Needs
+from fsm_agent.fsm.verify.reachability.heuristic import Heuristic, Needs
 from fsm_agent.fsm.verify.reachability.intervals import meets, ranges
 from fsm_agent.fsm.verify.reachability.successors import Pair, compile_moves
 
@@ -42,7 +42,7 @@ class Paths:
         self._known: dict[Pair, list[tuple[int, Pair]]] = {}
         self._moves_of = moves
         self._names = [counter.name for counter in table.counters]
-        self._compass = Compass(self.graph, limits)
+        self._heuristic = Heuristic(self.graph, limits)
         self._ranges = ranges(self.graph, limits)
         self._endings: dict[Pair, Run] = {}
         self._macro = {number for number, row in enumerate(table.rows) if row.event in table.is_macro}
@@ -98,7 +98,7 @@ class Paths:
         least: of these counters, then of all. When both fail, which is rare, it looks at all pairs.
         """
         wanted = set(wanted) - found.keys()
-        needs = [self._compass.needs(goal.state, box) for box in self.possible(goal)]
+        needs = [self._heuristic.needs(goal.state, box) for box in self.possible(goal)]
         named = {counter for box in goal.boxes for counter in box} | self.graph.flags
         named_places = [0, *(place for place, name in enumerate(self._names, 1) if name in named)]
         prices = [(at, PRICE // self.limits[name]) for at, name in enumerate(self._names, 1) if self.limits.get(name)]
@@ -127,7 +127,7 @@ class Paths:
                 cost = sum(pair[place] * price for place, price in prices)
                 if cost < cheapest.get(same, cost + 1):
                     cheapest[same] = cost
-                    guesses = [guess for guess in (self._compass.guess(pair, box) for box in needs) if guess is not None]
+                    guesses = [guess for guess in (self._heuristic.guess(pair, box) for box in needs) if guess is not None]
                     if guesses:
                         heapq.heappush(waiting, (min(guesses), cost, -count, pair))
             if not waiting or rows in found:

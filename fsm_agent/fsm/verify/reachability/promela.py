@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from fsm_agent.errors import TableError
-from fsm_agent.fsm.table import AllOf, AnyOf, Below, Guard, Row, Spent, Table
+from fsm_agent.fsm.table import AnyOf, Below, Guard, Row, Table
+from fsm_agent.fsm.verify.reachability.successors import guard_source, largest_limits
 
 STATES_OF_THE_END = 2
 """The process behind its loop, and the process gone."""
+PROMELA = ("!", "&&", "||", "true", "false")
 BYTE, SHORT = 255, 32_767
 """The largest numbers of Promela's unsigned byte and signed short."""
 
@@ -32,11 +33,8 @@ class _Model:
         self.table = table
         self.limits = dict(limits) | {counter.name: 1 for counter in table.counters if counter.flag}
         self.counters = [counter.name for counter in table.counters if caps or not counter.cap]
-        self.largest = dict.fromkeys(self.counters, 0)
-        for row in table.rows:
-            for atom in row.guard.atoms():
-                if atom.counter in self.largest:
-                    self.largest[atom.counter] = max(self.largest[atom.counter], self.limits[atom.limit])
+        largest = largest_limits(table, limits)
+        self.largest = {counter: largest[counter] for counter in self.counters}
 
     def text(self) -> str:
         return "\n".join([*self._head(), "active proctype turn() {", "  do", *self._options(), "  od", "}", ""])
@@ -76,16 +74,11 @@ class _Model:
         yield f"state = {_state(row.dest)}"
 
     def _test(self, guard: Guard) -> str:
-        match guard:
-            case Below(counter=counter, limit=limit):
-                return f"{_count(counter)} < {self.limits[limit]}" if counter in self.largest else "true"
-            case Spent(atom=atom):
-                return f"!({self._test(atom)})"
-            case AllOf(parts=parts):
-                return " && ".join(f"({self._test(part)})" for part in parts) or "true"
-            case AnyOf(parts=parts):
-                return "(" + (" || ".join(f"({self._test(part)})" for part in parts) or "false") + ")"
-        raise TableError(f"a guard of type {type(guard).__name__} has no Promela; build it from left(), ~, all_of, any_of")
+        def atom(at: Below) -> str:
+            return f"{_count(at.counter)} < {self.limits[at.limit]}" if at.counter in self.largest else "true"
+
+        text = guard_source(guard, atom, PROMELA)
+        return f"({text})" if isinstance(guard, AnyOf) else text
 
 
 def _state(name: str) -> str:

@@ -16,6 +16,7 @@ from fsm_agent.errors import TableError
 from fsm_agent.fsm.table import AllOf, AnyOf, Below, Guard, Row, Spent, Table
 
 Pair = tuple[int, ...]
+PYTHON = ("not ", "and", "or", "True", "False")
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,22 @@ def _run(table: Table, lines: list[str]) -> dict[str, Any]:
     return space
 
 
+def guard_source(guard: Guard, atom: Callable[[Below], str], words: tuple[str, str, str, str, str]) -> str:
+    """Return a guard as an expression of another language. ``atom`` writes a comparison, ``words`` are that language's not, and,
+    or, true, false. Raises ``TableError`` for a guard that is not of the guard language."""
+    negation, conjunction, disjunction, always, never = words
+    match guard:
+        case Below():
+            return atom(guard)
+        case Spent(atom=inner):
+            return f"{negation}({atom(inner)})"
+        case AllOf(parts=parts) | AnyOf(parts=parts):
+            every = isinstance(guard, AllOf)
+            inside = [f"({guard_source(part, atom, words)})" for part in parts]
+            return f" {conjunction if every else disjunction} ".join(inside) or (always if every else never)
+    raise TableError(f"a guard of type {type(guard).__name__} cannot be searched; build it from left(), ~, all_of, any_of")
+
+
 class _Writer:
     """Writes guards and rows as Python source; the counter number i is the variable ``ci``."""
 
@@ -106,16 +123,10 @@ class _Writer:
         return f"c{self.counters.index(counter)}"
 
     def test(self, guard: Guard) -> str:
-        match guard:
-            case Below(counter=counter, limit=limit):
-                return f"{self.name(counter)} < {self.limits[limit]}" if counter in self.tested else "True"
-            case Spent(atom=atom):
-                return f"not {self.test(atom)}"
-            case AllOf(parts=parts):
-                return " and ".join(f"({self.test(part)})" for part in parts) or "True"
-            case AnyOf(parts=parts):
-                return " or ".join(f"({self.test(part)})" for part in parts) or "False"
-        raise TableError(f"a guard of type {type(guard).__name__} cannot be searched; build it from left(), ~, all_of, any_of")
+        def atom(at: Below) -> str:
+            return f"{self.name(at.counter)} < {self.limits[at.limit]}" if at.counter in self.tested else "True"
+
+        return guard_source(guard, atom, PYTHON)
 
     def branches(self, state: str) -> list[str]:
         tests: dict[str, list[str]] = {}

@@ -15,8 +15,8 @@ MOST_WAYS = 2_000
 """Cycles looked at for one row. A table that ends has no free cycle, so that ways are finite; a wide one may have many."""
 
 
-class Worth:
-    """The worth of the counters of ``graph`` (unfolded without caps) under ``limits``, in visits of ``states``, or in moves
+class BudgetValue:
+    """The value of the counters of ``graph`` (unfolded without caps) under ``limits``, in visits of ``states``, or in moves
     when ``states`` is None. ``largest`` is the largest limit of each counter."""
 
     def __init__(self, graph: Graph, limits: Mapping[str, int], states: frozenset[str] | None) -> None:

@@ -20,7 +20,7 @@ Choice = tuple[bool, float, float, int, int, Pair, float]
 """How good it is, in three respects; the row, the variable of its edge, the pair it leads to and what that is worth."""
 
 
-def followed(flow: Flow, priced: Priced, limits: Mapping[str, int], most_steps: int) -> tuple[Row, ...]:
+def greedy_run(flow: Flow, priced: Priced, limits: Mapping[str, int], most_steps: int) -> tuple[Row, ...]:
     """The rows of a run from the start of a turn to its end; none when no end was found in ``most_steps``."""
     walk = _Walk(flow, priced, limits)
     return tuple(flow.graph.table.rows[number] for number in walk.run(most_steps))

@@ -1,8 +1,8 @@
 """A run with very many visits of some states, constructed: the lower bound beside the formula's upper bound.
 
 Exact search finds a longest run only under small limits. Here each step goes on to the next visit in the way that keeps most
-of what the budgets that are left are worth (``worth``). Nothing proves that the run is a longest one, but when it has as many
-visits as the formula says at most, both are exact.
+of what the budgets that are left are worth (``budget_value``). Nothing proves that the run is a longest one, but when it has as
+many visits as the formula says at most, both are exact.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.verify.proof.graph import unfold
 from fsm_agent.fsm.verify.proof.truth_tables import line_truths
 from fsm_agent.fsm.verify.reachability.successors import Pair, compile_moves, largest_limits
-from fsm_agent.fsm.verify.worst_case.budget_value import Worth
+from fsm_agent.fsm.verify.worst_case.budget_value import BudgetValue
 
 MOST_AHEAD = 300
 """Pairs looked at for one step; the turn's largest needs 160."""
@@ -63,7 +63,7 @@ class _Walk:
 
     def __init__(self, table: Table, limits: Mapping[str, int], states: tuple[str, ...], *, caps: bool) -> None:
         self.table, self.states = table, states
-        self.worth = Worth(unfold(table, line_truths(table), caps=False), limits, frozenset(states) or None)
+        self.worth = BudgetValue(unfold(table, line_truths(table), caps=False), limits, frozenset(states) or None)
         self.start, self.moves = compile_moves(table, limits, caps=caps)
         self.final = table.states.index(table.final)
         place = {counter.name: number for number, counter in enumerate(table.counters, 1)}

@@ -15,7 +15,7 @@ from fsm_agent.fsm.verify.reachability.small_scopes import SMALL, Scope
 from fsm_agent.fsm.verify.report import Worst
 from fsm_agent.fsm.verify.worst_case.flow import Flow
 from fsm_agent.fsm.verify.worst_case.formulas import Bound
-from fsm_agent.fsm.verify.worst_case.greedy_run import followed
+from fsm_agent.fsm.verify.worst_case.greedy_run import greedy_run
 from fsm_agent.fsm.verify.worst_case.longest_run import long_run, visits
 from fsm_agent.fsm.verify.worst_case.simplex import Priced
 
@@ -67,7 +67,7 @@ def _known(table: Table, bound: Bound, limits: Mapping[str, int], flow: Flow, se
 
 def _run(table: Table, bound: Bound, limits: Mapping[str, int], flow: Flow, priced: Priced | None, most: int) -> tuple[Row, ...]:
     """The better one of the two ways to make a run: one looks ahead to the next visit, the other follows the flow."""
-    run = followed(flow, priced, limits, int(most * SPARE)) if priced and not bound.states else ()
+    run = greedy_run(flow, priced, limits, int(most * SPARE)) if priced and not bound.states else ()
     if len(run) >= most * NEAR:
         return run
     other = long_run(table, limits, bound.states, caps=bound.caps, enough=most)

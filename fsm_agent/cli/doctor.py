@@ -43,6 +43,7 @@ PACKAGES = (
     "rich",
     "prompt-toolkit",
     "tomlkit",
+    "genai-prices",
 )
 OLDEST = (3, 11)
 

@@ -12,8 +12,8 @@ from typing import Annotated
 from pydantic import Field
 
 from fsm_agent.tools import Tool, ToolFailure, tool
-from fsm_agent.toolsets.keeper import Order
 from fsm_agent.toolsets.process import TERM_GRACE, Ended, run, run_errors
+from fsm_agent.toolsets.process_supervisor import Order
 
 MAX_SECONDS = 300
 MAX_CODE = 200_000

@@ -1,8 +1,9 @@
 """A script that keeps watch over one command: it ends the command, and all that it started, as soon as nobody wants it any more.
 
 It runs as a process of its own with the standard library only, because only another process can clean up after an agent that
-was killed. Called with one argument, an ``Order`` as JSON. Standard input is a socket to the agent: when the other end goes
-away, for whatever reason, the command is ended; when the command ends, a ``Report`` is written to it as JSON.
+was killed. Called with one argument, an ``Order`` as JSON. It shares a socket with the agent: when the other end goes away, for
+whatever reason, or says anything, the command is ended; a space is written to it when the command runs, and a ``Report`` as JSON
+when it has ended. Standard input, output and error are the command's; the script ends as the command did, by its code or signal.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ _SUBREAPER, _DEATH_SIGNAL = 36, 1
 
 
 class Order(NamedTuple):
-    """``command`` as words, started in ``directory``. ``grace``: seconds between asking to end and killing. ``limits``: by the
-    names of the resource module, without ``RLIMIT_``. ``log``: a folder that takes the output, the newest ``log_bytes`` of
-    it; without, the output goes where this script's own goes. ``sweep``: when the command ends, daemons that it left
-    are ended too, not only its own group. ``limit``: seconds after which the command is ended, 0 for never."""
+    """``command`` as words, started in ``directory``. ``line``: the file number of the socket to the agent. ``grace``: seconds
+    between asking to end and killing. ``limits``: by the names of the resource module, without ``RLIMIT_``. ``log``: a folder
+    that takes the output, the newest ``log_bytes`` of it; without, the output goes where this script's own goes. ``sweep``: when
+    the command ends, daemons that it left are ended too, not only its own group. ``limit``: seconds after which the command is
+    ended, 0 for never."""
 
     command: list[str]
     directory: str
@@ -42,6 +44,7 @@ class Order(NamedTuple):
     log_bytes: int = 0
     sweep: bool = False
     limit: float = 0
+    line: int = -1
 
 
 class Report(NamedTuple):
@@ -82,7 +85,7 @@ class Log:
             os.unlink(self.names.pop(0))
 
 
-class Keeper:
+class Supervisor:
     """One command, from start to end."""
 
     def __init__(self, order: Order, agent: socket.socket) -> None:
@@ -98,18 +101,19 @@ class Keeper:
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, self._stop)
 
-    def keep(self) -> Report:
+    def supervise(self) -> Report:
         """Run the command to its end. Raises ``OSError`` when it cannot be started."""
         began = time.monotonic()
         self.child = subprocess.Popen(  # noqa: S603  # what the agent's person has agreed to
             self.order.command,
             cwd=self.order.directory,
-            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if self.log else None,
             stderr=subprocess.STDOUT if self.log else None,
             start_new_session=True,
             preexec_fn=self._confine,  # safe: this process has one thread
         )
+        self.agent.send(b" ")
+        _let_go_of_pipes()
         source = self.child.stdout.fileno() if self.child.stdout else None
         while self.child.poll() is None and not self.unwanted:
             source = self._look(source)
@@ -147,10 +151,11 @@ class Keeper:
             return source
         ready, _, _ = select.select(inputs, [], [], min(remaining, 3600))
         if self.agent.fileno() in ready:
-            self.unwanted, self.orphaned = True, not self.agent.recv(4096)
+            self.unwanted, self.orphaned = True, _is_gone(self.agent)
         if self.woken in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(self.woken, 4096)
+            self._reap()
         return self._copied(source) if source in ready else source
 
     def _copied(self, source: int | None) -> int | None:
@@ -219,6 +224,21 @@ class Keeper:
             os.rmdir(os.path.dirname(self.order.log))
 
 
+def _is_gone(agent: socket.socket) -> bool:
+    try:
+        return not agent.recv(4096)
+    except ConnectionResetError:  # it went without having read everything
+        return True
+
+
+def _let_go_of_pipes() -> None:
+    """They are the command's alone from now on, so that their other ends notice when it closes them."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nothing, number)
+    os.close(nothing)
+
+
 def _signal_group(group: int, number: int) -> bool:
     """Was there anybody to be signalled?"""
     try:
@@ -253,18 +273,23 @@ def _prctl(option: int, value: int) -> None:
 
 def main() -> int:
     """Do the order in ``sys.argv[1]``."""
-    agent = socket.socket(fileno=0)
-    os.set_inheritable(0, False)
+    order = Order(**json.loads(sys.argv[1]))
+    agent = socket.socket(fileno=order.line)
+    agent.set_inheritable(False)
     _prctl(_SUBREAPER, 1)
-    keeper = Keeper(Order(**json.loads(sys.argv[1])), agent)
+    supervisor = Supervisor(order, agent)
     try:
-        report = keeper.keep()
+        report = supervisor.supervise()
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         report = Report(127, error=str(error))
     with contextlib.suppress(OSError):
         agent.sendall(json.dumps(report._asdict()).encode())
-    keeper.tidy()
-    return 0
+    supervisor.tidy()
+    if report.code < 0:
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(-report.code, signal.SIG_DFL)
+        os.kill(os.getpid(), -report.code)
+    return max(report.code, 0)
 
 
 if __name__ == "__main__":

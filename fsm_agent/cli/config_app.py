@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fsm_agent.cli.groups import ShowAlone
-from fsm_agent.cli.options import Home, Json
+from fsm_agent.cli.options import Home, Json, ShowAlone
 
 config = typer.Typer(
     cls=ShowAlone,

@@ -9,8 +9,8 @@ import webbrowser
 from dataclasses import dataclass, replace
 
 from fsm_agent.agent import Agent
+from fsm_agent.cli.arguments import attribute_of
 from fsm_agent.cli.given import Given, agent_of
-from fsm_agent.cli.table import attribute_of
 from fsm_agent.cli.verify import limits
 from fsm_agent.debug import Workshop
 from fsm_agent.debug.own.played import played

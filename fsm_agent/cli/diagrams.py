@@ -8,17 +8,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fsm_agent.cli.sets import nested
-from fsm_agent.cli.table import table_of
+from fsm_agent.cli.arguments import nested, table_of
 from fsm_agent.composition.turn_table import TURN
 from fsm_agent.diagram import FORMATS, Layout, render, written
 from fsm_agent.diagram import runs as files
-from fsm_agent.diagram.around import around, neighbourhood
+from fsm_agent.diagram.around import around, near_json, near_markdown, neighbourhood
 from fsm_agent.diagram.counted import covered, overlaid
 from fsm_agent.diagram.countedtext import counted_json, coverage_markdown, run_markdown
 from fsm_agent.diagram.layers import automatic
 from fsm_agent.diagram.model import Diagram, diagram_of
-from fsm_agent.diagram.neartext import near_json, near_markdown
 from fsm_agent.diagram.proof import proof_lines
 from fsm_agent.diagram.roomy import roomy
 from fsm_agent.errors import ConfigError

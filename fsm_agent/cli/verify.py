@@ -7,8 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fsm_agent.cli.sets import nested
-from fsm_agent.cli.table import table_of
+from fsm_agent.cli.arguments import nested, table_of
 from fsm_agent.composition.turn_table import TURN, limits_for
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table

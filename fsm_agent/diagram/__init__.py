@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fsm_agent.diagram.dot import as_dot
-from fsm_agent.diagram.graphviz import laid_out
+from fsm_agent.diagram.dot import as_dot, laid_out
 from fsm_agent.diagram.jsonform import as_json
 from fsm_agent.diagram.markdown import as_markdown
 from fsm_agent.diagram.mermaid import as_mermaid

@@ -5,11 +5,14 @@ Sources stand on the left, the state in the middle, what it leads to on the righ
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from fsm_agent.diagram.describe import row_form
 from fsm_agent.diagram.geometry import Side
+from fsm_agent.diagram.markdown import row_grid
 from fsm_agent.diagram.model import Arrow, Box, Diagram, Entry, Step, diagram_of, merged, resets_in_words, words
 from fsm_agent.diagram.scene import label_size, measure
 from fsm_agent.diagram.textwidth import joined
@@ -152,3 +155,27 @@ def _from_far(table: Table, box: Box, state: str) -> Box:
         if steps:
             entries.append(replace(entry, steps=steps, short=steps, rows=tuple(row for step in steps for row in step.rows)))
     return replace(box, entries=tuple(entries))
+
+
+def near_markdown(table: Table, state: str) -> str:
+    """The rows that leave a state, and those that lead to it from others."""
+    out = [row for row in table.rows if row.source == state]
+    into = [row for row in table.rows if row.dest == state and row.source != state]
+    lines = [f"# {state}, a state of the {table.name} table"]
+    for title, rows in (("Out", out), ("In", into)):
+        if rows:
+            lines += ["", f"## {title}", "", *row_grid(table, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def near_json(diagram: Diagram, state: str) -> str:
+    """``table, state, out, in, arrows``."""
+    rows = diagram.table.rows
+    value = {
+        "table": diagram.table.name,
+        "state": state,
+        "out": [row_form(row) for row in rows if row.source == state],
+        "in": [row_form(row) for row in rows if row.dest == state and row.source != state],
+        "arrows": [{"source": a.source, "dest": a.dest, "labels": a.labels, "rows": a.rows} for a in diagram.arrows],
+    }
+    return json.dumps(value, ensure_ascii=False, indent=2) + "\n"

@@ -1,11 +1,15 @@
-"""The two wires of the OpenAI SDK, through its low-level door: they differ in their path and in how a reply is read."""
+"""The two wires of the OpenAI SDK as ports, through its low-level door: they differ in their path and in how a reply is read."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from fsm_agent.conversation.effects import ModelRequest
+from fsm_agent.conversation.effects import Failure, ModelRequest
+from fsm_agent.conversation.messages import ModelReply
+from fsm_agent.providers.chat_reply import ChatReply, whole_reply
+from fsm_agent.providers.responses_reply import ResponsesReply, whole_response
 from fsm_agent.providers.sdk_port import NO_KEY, SdkPort, headers_of, http_client
+from fsm_agent.runtime.ports import StreamSink
 
 
 class OpenAIPort(SdkPort):
@@ -43,3 +47,32 @@ class OpenAIPort(SdkPort):
             client.organization = client.project = None
         client.admin_api_key = None
         return client
+
+
+class OpenAIChat(OpenAIPort):
+    """One model at one chat-completions endpoint. See ``SdkPort`` for its arguments."""
+
+    path = "/chat/completions"
+
+    def _growing(self, sink: StreamSink) -> ChatReply:
+        return ChatReply(sink)
+
+    def _whole(self, body: Any, sink: StreamSink) -> ModelReply | Failure:
+        return whole_reply(body, sink, self._now(), self._secrets)
+
+
+class OpenAIResponses(OpenAIPort):
+    """One model at one Responses endpoint. ``issuer``: whose encrypted reasoning its replies carry. See ``SdkPort`` for the
+    other arguments."""
+
+    path = "/responses"
+
+    def __init__(self, base_url: str, key: str = "", *, issuer: str = "", **options: Any) -> None:
+        super().__init__(base_url, key, **options)
+        self._issuer = issuer
+
+    def _growing(self, sink: StreamSink) -> ResponsesReply:
+        return ResponsesReply(sink, self._issuer, self._now(), self._secrets)
+
+    def _whole(self, body: Any, sink: StreamSink) -> ModelReply | Failure:
+        return whole_response(body, sink, self._issuer, self._now(), self._secrets)

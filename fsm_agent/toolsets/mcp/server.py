@@ -20,12 +20,10 @@ from fsm_agent.support.untrusted import wrapped
 from fsm_agent.tools.failure import ToolFailure
 from fsm_agent.tools.runner import UNKNOWN_EFFECT
 from fsm_agent.toolsets.mcp.config import ServerConfig
-from fsm_agent.toolsets.mcp.endpoint import Endpoint, endpoint_of
-from fsm_agent.toolsets.mcp.listed import Listed
+from fsm_agent.toolsets.mcp.endpoint import Endpoint, Unset, endpoint_of
 from fsm_agent.toolsets.mcp.log import LOGS, ServerLog
 from fsm_agent.toolsets.mcp.lost import Broken, Refused, Unusable
-from fsm_agent.toolsets.mcp.schema import looked_over
-from fsm_agent.toolsets.mcp.variables import Unset
+from fsm_agent.toolsets.mcp.schema import Listed, looked_over
 
 if TYPE_CHECKING:
     from fsm_agent.toolsets.mcp.connection import Connection

@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fsm_agent.diagram.describe import row_form
-from fsm_agent.diagram.geometry import Side
 from fsm_agent.diagram.markdown import row_grid
 from fsm_agent.diagram.model import Arrow, Box, Diagram, Entry, Step, diagram_of, merged, resets_in_words, words
 from fsm_agent.diagram.scene import label_size, measure
 from fsm_agent.diagram.textwidth import joined
 from fsm_agent.errors import ConfigError
-from fsm_agent.fsm.layout import Layout, Route
+from fsm_agent.fsm.layout import Layout, Route, Side
 from fsm_agent.fsm.table import Row, Table
 
 MARGIN, GAP, LABEL_GAP = 24.0, 28.0, 8.0

@@ -65,7 +65,7 @@ def automatic(diagram: Diagram) -> Layout:
 
 
 def _grid(diagram: Diagram) -> _Grid:
-    layers = _layers(diagram)
+    layers = layers_of(diagram)
     depth = {state: number for number, layer in enumerate(layers) for state in layer}
     kinds: tuple[list[Arrow], list[Arrow], list[Arrow]] = ([], [], [])
     for arrow in diagram.arrows:
@@ -78,7 +78,7 @@ def _grid(diagram: Diagram) -> _Grid:
     return grid
 
 
-def _layers(diagram: Diagram) -> list[list[str]]:
+def layers_of(diagram: Diagram) -> list[list[str]]:
     """States by their distance from the first one; what no arrow reaches, and then the final state, stand last."""
     final, first = diagram.table.final, diagram.table.initial
     states = [state for state in diagram.states if state != final]

@@ -24,6 +24,30 @@ class Route(TypedDict):
     wrap: NotRequired[float]  # width at which the label is broken into lines
 
 
+def way(
+    start: Side,
+    leaves: float,
+    end: Side,
+    enters: float,
+    via: Sequence[Point] = (),
+    label: Point | None = None,
+    *,
+    reach: float | None = None,
+    wrap: float | None = None,
+) -> Route:
+    """Return the route that ``leaves`` one side of a box and ``enters`` one of the other by absolute coordinates."""
+    route: Route = {"start": (start, leaves), "end": (end, enters)}
+    if via:
+        route["via"] = via
+    if label is not None:
+        route["label"] = label
+    if reach is not None:
+        route["reach"] = reach
+    if wrap is not None:
+        route["wrap"] = wrap
+    return route
+
+
 class Layout(TypedDict):
     """Places of boxes (x, y, least width), arrows and panels. What it does not name is placed automatically; what the
     table does not have is ignored: so two versions of a table can be drawn with one layout."""
@@ -35,5 +59,6 @@ class Layout(TypedDict):
     proved: tuple[float, float, float]
     heights: NotRequired[Mapping[str, float]]  # least heights of boxes
     widths: NotRequired[Mapping[str, float]]  # widths at which the lists in boxes are broken
+    map: NotRequired[Layout]  # of the small picture, whose boxes have no lines and which has every arrow
     ways_out: NotRequired[Mapping[str, Sequence[str]]]  # exits drawn as arrows: {state: events}
     notes: NotRequired[Sequence[str]]  # sentences added to "How to read"

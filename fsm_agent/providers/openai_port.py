@@ -8,7 +8,7 @@ from fsm_agent.conversation.effects import Failure, ModelRequest
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.providers.chat_reply import ChatReply, whole_reply
 from fsm_agent.providers.responses_reply import ResponsesReply, whole_response
-from fsm_agent.providers.sdk_port import NO_KEY, SdkPort, headers_of, http_client
+from fsm_agent.providers.sdk_port import NO_KEY, SdkPort
 from fsm_agent.runtime.ports import StreamSink
 
 
@@ -22,27 +22,11 @@ class OpenAIPort(SdkPort):
     async def _send(self, client: Any, request: ModelRequest) -> Any:
         import openai
 
-        return await client.post(
-            self.path,
-            content=request.body,
-            cast_to=object,
-            stream=True,
-            stream_cls=openai.AsyncStream[object],
-            options={
-                "headers": {"Authorization": f"Bearer {self._key or NO_KEY}", **headers_of(request)},
-                "max_retries": 0,
-            },
-        )
+        key = {"Authorization": f"Bearer {self._key or NO_KEY}"}
+        return await self._post(client, self.path, request, openai.AsyncStream[object], key)
 
     def _make(self, sdk: Any) -> Any:
-        connect, read = self._timeouts
-        client = sdk.AsyncOpenAI(
-            api_key=self._key or NO_KEY,
-            base_url=self.base_url,
-            max_retries=0,
-            timeout=sdk.Timeout(read, connect=connect, pool=connect),
-            http_client=http_client(sdk, self.base_url),
-        )
+        client = sdk.AsyncOpenAI(**self._client_options(sdk))
         if "api.openai.com" not in self.base_url:
             client.organization = client.project = None
         client.admin_api_key = None

@@ -10,13 +10,12 @@ from pathlib import Path
 
 from fsm_agent.cli.arguments import nested, table_of
 from fsm_agent.composition.turn_table import TURN
-from fsm_agent.diagram import FORMATS, Layout, render, written
+from fsm_agent.diagram import FORMATS, render, written
 from fsm_agent.diagram import runs as files
 from fsm_agent.diagram.around import around, near_json, near_markdown, neighbourhood
 from fsm_agent.diagram.counted import covered, overlaid
 from fsm_agent.diagram.countedtext import counted_json, coverage_markdown, run_markdown
-from fsm_agent.diagram.layers import automatic
-from fsm_agent.diagram.model import Diagram, diagram_of
+from fsm_agent.diagram.model import diagram_of
 from fsm_agent.diagram.proof import proof_lines
 from fsm_agent.diagram.roomy import roomy
 from fsm_agent.errors import ConfigError
@@ -87,7 +86,8 @@ def diff(old: str, new: str, format: str, name: str | None, sets: Sequence[str],
         ways_out = layout.get("ways_out") if layout else None
         before, after = diagram_of(a.table, ways_out), diagram_of(b.table, ways_out)
         united = picture.united(before, after, difference, proofs, (a.name, b.name))
-        answer = written(united, format, _roomier(united, layout))
+        plain = diagram_of(TURN, ways_out)
+        answer = written(united, format, roomy(layout, plain, united) if layout else None)
     sys.stdout.write(answer)
     return int(exit_code and (difference.changed or proofs.changed))
 
@@ -102,10 +102,6 @@ def _chosen(format: str, names: Sequence[str]) -> str:
 def _is_ours(table: Table) -> bool:
     """It is a version of the turn's table: most of its states are states of the turn."""
     return len(set(table.states) & set(TURN.states)) > len(table.states) / 2
-
-
-def _roomier(diagram: Diagram, layout: Layout | None) -> Layout:
-    return automatic(diagram) if layout is None else roomy(layout, diagram_of(TURN, layout.get("ways_out")), diagram)
 
 
 def _near(table: Table, state: str, format: str, engine: str) -> str:
@@ -131,7 +127,7 @@ def _counted(table: Table, format: str, engine: str, overlay: str | None, covera
     layout = table.layout
     plain = diagram_of(table, layout.get("ways_out") if layout else None)
     marked = covered(plain, tally) if overlay is None else overlaid(plain, tally)
-    return written(marked, format, _roomier(marked, layout), engine)
+    return written(marked, format, roomy(layout, plain, marked) if layout else None, engine)
 
 
 def _limits(sets: Sequence[str]) -> Mapping[str, int]:

@@ -54,7 +54,7 @@ def nested(sets: Sequence[str]) -> dict[str, Any]:
 
 
 def value_of(text: str) -> Any:
-    """What a text on the command line means: JSON where it can be read as such, else itself."""
+    """What a text on the command line, or of a tool's arguments, means: JSON where it can be read as such, else itself."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

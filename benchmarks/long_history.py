@@ -25,7 +25,7 @@ from fsm_agent.conversation.compaction import assembled, divide, pruned, summary
 from fsm_agent.conversation.effects import ModelRequest, Runtime
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
-from fsm_agent.providers.openai_chat import OpenAIChat
+from fsm_agent.providers.openai_port import OpenAIChat
 from fsm_agent.testing import ScriptedServer, repeat, text
 
 RUNTIME = Runtime("openai", "scripted")

@@ -56,7 +56,7 @@ from fsm_agent.support.home import home_of
 from fsm_agent.support.threads import LOOP
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.agent import Background
-from fsm_agent.toolsets.agent.family import children_of
+from fsm_agent.toolsets.agent.posted import children_of
 
 DEFAULT_TOOLSETS = ("core", "memory", "skills", "todo", "sessions")
 """What works everywhere. ``delegate`` costs the requests of other turns, ``clarify`` needs a person: those

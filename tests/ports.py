@@ -11,8 +11,7 @@ from typing import Any
 from fsm_agent.conversation.effects import Failure, ModelRequest
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.providers.anthropic_messages import AnthropicMessages
-from fsm_agent.providers.openai_chat import OpenAIChat
-from fsm_agent.providers.openai_responses import OpenAIResponses
+from fsm_agent.providers.openai_port import OpenAIChat, OpenAIResponses
 from fsm_agent.testing import Reply, ScriptedServer
 from tests.leaping import LeapingLoop
 from tests.waiting import until_so

@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 
 PROC = Path("/proc")
-WARDEN = "mcp/warden.py"
 
 
 def alive(pid: int) -> bool:
@@ -16,18 +15,12 @@ def alive(pid: int) -> bool:
 
 
 def children(parent: int | None = None) -> set[int]:
-    """Processes that ``parent`` (default: this one) started and that still run; not the one that only waits
-    for its end."""
+    """Processes that ``parent`` (default: this one) started and that still run."""
     parent = os.getpid() if parent is None else parent
     running = {
         pid: command(pid) for pid, by in _table().items() if by == parent
     }  # no words: it ended while we looked
-    return {pid for pid, words in running.items() if words and WARDEN not in words}
-
-
-def wardens(parent: int) -> set[int]:
-    """Those that wait for the end of ``parent`` to end its MCP servers then."""
-    return {pid for pid, by in _table().items() if by == parent and WARDEN in command(pid)}
+    return {pid for pid, words in running.items() if words}
 
 
 def command(pid: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -40,3 +41,25 @@ def test_the_files_it_names_are_there() -> None:
     assert named
     for name in named:
         assert (ROOT / name).exists() or (ROOT / "fsm_agent" / name).exists(), name
+
+
+LEFT = {ROOT / "fsm_agent" / "sessions" / "remote_commands.py"}
+"""Loads the debugger's end of a turn only where somebody debugs."""
+
+
+def loaded_by_name(path: Path) -> set[str]:
+    """Modules of ours that a file imports by a constant string, literal or named: imports that no contract
+    would see."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    named = {ast.unparse(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
+    calls = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Call) and "import_module" in ast.unparse(node)
+    ]
+    values = [named.get(ast.unparse(part), part) for call in calls for part in call.args]
+    texts = {str(value.value) for value in values if isinstance(value, ast.Constant)}
+    return {text for text in texts if re.fullmatch(r"(fsm_agent|states)[\w.]*", text)}
+
+
+def test_nothing_of_ours_is_imported_behind_the_contracts_back() -> None:
+    files = [*(ROOT / "fsm_agent").rglob("*.py"), *(ROOT / "states").rglob("*.py")]
+    assert {str(path): names for path in files if path not in LEFT and (names := loaded_by_name(path))} == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -173,6 +174,13 @@ def test_the_own_layout_is_complete_and_not_too_large() -> None:
     assert set(LAYOUT["arrows"]) == {(arrow.source, arrow.dest) for arrow in diagram.arrows}
     assert scene(TURN, LAYOUT).size == LAYOUT["size"]
     assert LAYOUT["size"][0] <= 1600
+
+
+def test_a_table_brings_its_layout_along_and_stays_the_same_table() -> None:
+    plain = courier()
+    placed = replace(plain, layout=automatic(diagram_of(plain)), default_limits=lambda: {"tries": 1})
+    assert (placed, placed.digest, repr(placed)) == (plain, plain.digest, repr(plain))
+    assert render(placed, "svg", layout=placed.layout) == render(plain, "svg")
 
 
 def test_a_layout_may_know_less_or_more_than_the_table() -> None:

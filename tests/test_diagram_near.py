@@ -9,10 +9,9 @@ from itertools import combinations
 import pytest
 
 from fsm_agent.diagram import written
-from fsm_agent.diagram.around import around, neighbourhood
+from fsm_agent.diagram.around import around, near_json, near_markdown, neighbourhood
 from fsm_agent.diagram.geometry import Rect
 from fsm_agent.diagram.model import words
-from fsm_agent.diagram.neartext import near_json, near_markdown
 from fsm_agent.diagram.scene import PAD, part_width, scene_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table

@@ -22,10 +22,10 @@ from fsm_agent.support.clock import SystemClock
 from fsm_agent.testing import FakeClock
 from fsm_agent.tools import ToolRunner, tool
 from fsm_agent.tools.runner import UNKNOWN_EFFECT
-from fsm_agent.toolsets.mcp import McpServers, warden
+from fsm_agent.toolsets.mcp import McpServers
 from fsm_agent.toolsets.mcp.offer import MOST_TOOLS
 from tests.mcp_bench import PATIENT, bench, program
-from tests.processes import alive, children, wardens
+from tests.processes import alive, children
 from tests.waiting import PATIENCE, until, until_so
 
 pytestmark = pytest.mark.anyio
@@ -427,13 +427,14 @@ from fsm_agent.support.clock import SystemClock
 from fsm_agent.toolsets.mcp import McpServers
 from fsm_agent.settings.model import Settings
 from tests.mcp_bench import PATIENT
-from tests.processes import children, wardens
+from tests.processes import children
 
 home = pathlib.Path({str(tmp_path)!r})
 settings = Settings.of({{"mcp": PATIENT}})
 servers = McpServers.of({{"s": {launch!r}}}, home=home, workdir=home, clock=SystemClock(), settings=settings)
 asyncio.run(servers.ready((), asyncio.Event()))
-print(*children(), *wardens(os.getpid()), flush=True)
+(supervisor,) = children()
+print(supervisor, *children(supervisor), flush=True)
 if {ending!r} == "kill":
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -447,43 +448,10 @@ if {ending!r} == "kill":
     )
     assert done.returncode == (0 if ending == "exit" else -signal.SIGKILL), done.stderr
     assert done.stderr == ""
-    server, warden = map(int, done.stdout.split())
-    left = {"a server": server, "its child": int(grandchild.read_text()), "the warden": warden}
+    supervisor, server = map(int, done.stdout.split())
+    left = {"a server": server, "its child": int(grandchild.read_text()), "who watches over it": supervisor}
     for name, pid in left.items():
         until(lambda pid=pid: not alive(pid), f"the end of {name}")
-
-
-async def test_nobody_waits_for_the_end_of_an_agent_without_servers(tmp_path: Path) -> None:
-    async with bench(tmp_path, {"s": program()}) as table:
-        await table.ready()
-        assert len(wardens(os.getpid())) == 1
-    await until_so(lambda: not wardens(os.getpid()))
-
-
-def test_a_number_that_was_given_to_another_group_hurts_nobody() -> None:
-    asleep = "import sys; print('up', flush=True); sys.stdin.read()"
-    with subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", asleep],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    ) as other:
-        assert other.stdout is not None
-        other.stdout.readline()
-        born = warden.born(other.pid)
-        words = f"+{other.pid} {int(born) - 1 if born else 'x'}\n"
-        watching = subprocess.run(
-            [sys.executable, warden.__file__], input=words, text=True, timeout=PATIENCE, check=False
-        )
-        assert (watching.returncode, other.poll()) == (0, None if born else -signal.SIGTERM)
-        subprocess.run(
-            [sys.executable, warden.__file__],
-            input=f"+{other.pid} {born}\n",
-            text=True,
-            timeout=PATIENCE,
-            check=False,
-        )
-        assert other.wait(PATIENCE) == -signal.SIGTERM
 
 
 # The newest protocol

@@ -18,14 +18,12 @@ from fsm_agent.support.clock import SystemClock
 from fsm_agent.testing import ScriptedModel
 from fsm_agent.toolsets.mcp import McpServers, ServerConfig, ToolRule
 from fsm_agent.toolsets.mcp.config import servers_of
-from fsm_agent.toolsets.mcp.endpoint import endpoint_of
+from fsm_agent.toolsets.mcp.endpoint import Unset, endpoint_of, safe_environment
 from fsm_agent.toolsets.mcp.lines import BURST, MOST_NOISE, STEADY, Flood, LineReader, Misbehaved
-from fsm_agent.toolsets.mcp.listed import Listed
 from fsm_agent.toolsets.mcp.log import MAX_A_SECOND, MAX_FILE, ServerLog
 from fsm_agent.toolsets.mcp.names import MOST, names_of, server_of
 from fsm_agent.toolsets.mcp.offer import MOST_NOTICES, MOST_TOOLS, Offer, offered
-from fsm_agent.toolsets.mcp.schema import MAX_SCHEMA, Unfit, fitted, looked_over
-from fsm_agent.toolsets.mcp.variables import Unset, safe_environment
+from fsm_agent.toolsets.mcp.schema import MAX_SCHEMA, Listed, Unfit, fitted, looked_over
 
 OBJECT = {"type": "object", "properties": {"text": {"type": "string"}}}
 

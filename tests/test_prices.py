@@ -3,13 +3,15 @@ never as 0."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from fsm_agent import Agent
 from fsm_agent.conversation.messages import Usage
-from fsm_agent.providers.prices import ANTHROPIC, OPENAI, SOURCE, TABLES, cost, price_of, total_cost
+from fsm_agent.providers.prices import SOURCE, VENDORS, cost, price_of, total_cost
 from fsm_agent.providers.profiles import BY_KEY, PROFILES
 from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, overflow, status, text
 from tests.harness import play
@@ -52,7 +54,7 @@ def test_an_hour_in_the_cache_costs_more_where_it_does() -> None:
         ("gpt-x", "openai"),
         ("gpt-4o", "openrouter"),
         ("gpt-4o", "somebody"),
-        ("claude-sonnet-4-6", "anthropic"),
+        ("claude-sonnet-4-7", "anthropic"),
         ("", "openai"),
     ],
 )
@@ -81,20 +83,56 @@ def test_sums() -> None:
     assert total_cost({}).status == "unknown"
 
 
-def test_the_table_is_plausible() -> None:
-    for table in (OPENAI, ANTHROPIC):
-        for name, price in table.items():
-            assert 0 < price.input < price.output, name
-            assert price.read is None or 0 < price.read < price.input, name
-            assert price_of(name, table) is price
-    assert all(price.write == pytest.approx(1.25 * price.input, rel=0.05) for price in ANTHROPIC.values())
-    assert set(TABLES) <= set(PROFILES)
+@pytest.mark.parametrize(
+    ("provider", "models"),
+    [
+        (
+            "openai",
+            (
+                "gpt-4o gpt-4o-mini gpt-4.1 gpt-4.1-mini gpt-5 gpt-5-mini gpt-5-nano gpt-5.1 gpt-5.2"
+                " gpt-5.4-mini o3 o4-mini"
+            ),
+        ),
+        (
+            "anthropic",
+            (
+                "claude-3-5-haiku claude-sonnet-4 claude-sonnet-4-5 claude-sonnet-5-5 claude-haiku-4-5"
+                " claude-opus-5-5"
+            ),
+        ),
+    ],
+)
+def test_what_is_listed_is_plausible(provider: str, models: str) -> None:
+    for model in models.split():
+        price = price_of(model, provider)
+        assert price is not None, model
+        assert 0 < price.input < price.output, model
+        assert price.read is not None
+        assert 0 < price.read < price.input, model
+        if provider == "anthropic":
+            assert (price.write, price.write_1h) == pytest.approx(
+                (1.25 * price.input, 2 * price.input), rel=0.05
+            )
+
+
+def test_the_list_is_loaded_when_something_was_paid_and_fetches_nothing() -> None:
+    program = (
+        "import socket, sys\n"
+        "from fsm_agent import Agent\n"
+        "assert 'genai_prices' not in sys.modules\n"
+        "def refused(*_, **__): raise AssertionError('network')\n"
+        "socket.socket.connect = refused\n"
+        "from fsm_agent.providers.prices import price_of\n"
+        "assert price_of('gpt-5', 'openai').input == 1.25"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def test_default_models_have_a_price() -> None:
     for profile in BY_KEY:
         if not profile.aggregator:
-            assert price_of(profile.default_model or "", TABLES[profile.name]) is not None
+            assert price_of(profile.default_model or "", profile.name) is not None
+    assert set(VENDORS) <= set(PROFILES)
 
 
 # In a turn

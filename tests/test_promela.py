@@ -14,8 +14,8 @@ import pytest
 
 from fsm_agent.fsm.table import Counter, Rung, Table, end, left, lines_of, on
 from fsm_agent.fsm.verify import search
-from fsm_agent.fsm.verify.promela import STATES_OF_THE_END, promela
-from fsm_agent.fsm.verify.scopes import limit_names
+from fsm_agent.fsm.verify.reachability.promela import STATES_OF_THE_END, promela
+from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
 from fsm_agent_states.table import TURN
 from tests.mutants import changed, without
 from tests.tables import DEFAULTS, courier

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, TurnResult
-from fsm_agent.fsm.verify.goals import Aim, pair_goals
-from fsm_agent.fsm.verify.paths import Paths
+from fsm_agent.fsm.verify.reachability.goals import Aim, pair_goals
+from fsm_agent.fsm.verify.reachability.paths import Paths
 from fsm_agent.testing import (
     FakeClock,
     PossibleScript,

@@ -12,7 +12,7 @@ import pytest
 import tomlkit
 from pydantic import BaseModel
 
-from fsm_agent.cli.sets import nested
+from fsm_agent.cli.arguments import nested
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.choose import choose
 from fsm_agent.providers.config_file import config_of

@@ -15,7 +15,7 @@ import pytest
 
 from fsm_agent.conversation.effects import Failure, ModelRequest
 from fsm_agent.conversation.messages import ModelReply, ToolCall, Usage
-from fsm_agent.providers.openai_chat import OpenAIChat
+from fsm_agent.providers.openai_port import OpenAIChat
 from fsm_agent.testing import (
     FakeClock,
     Received,

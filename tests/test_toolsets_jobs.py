@@ -251,7 +251,7 @@ def test_an_agent_that_is_forgotten_leaves_nothing_running(tmp_path: Path) -> No
     assert not any(alive(pid) for pid in family)
 
 
-@pytest.mark.parametrize("how", ["kill", "exit", "keeper"])
+@pytest.mark.parametrize("how", ["kill", "exit", "supervisor"])
 def test_jobs_do_not_outlive_their_process(tmp_path: Path, how: str) -> None:
     program = (
         f"import sys, time, pathlib; sys.path.insert(0, {str(ROOT)!r})\n"
@@ -270,12 +270,12 @@ def test_jobs_do_not_outlive_their_process(tmp_path: Path, how: str) -> None:
     )
     assert agent.stdin is not None
     assert agent.stdout is not None
-    keeper = int(agent.stdout.readline())
+    supervisor = int(agent.stdout.readline())
     family = pids(tmp_path, "shell", "child", "daemon")
     if how == "kill":
         agent.kill()
-    elif how == "keeper":
-        os.kill(keeper, 9)
+    elif how == "supervisor":
+        os.kill(supervisor, 9)
         until(lambda: not alive(family[0]))
         agent.kill()
         os.killpg(family[0], 9)
@@ -283,12 +283,12 @@ def test_jobs_do_not_outlive_their_process(tmp_path: Path, how: str) -> None:
     agent.communicate()
     until(lambda: not any(alive(pid) for pid in family))
     folder = Path((tmp_path / "folder").read_text()).parent
-    if how == "keeper":
+    if how == "supervisor":
         shutil.rmtree(folder)
     until(lambda: not folder.exists())
 
 
-def test_a_job_whose_keeper_was_killed_is_told(tmp_path: Path, jobs: Jobs) -> None:
+def test_a_job_whose_supervisor_was_killed_is_told(tmp_path: Path, jobs: Jobs) -> None:
     job = jobs.start("sleep 60", tmp_path, 60)
     job.process.kill()
     until(lambda: not job.running)

@@ -11,9 +11,9 @@ import pytest
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import search
-from fsm_agent.fsm.verify.cover import Script, cover, pair_scripts, row_scripts
-from fsm_agent.fsm.verify.exact import Search
-from fsm_agent.fsm.verify.scopes import limit_names
+from fsm_agent.fsm.verify.reachability.cover import Script, cover, pair_scripts, row_scripts
+from fsm_agent.fsm.verify.reachability.exact import Search
+from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
 from fsm_agent_states.table import TURN
 from tests.tables import DEFAULTS, Counting, courier
 

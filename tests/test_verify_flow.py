@@ -11,11 +11,11 @@ import pytest
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 from fsm_agent.fsm.verify import bounds, examine, search, verify_table
-from fsm_agent.fsm.verify.flow import Flow
-from fsm_agent.fsm.verify.follow import followed
-from fsm_agent.fsm.verify.longest import visits
-from fsm_agent.fsm.verify.scopes import limit_names
-from fsm_agent.fsm.verify.simplex import Constraint, most
+from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
+from fsm_agent.fsm.verify.worst_case.flow import Flow
+from fsm_agent.fsm.verify.worst_case.greedy_run import greedy_run
+from fsm_agent.fsm.verify.worst_case.longest_run import visits
+from fsm_agent.fsm.verify.worst_case.simplex import Constraint, most
 from fsm_agent_states.table import TURN
 from tests.mutants import mutant
 from tests.tables import DEFAULTS, UNCOUNTED, Counting, courier
@@ -67,7 +67,7 @@ def check_scopes(tables: list[Table], seed: int, most_pairs: int) -> tuple[int, 
                     continue
                 exact = result.most_visits(bound.states or None)
                 assert exact <= floor(priced.value), (table.digest, limits, bound.name, caps)
-                run = followed(flow, priced, limits, 300)
+                run = greedy_run(flow, priced, limits, 300)
                 assert not run or visits(table, run, bound.states) <= exact
                 compared, equal = compared + 1, equal + (exact == floor(priced.value))
     return compared, equal
@@ -94,7 +94,7 @@ def test_the_moves_of_a_turn_at_the_default_limits(caps: bool, least: int, large
     priced = flow.most()
     assert priced is not None
     assert floor(priced.value) == largest
-    run = followed(flow, priced, DEFAULTS, 2 * largest)
+    run = greedy_run(flow, priced, DEFAULTS, 2 * largest)
     turn = Counting(TURN, DEFAULTS if caps else DEFAULTS | {"attempts": UNCOUNTED, "sends": UNCOUNTED})
     machine = Machine(TURN)
     assert all(machine.advance(turn, row.event).row == row for row in run)

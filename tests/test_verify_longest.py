@@ -13,11 +13,11 @@ from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.turn_protocol import TurnLike
 from fsm_agent.fsm.verify import bounds, examine, search
 from fsm_agent.fsm.verify.folding import FoldedPart, fold
-from fsm_agent.fsm.verify.graph import unfold
-from fsm_agent.fsm.verify.longest import long_run, visits
-from fsm_agent.fsm.verify.scopes import limit_names
-from fsm_agent.fsm.verify.truth import line_truths
-from fsm_agent.fsm.verify.worth import Worth
+from fsm_agent.fsm.verify.proof.graph import unfold
+from fsm_agent.fsm.verify.proof.truth_tables import line_truths
+from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
+from fsm_agent.fsm.verify.worst_case.budget_value import BudgetValue
+from fsm_agent.fsm.verify.worst_case.longest_run import long_run, visits
 from fsm_agent.settings.model import Settings
 from fsm_agent_states.table import TURN
 from fsm_agent_states.turn import TurnState, limits_of
@@ -126,7 +126,7 @@ def test_what_a_budget_is_worth() -> None:
     """An iteration is one request and what a new call block allows: 4 cut calls, 3 overflows, 2 rekeys, 2
     retries, and a rebuild with 2 more; a fallback is one request, 2 retries, 2 rekeys, 10 repairs and 3
     overflows."""
-    worth = Worth(unfold(TURN, line_truths(TURN), caps=False), DEFAULTS, frozenset({"CallLLM"}))
+    worth = BudgetValue(unfold(TURN, line_truths(TURN), caps=False), DEFAULTS, frozenset({"CallLLM"}))
     assert worth.of["iterations"] == worth.of["free_rounds"] == worth.of["graces"] == 1 + 4 + 3 + 2 + 2 + 3
     assert worth.of["fallbacks"] == 1 + 2 + 2 + 10 + 3
     assert (worth.of["rebuilds"], worth.of["retries"], worth.of["nudges"]) == (3, 1, 0)

@@ -17,7 +17,6 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from fsm_agent.composition.turn_wiring import KIND
 from fsm_agent.debug.core.arguments import number, text
 from fsm_agent.debug.core.breakpoints import Kind, outcome_of, targets_of
 from fsm_agent.debug.core.commands import breakpoints_in, read_command
@@ -266,12 +265,9 @@ class DebugPage:
 
 def _pictures(table: Table) -> dict[str, str]:
     """The map and the whole table."""
-    from importlib import import_module
-
     from fsm_agent.diagram import render
 
-    layout = import_module("fsm_agent_states.logic.layout").LAYOUT if table is KIND.table else None
-    return {"map": map_of(table), "table": bare(render(table, "svg", layout=layout))}
+    return {"map": map_of(table), "table": bare(render(table, "svg", layout=table.layout))}
 
 
 def _number(request: Request, name: str, default: int) -> int:

@@ -10,7 +10,6 @@ import pytest
 
 from fsm_agent.composition.turn_wiring import STATES
 from fsm_agent.conversation.exit_reason import ExitReason, Outcome
-from fsm_agent.debug.web.map import LAYOUT as MAP
 from fsm_agent.fsm.runner import CRASHED
 from fsm_agent_states import build_messages, classify_error
 from fsm_agent_states.logic.explain import TEXTS
@@ -68,7 +67,7 @@ def test_the_states_are_named_once() -> None:
         == set(TURN.states)
         == set(STATES)
         == set(LAYOUT["boxes"])
-        == set(MAP["boxes"])
+        == set(LAYOUT["map"]["boxes"])
     )
 
 

@@ -102,7 +102,7 @@ def _head(shown: Shown) -> Iterator[Text]:
 
 def _turn(record: TurnReport, width: int) -> Iterator[RenderableType]:
     info = record.info
-    outcome = info.outcome or "unfinished"
+    outcome = info.outcome or ("unfinished" if info.ended is None else "ended")
     line = Text.assemble(
         "\n── ", (clean(info.id), "bold"), "  ", (clean(outcome), OUTCOMES.get(outcome, "yellow"))
     )

@@ -277,7 +277,9 @@ class Agent:
         steps: Sequence[Step] = (),
     ) -> Turn:
         gate = PausePoint(state, KIND, self.signals, command_poller_of(self._store.database))
-        runner = Runner(state, MACHINE, STATES, performer.through(gate), log, self._moved(state))
+        runner = Runner(
+            state, MACHINE, STATES, gate.through(performer, performer.answered), log, self._moved(state)
+        )
         ending = ending_of(
             self._store, state.turn_id, lambda done: self._ended(state, done, session), self.settings.store
         )

@@ -46,7 +46,6 @@ from fsm_agent.conversation.effects import (
     Wait,
 )
 from fsm_agent.conversation.result import ChildTurn
-from fsm_agent.fsm.pause_point import PausePoint, Perform
 from fsm_agent.runtime.authority import Admission
 from fsm_agent.runtime.budget import IterationBudget, tree_budget
 from fsm_agent.runtime.events import CURRENT
@@ -103,17 +102,9 @@ class EffectHandler:
     def __call__(self, request: Any) -> Awaitable[Any]:
         return self._performers[type(request)](request)
 
-    def through(self, gate: PausePoint) -> Perform:
-        """This performer behind ``gate``, where a debugger may give the answer to a question."""
-        by_way = gate.through(self)
-
-        async def perform(request: Any) -> Any:
-            reply = await by_way(request)
-            if isinstance(request, AskApproval):
-                self._admission.answered(request, reply)
-            return reply
-
-        return perform
+    def answered(self, question: AskApproval, answer: Approval) -> None:
+        """A person, a rule or a debugger has answered: what was allowed may be run."""
+        self._admission.answered(question, answer)
 
     # Begin and end
 

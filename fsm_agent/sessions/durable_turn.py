@@ -72,14 +72,19 @@ class DurableTurn(Stepping, Generic[Result]):
         here = CURRENT.set(self.id)
         try:
             with self._session.step(self._claim):
-                happened = await self._happening()
+                if not self._holding:
+                    await self._tenancy.enter()
+                    self._holding = True
+                    self.gate.opened()
+                if self.gate.watcher is not None:
+                    await self.gate.watcher.passing()
+                happened = await self._runner.step_into()
+                if isinstance(happened, Step):
+                    self.steps.append(happened)
+                elif happened is None:
+                    self.result = await self._tenancy.finish(self.steps)
         except BaseException:
-            held = self._holding
-            if held:
-                self._tenancy.leave()
-            self._let_go()
-            if held:  # only now: who hears of it may take the turn up at once
-                self.gate.closed(ended=False)
+            self._leave()
             raise
         finally:
             CURRENT.reset(here)
@@ -91,18 +96,14 @@ class DurableTurn(Stepping, Generic[Result]):
             ended(self.id)
         return happened
 
-    async def _happening(self) -> Exchange | Step | None:
-        if not self._holding:
-            await self._tenancy.enter()
-            self._holding = True
-            self.gate.opened()
-        await self.gate.passed()
-        happened = await self._runner.step_into()
-        if isinstance(happened, Step):
-            self.steps.append(happened)
-        elif happened is None:
-            self.result = await self._tenancy.finish(self.steps)
-        return happened
+    def _leave(self) -> None:
+        """Whoever ran the turn has stopped; it can be gone on with."""
+        held = self._holding
+        if held:
+            self._tenancy.leave()
+        self._let_go()
+        if held:  # only now: who hears of it may take the turn up at once
+            self.gate.closed(ended=False)
 
     def _let_go(self) -> None:
         self._session.release(self._claim)
@@ -137,7 +138,7 @@ class DurableTurn(Stepping, Generic[Result]):
 
     async def arun(self) -> Result:
         """Run to the end."""
-        while await self.step() is not None:
+        while await self.step_into() is not None:
             pass
         assert self.result is not None
         return self.result

@@ -48,7 +48,6 @@ from fsm_agent.conversation.effects import (
 from fsm_agent.conversation.result import ChildTurn
 from fsm_agent.runtime.authority import Admission
 from fsm_agent.runtime.budget import IterationBudget, tree_budget
-from fsm_agent.runtime.events import CURRENT
 from fsm_agent.sessions.session import Session
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
@@ -64,11 +63,13 @@ DENIED = "denied: {why}. Do not try the same thing in other words; ask the user 
 
 class EffectHandler:
     """One turn's requests. Call it with a request, await its reply; ``fsm_agent.conversation.effects`` says
-    what each one means. ``session`` is the one that the turn is in, which compactions change. ``imported``:
-    the turn came in a file."""
+    what each one means. ``session`` is the one that the turn is in, which compactions change; ``turn_id`` is
+    empty where requests are performed outside of a turn. ``imported``: the turn came in a file."""
 
-    def __init__(self, world: Services, session: Session, *, imported: bool = False) -> None:
-        self._world, self.session = world, session
+    def __init__(
+        self, world: Services, session: Session, turn_id: str = "", *, imported: bool = False
+    ) -> None:
+        self._world, self.session, self._turn_id = world, session, turn_id
         self._prompt: str = ""
         self._notices: Sequence[str] = ()
         self._imported, self._admission = imported, Admission()
@@ -148,7 +149,7 @@ class EffectHandler:
         background, window = self._world.background, self._world.backends.runtime().window
         if background is None:
             return ()
-        return await background.news(self.session, CURRENT.get(), window, opening=opening)
+        return await background.news(self.session, self._turn_id, window, opening=opening)
 
     async def reopen(self, before: Runtime) -> Opened:
         """What ``OpenTurn`` does, for a turn that was opened in another process: what it goes on with. It ran
@@ -254,7 +255,7 @@ class EffectHandler:
         if not world.agent_tools.handles(request.name):
             return await world.tools.run(request, interrupted)
         window = world.backends.runtime().window
-        scene = ToolContext(self.session, CURRENT.get(), request.call_id, interrupted, self._budget, window)
+        scene = ToolContext(self.session, self._turn_id, request.call_id, interrupted, self._budget, window)
         return await world.agent_tools.run(request, scene)
 
     async def _changed(self, request: RunTool, outcome: ToolOutcome) -> ToolOutcome:

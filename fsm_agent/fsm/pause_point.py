@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -76,7 +75,6 @@ class PausePoint:
         self._watcher: DebugHook | None = None
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         self._desk = desk
-        PAUSE_POINTS[turn.turn_id] = self
 
     def through(self, perform: Perform, answered: Callable[[Any, Any], object] = lambda *_: None) -> Perform:
         """``perform``, by way of whoever stands here. ``answered`` is told each question with its answer,
@@ -148,7 +146,3 @@ class PausePoint:
     def happened(self, what: Exchange | Step) -> None:
         if self.watcher is not None:
             self.watcher.happened(what)
-
-
-PAUSE_POINTS: weakref.WeakValueDictionary[str, PausePoint] = weakref.WeakValueDictionary()
-"""The turns of this process by their id, for debuggers in it."""

@@ -10,7 +10,8 @@ from fsm_agent.fsm.condition_parser import condition
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.runner import RunnableTurn, Runner, Stepping
-from fsm_agent.runtime.events import CURRENT, SIZE, Events, ended
+from fsm_agent.runtime.events import SIZE, Events, ended
+from fsm_agent.runtime.registry import running
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.session_lease import SessionLease
 from fsm_agent.support.threads import LOOP
@@ -69,9 +70,8 @@ class DurableTurn(Stepping, Generic[Result]):
             return None
         if not self._claim:
             self._claim = self._session.acquire(self.id)
-        here = CURRENT.set(self.id)
         try:
-            with self._session.step(self._claim):
+            with running(self.id), self._session.step(self._claim):
                 if not self._holding:
                     await self._tenancy.enter()
                     self._holding = True
@@ -86,8 +86,6 @@ class DurableTurn(Stepping, Generic[Result]):
         except BaseException:
             self._leave()
             raise
-        finally:
-            CURRENT.reset(here)
         if happened is not None:
             self.gate.happened(happened)
         else:

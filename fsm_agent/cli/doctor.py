@@ -13,7 +13,6 @@ from pathlib import Path
 
 from rich.text import Text
 
-from fsm_agent import __version__
 from fsm_agent.cli.figures import count
 from fsm_agent.cli.screen import clean, console_of
 from fsm_agent.composition.turn_table import TURN
@@ -28,6 +27,7 @@ from fsm_agent.support.clock import SystemClock
 from fsm_agent.support.home import home_of
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.threads import LOOP
+from fsm_agent.support.version import __version__
 from fsm_agent.toolsets.mcp.log import LOGS
 from fsm_agent.toolsets.mcp.servers import McpServers
 

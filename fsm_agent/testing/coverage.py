@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from fsm_agent.fsm.machine import TAKEN
 from fsm_agent.fsm.table import Row, Table
+from fsm_agent.runtime.registry import ROW_HOOKS
 
 
 class RowCoverage:
@@ -27,10 +27,10 @@ class RowCoverage:
         self._same: dict[int, tuple[Table, bool]] = {}
 
     def start(self) -> None:
-        TAKEN.append(self._taken)
+        ROW_HOOKS.append(self._taken)
 
     def stop(self) -> None:
-        TAKEN.remove(self._taken)
+        ROW_HOOKS.remove(self._taken)
 
     def __enter__(self) -> Self:
         self.start()

@@ -13,6 +13,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.errors import SessionBusy
 from fsm_agent.runtime.callbacks import SECOND_SINK, Callbacks
 from fsm_agent.runtime.events import CHATTY, DROPPED, Event, EventQueue
+from fsm_agent.runtime.registry import LISTENERS
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from tests.helpers.harness import Heard, echo
 from tests.helpers.waiting import PATIENCE
@@ -77,9 +78,7 @@ def test_listening_to_a_turn_that_somebody_else_runs(tmp_path: Path) -> None:
 
 
 def _listening(turn_id: str) -> bool:
-    from fsm_agent.runtime import events
-
-    return turn_id in events._QUEUES
+    return turn_id in LISTENERS
 
 
 def test_leaving_the_loop_stops_the_turn_where_it_is_and_it_can_go_on(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import pytest
 from fsm_agent.debug import Debugger, Status
 from fsm_agent.debug.core.remote_client import RemoteDebugClient
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.remote_commands import command_poller_of
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from tests.helpers.waiting import PATIENCE, until
@@ -214,7 +213,7 @@ def test_a_turn_whose_process_died_is_said_to_be_idle(elsewhere: Elsewhere) -> N
 def test_looking_for_orders_costs_nothing_that_can_be_measured(tmp_path: Path) -> None:
     """Turns never look; one thread does, four times a second, and one look takes microseconds."""
     store = Store(tmp_path, "normal")
-    controls = command_poller_of(store.database)
+    controls = store.pause_points
     began, looks = time.thread_time(), 500  # of the processor: what others take of it is not counted
     for _ in range(looks):
         controls._look()

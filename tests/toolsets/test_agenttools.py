@@ -18,8 +18,8 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.tools import ToolRunner
 from fsm_agent.toolsets.agent import AGENT_LEVEL
-from fsm_agent.toolsets.agent.scene import here
 from fsm_agent.toolsets.agent.todo import MAX_CHARS, MAX_ITEMS
+from fsm_agent.toolsets.tool_context import here
 
 OWN = ("todo", "sessions", "clarify", "delegate", "memory")
 

@@ -12,7 +12,6 @@ from fsm_agent.debug.core.engines import RecordedEngine
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.turn_factory import Agents, AgentTurnFactory, Runs, TurnFactory, WorkflowTurnFactory
 from fsm_agent.errors import ConfigError
-from fsm_agent.fsm.pause_point import PAUSE_POINTS
 from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
@@ -144,8 +143,7 @@ class DebugSession:
 
     def _alive(self, info: TurnInfo) -> bool:
         """Does a process run the turn?"""
-        gate = PAUSE_POINTS.get(info.id)
-        if info.ended is not None or (gate is not None and gate.running):
+        if info.ended is not None or self.store.pause_points.running(info.id) is not None:
             return info.ended is None
         return info.owner != self.store.owners.me and self.store.owners.alive(info.owner) is not None
 

@@ -25,7 +25,6 @@ from fsm_agent.debug.core.remote_client import RemoteDebugClient
 from fsm_agent.debug.core.turn_factory import Runs
 from fsm_agent.debug.core.wire import composed
 from fsm_agent.errors import ConfigError
-from fsm_agent.fsm.pause_point import PAUSE_POINTS
 from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.sessions.store import Store
 
@@ -57,8 +56,8 @@ class Debugger:
         Raises ``ConfigError`` for a turn that is not there, or has a debugger already."""
         record = Record(store, turn_id)
         info = record.info
-        gate = PAUSE_POINTS.get(turn_id)
-        if info.ended is None and gate is not None and gate.running:
+        gate = store.pause_points.running(turn_id)
+        if info.ended is None and gate is not None:
             return cls(store, record, LocalEngine(gate, paused=False), gate.kind)
         if (
             info.ended is None

@@ -23,7 +23,7 @@ from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.agent.background import Background
 from fsm_agent.toolsets.agent.child import Child, ChildEnded, ChildFactory, ChildTask
 from fsm_agent.toolsets.agent.raising import Care, ChildFamily, fitted, room
-from fsm_agent.toolsets.agent.scene import ToolContext, here
+from fsm_agent.toolsets.tool_context import ToolContext, here
 
 NAME = "delegate_task"
 LONGEST = 86_400.0

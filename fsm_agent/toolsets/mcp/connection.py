@@ -27,8 +27,8 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from fsm_agent import __version__
 from fsm_agent.support.texts import one_line
+from fsm_agent.support.version import __version__
 from fsm_agent.toolsets.mcp.endpoint import Endpoint
 from fsm_agent.toolsets.mcp.http import NOT_SENT, Statuses, http
 from fsm_agent.toolsets.mcp.lines import Flood, Misbehaved

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from contextvars import ContextVar
 from dataclasses import dataclass
 
 from fsm_agent.runtime.budget import IterationBudget
+from fsm_agent.runtime.registry import TOOL_CONTEXT
 from fsm_agent.sessions.session import Session
-
-_SCENE: ContextVar[ToolContext] = ContextVar("fsm_agent_scene")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +25,18 @@ class ToolContext:
 
 def enter(scene: ToolContext) -> None:
     """The tools that run in this context are called here."""
-    _SCENE.set(scene)
+    TOOL_CONTEXT.set(scene)
 
 
 def here() -> ToolContext:
     """Raises ``RuntimeError`` outside of a turn: only ``AgentTools`` runs these tools."""
-    scene = _SCENE.get(None)
+    scene = TOOL_CONTEXT.get(None)
     if scene is None:
         raise RuntimeError("a tool of the agent was called outside of its turn")
     return scene
+
+
+def turn_here() -> str:
+    """The id of the turn that a tool is called in; empty outside of a turn."""
+    scene = TOOL_CONTEXT.get(None)
+    return "" if scene is None else scene.turn_id

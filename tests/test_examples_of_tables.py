@@ -265,7 +265,7 @@ def test_only_one_process_goes_on_with_an_order(tmp_path: Path) -> None:
         other.stdin.write("\n")
         other.stdin.flush()
         assert other.wait(30) == 0
-    assert ledger(tmp_path) == ["reserve", "charge", "ship"]
+    assert ledger(tmp_path) == [state.lower() for state in order.FORTH]
 
 
 def test_the_repeated_charge_is_noticed_when_the_engine_repeats_it(

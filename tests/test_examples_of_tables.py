@@ -186,7 +186,8 @@ def test_two_agents_review_until_the_text_is_accepted(tmp_path: Path) -> None:
 
 
 def test_a_program_prints_how_it_went(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "FSM_AGENT_HOME": str(tmp_path)}
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "states")))
+    environment = {**os.environ, "PYTHONPATH": path, "FSM_AGENT_HOME": str(tmp_path)}
     run = [sys.executable, "-m", "examples.review_loop", "Say it short."]
     said = subprocess.run(
         run, capture_output=True, text=True, env=environment, cwd=tmp_path, check=True, timeout=60

@@ -12,6 +12,7 @@ Allowing is narrow and forbidding wide. A pattern with wildcards allows only a c
 command, without any character that could begin another one, and only in the working directory; it forbids a
 line in which any command fits, behind ``sudo``, paths and assignments too. Text of a shell can be disguised
 without end, so a forbidden command is a rule for honest models and no wall: what is not allowed is asked for.
+(Why: decision 43.)
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ Asked in this order, and the first that has an answer gives it: hard lines (neve
 settings or for good; a ``before_tool`` callback that blocks; what is allowed by the settings, for good, or
 for this session; a ``before_tool`` callback that approves; a person. Whatever goes wrong on the way means no.
 For a turn that came in a file nothing counts that was allowed beforehand, see ``for_imported``.
+(Why: decisions 68 and 81.)
 """
 
 from __future__ import annotations

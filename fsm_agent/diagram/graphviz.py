@@ -3,7 +3,7 @@ WebAssembly.
 
 It has no fonts and so no widths of letters but those of Courier. So everything is laid out in Courier, the
 widest, and the names of the fonts are put into the finished picture: text that fits in Courier fits in any of
-them."""
+them. (Why: decision 77.)"""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 A change locks, reads the file anew, and replaces it at once. Other agents may write meanwhile; a person too.
 An edit by hand is recognised because the lock file remembers what was last written: then a copy of the file
 is kept, the change is refused with the entries as they are now, and the next one is made on top of the edit.
+(Why: decision 24.)
 """
 
 from __future__ import annotations

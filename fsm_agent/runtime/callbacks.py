@@ -27,6 +27,7 @@ after_tool            name, arguments, result text, status; answers the text tha
 ====================  =====================================================================================
 
 ``turn.events()`` has the same as values (``fsm_agent.runtime.events``), and says when a person is waited for.
+(Why: decision 13.)
 """
 
 from __future__ import annotations

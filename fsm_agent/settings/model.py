@@ -2,7 +2,7 @@
 
 Nested names are the field names joined by dots (``budget.grace_call``); in the environment ``FSM_AGENT_`` and
 double underscores (``FSM_AGENT_BUDGET__GRACE_CALL=false``); in the config file ``[settings.budget]``.
-Seconds, tokens and characters as the docstrings say."""
+Seconds, tokens and characters as the docstrings say. (Why: decision 57.)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Running one tool call: under a time limit, interruptible, and always with exactly one outcome."""
+"""Running one tool call: under a time limit, interruptible, and always with exactly one outcome.
+(Why: decision 4.)"""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ wants it any more.
 It runs as a process of its own with the standard library only, because only another process can clean up
 after an agent that was killed. Called with one argument, an ``SupervisorOrder`` as JSON. Standard input is a
 socket to the agent: when the other end goes away, for whatever reason, the command is ended; when the command
-ends, a ``SupervisorReport`` is written to it as JSON."""
+ends, a ``SupervisorReport`` is written to it as JSON. (Why: decision 36.)"""
 
 from __future__ import annotations
 

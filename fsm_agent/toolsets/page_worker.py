@@ -3,6 +3,7 @@ library only.
 
 Standard input is the page in UTF-8; the first argument is its address, the second ``main`` or ``whole``.
 Prints the text. A page is somebody else's, and a parser that a page keeps busy for ever must not do so here.
+(Why: decision 39.)
 """
 
 from __future__ import annotations

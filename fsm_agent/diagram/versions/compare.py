@@ -2,7 +2,7 @@
 
 Ids of rows are places in a ladder, so they are no identity: a rung put in at the top would change them all.
 Rows of one event are aligned by what they do, and a row whose guard differs only because of the rungs before
-it is told apart from one that changed itself."""
+it is told apart from one that changed itself. (Why: decision 76.)"""
 
 from __future__ import annotations
 

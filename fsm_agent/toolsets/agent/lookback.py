@@ -2,7 +2,7 @@
 is asked.
 
 A compaction puts rows aside and never deletes them, so what a summary left out can be had back, word for
-word. ``session_search`` looks everywhere else."""
+word. ``session_search`` looks everywhere else. (Why: decision 59.)"""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ It runs with the standard library only and reads lines from its standard input: 
 group to end, ``-GROUP`` for one that has ended. When the input ends the agent has, however it did: each group
 that is still there is asked to end, and killed a second later. ``BORN`` is when the group's first process was
 started, as the system counts, so that a number that was given away again hurts nobody; empty where the system
-does not tell."""
+does not tell. (Why: decision 60.)"""
 
 from __future__ import annotations
 

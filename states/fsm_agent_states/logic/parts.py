@@ -2,7 +2,7 @@
 methods.
 
 What is stored of a turn does not show the parts, so a field's name is used once over all of them. None holds
-a clock, a connection or a callback.
+a clock, a connection or a callback. (Why: decision 84.)
 """
 
 from __future__ import annotations

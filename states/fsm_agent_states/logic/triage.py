@@ -78,7 +78,7 @@ def _tool_kind(reply: ModelReply, tools: Sequence[ToolSpec]) -> ReplyKind:
 
 def _whole(call: ToolCall, tools: Sequence[ToolSpec]) -> bool:
     """May a call be trusted although the stream ended without saying so? Only with arguments, or where none
-    are needed."""
+    are needed (decision 22)."""
     parsed = parse(call.arguments)
     if parsed.kind != "ok" or parsed.repaired:
         return False

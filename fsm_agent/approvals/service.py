@@ -37,8 +37,7 @@ HOOK = "before_tool"
 
 
 class Approvals:
-    """Fails closed: no callback, no answer in time, an unknown answer or an error mean no (catalogue
-    APPR-01..09).
+    """Fails closed: no callback, no answer in time, an unknown answer or an error mean no (APPR-01..09).
 
     ``rules`` are read once: nothing that a tool or the environment does later changes them. Raises
     ``ConfigError`` for a pattern that cannot be read."""

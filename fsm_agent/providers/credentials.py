@@ -1,7 +1,7 @@
 """API keys of one provider: a pool with refresh, rotation and cooldowns.
 
 A failed key rests: 5 minutes after a 401, an hour after 429 or 402, or as long as the provider says
-(catalogue CRED-05). Which ready key a turn starts with is a strategy; by default the first. A refresh is
+(CRED-05). Which ready key a turn starts with is a strategy; by default the first. A refresh is
 tried at most twice a key and turn. (Why: decision 55.)"""
 
 from __future__ import annotations

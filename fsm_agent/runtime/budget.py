@@ -1,6 +1,6 @@
 """Budgets of iterations that several turns share: the soft limit above each turn's own ``max_iterations``.
 
-A child's turn takes from its own budget and, depending on the mode, from its parent's (catalogue DIS-01):
+A child's turn takes from its own budget and, depending on the mode, from its parent's (DIS-01):
 ``independent``, ``shared`` (one pool for the whole tree), or ``tree_cap`` (own budgets under a cap for the
 tree, three times the root's)."""
 

@@ -1,4 +1,4 @@
-"""What compactions took out of the conversation, for the model that works on it (catalogue AGT-10). No model
+"""What compactions took out of the conversation, for the model that works on it (AGT-10). No model
 is asked.
 
 A compaction puts rows aside and never deletes them, so what a summary left out can be had back, word for

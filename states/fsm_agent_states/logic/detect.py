@@ -1,7 +1,7 @@
 """Which class of error is it? A table of (predicate, class) rows in priority order; the first that matches
 names it.
 
-Order (behaviour catalogue 5.2): wording that overrides the status, then status with wording, then the
+Order: wording that overrides the status, then status with wording, then the
 provider's structured code, then wording alone, then TLS, then the kind of failure. Structured codes are
 preferred over English where both exist. A provider's own rows (``ErrorRow`` of its profile) come before all
 of these."""

@@ -6,6 +6,8 @@ import re
 import tomllib
 from pathlib import Path
 
+from tests.rooms import BLOCK, imports_of_rooms, picture
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 LAYERS = next(
@@ -40,3 +42,13 @@ def test_the_files_it_names_are_there() -> None:
     assert named
     for name in named:
         assert (ROOT / name).exists() or (ROOT / "fsm_agent" / name).exists(), name
+
+
+def test_the_picture_is_that_of_the_imports() -> None:
+    assert BLOCK.findall(PAGE) == [picture()], "run: python -m tests.rooms"
+
+
+def test_every_room_is_in_the_picture() -> None:
+    imports = imports_of_rooms()
+    drawn = {"states" if name.startswith("states/") else name for name in rooms()}
+    assert drawn == set(imports).union(*imports.values())

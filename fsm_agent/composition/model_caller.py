@@ -22,6 +22,7 @@ class ModelCaller:
         self._world = world
 
     async def call(self, request: CallModel) -> ModelReply | Failure | Cancelled:
+        """Make one attempt; an interrupt or silence for too long ends it."""
         world = self._world
         if world.stale_streak >= world.settings.stale.giveup:
             world.stale_streak = 0
@@ -135,6 +136,7 @@ class Heartbeat:
         self._watch, self._told = Stopwatch(world.clock), 0.0
 
     def tick(self) -> None:
+        """Tell people that the turn still waits, when it is time to."""
         elapsed = self._watch.elapsed()
         if elapsed - self._told >= self._world.settings.poll.heartbeat:
             self._told = elapsed

@@ -33,6 +33,7 @@ class Held:
 
     @property
     def usage(self) -> str:
+        """Return in words how full the file is."""
         return f"{self.used:,} of {self.limit:,} characters ({self.used * 100 // max(1, self.limit)} %)"
 
 
@@ -113,6 +114,7 @@ class Notes:
 
     @classmethod
     def at(cls, home: Path, limits: Memory) -> Notes:
+        """Return the notes of a home directory."""
         return cls(
             MemoryFile(home / "MEMORY.md", limits.memory_chars),
             MemoryFile(home / "USER.md", limits.user_chars),

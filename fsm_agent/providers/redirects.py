@@ -22,6 +22,7 @@ _SHOWN = 200
 
 
 def is_redirect(status: int) -> bool:
+    """Say whether an HTTP code points elsewhere."""
     return 300 <= status < 400
 
 

@@ -39,10 +39,12 @@ class Admission:
         return name in self._free
 
     def answered(self, request: AskApproval, answer: Approval) -> None:
+        """Remember a person's answer; a yes is for this call with these arguments."""
         if answer.granted:
             self._granted.add(_call(request))
 
     def admits(self, request: RunTool) -> bool:
+        """Say whether the call may run: its tool needs no yes, or a person gave one in this process."""
         return self.free(request.name) or _call(request) in self._granted
 
 

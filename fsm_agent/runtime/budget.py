@@ -32,6 +32,8 @@ class IterationBudget:
         return own if self._above is None else min(own, self._above.remaining)
 
     def take(self) -> bool:
+        """Take one iteration here and from all above; false, and nothing taken, when one of them has none
+        left."""
         with self._lock:
             if self.remaining <= 0:
                 return False

@@ -50,6 +50,7 @@ class EventQueue:
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
     def put(self, event: Event) -> None:
+        """Add an event, from any thread; when the queue is full, the least important one makes room."""
         with self._changed:
             if self._closed:
                 return

@@ -37,6 +37,7 @@ class CountingTurn:
         self.counts[counter] = 0
 
     def counters(self) -> dict[str, int]:
+        """Return all counters by their names."""
         return dict(self.counts)
 
     def arrive(self, row: Row) -> None:
@@ -47,6 +48,7 @@ class CountingTurn:
         self.bug = error
 
     def dump(self) -> dict[str, object]:
+        """Return the turn as JSON values."""
         return {
             "state": self.state,
             "seq": self.seq,

@@ -27,9 +27,11 @@ class RowCoverage:
         self._same: dict[int, tuple[Table, bool]] = {}
 
     def start(self) -> None:
+        """Count rows from now on."""
         TAKEN.append(self._taken)
 
     def stop(self) -> None:
+        """Count no more."""
         TAKEN.remove(self._taken)
 
     def __enter__(self) -> Self:

@@ -58,9 +58,13 @@ class Facts(Protocol[F]):
     ``counts`` (the counters before it): none when the states cannot report the event of ``row`` now, several
     when the outside world decides."""
 
-    def begin(self) -> Iterable[F]: ...
+    def begin(self) -> Iterable[F]:
+        """Give what may be known when a turn begins."""
+        ...
 
-    def after(self, facts: F, row: Row, counts: Mapping[str, int]) -> Iterable[F]: ...
+    def after(self, facts: F, row: Row, counts: Mapping[str, int]) -> Iterable[F]:
+        """Give what may be known after ``row``; nothing when the state cannot have reported it."""
+        ...
 
 
 @dataclass(frozen=True)

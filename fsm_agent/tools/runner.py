@@ -66,6 +66,7 @@ class ToolRunner:
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
+        """Return what the model is told about the tools that there are now."""
         late = self._more.tools() if self._more is not None else ()
         return tuple(tool.spec for tool in (*self._tools.values(), *late))
 

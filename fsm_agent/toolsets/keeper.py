@@ -70,6 +70,7 @@ class Log:
         self._next()
 
     def write(self, data: bytes) -> None:
+        """Append bytes; when a file is half full, the next one begins."""
         while data:
             piece = data[: self.half - self.file.tell()]
             self.file.write(piece)

@@ -55,14 +55,17 @@ class CompactionGuard:
         return ""
 
     def succeeded(self, *, with_model: bool) -> None:
+        """Note a compaction; ``with_model`` is false when its summary was made without one."""
         self.done += 1
         self.timeouts, self.judged = 0, False
         self.without_model = 0 if with_model else self.without_model + 1
 
     def nothing_gained(self) -> None:
+        """Note a compaction that changed nothing."""
         self.ineffective += 1
 
     def summary_failed(self, fault: Fault, now: float) -> None:
+        """Note a summary that failed, and rest. ``now`` in seconds since the epoch."""
         rest = RESTS.get(fault)
         if rest is None:
             rest = TIMEOUTS[min(self.timeouts, len(TIMEOUTS) - 1)]

@@ -35,6 +35,7 @@ class RowChange:
 
     @property
     def row(self) -> Row:
+        """Return the new row, or the old one when it is gone."""
         found = self.new or self.old
         assert found is not None
         return found
@@ -79,6 +80,7 @@ class Difference:
 
     @property
     def changed(self) -> bool:
+        """Say whether the versions differ in anything."""
         return bool(self.rows or self.names)
 
     def count(self, change: Change, state: str | None = None) -> int:

@@ -72,4 +72,5 @@ class LookingBack:
 
 
 def lookback_tool(store: Store) -> Tool:
+    """Make ``look_back`` over a store."""
     return tool(concurrency="parallel", effect="pure")(LookingBack(store).look_back)

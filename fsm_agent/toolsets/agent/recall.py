@@ -70,6 +70,7 @@ class Recollection:
 
 
 def recall_tool(store: Store) -> Tool:
+    """Make ``session_search`` over a store."""
     return tool(concurrency="parallel", effect="pure")(Recollection(store).session_search)
 
 

@@ -53,6 +53,7 @@ class Groups:
                 self._dismissed()
 
     def signal(self, group: int, number: signal.Signals) -> None:
+        """Send a signal to a group of processes; one that is gone is no error."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if _POSIX:
                 os.killpg(group, number)

@@ -37,6 +37,7 @@ class Said:
 
 
 def spoken_in(reply: ModelReply) -> Said:
+    """Return what is said and what is thought in a reply; thoughts may stand in tags in its text."""
     visible, inline, open_tag = split_reasoning(reply.text)
     return Said(visible, reply.reasoning or inline, open_tag)
 

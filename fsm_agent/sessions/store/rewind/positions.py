@@ -34,6 +34,7 @@ class Position:
 
     @property
     def version(self) -> int:
+        """Return the version of the transcript at this position."""
         return int(self.snapshot["history"][1])
 
     @property

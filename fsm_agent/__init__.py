@@ -10,11 +10,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fsm_agent.runtime import registry
+from fsm_agent.support.version import __version__
+
 if TYPE_CHECKING:
     from fsm_agent.agent import Agent
     from fsm_agent.conversation.result import TurnResult
+    from fsm_agent.debug.core.remote_server import RemoteDebugServer
     from fsm_agent.fsm.base_turn import BaseTurn
+    from fsm_agent.fsm.pause_point import PausePoint
     from fsm_agent.fsm.runner import Step
+    from fsm_agent.sessions.store import Database
     from fsm_agent.sessions.turn import Turn
     from fsm_agent.settings.model import Settings
     from fsm_agent.tools import tool
@@ -32,7 +38,6 @@ _HOMES = {
     "tool": "fsm_agent.tools",
 }
 
-__version__ = "0.1.0"
 __all__ = [
     "Agent", "BaseTurn", "Settings", "Step", "Turn", "TurnResult", "Workflow", "WorkflowResult", "__version__", "tool",
 ]  # fmt: skip
@@ -44,6 +49,16 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
+
+
+def _remote_debug_server(gate: PausePoint, database: Database) -> RemoteDebugServer:
+    """Loaded only where somebody debugs: the debugger is built on turns, not turns on the debugger."""
+    from fsm_agent.debug.core.remote_server import RemoteDebugServer
+
+    return RemoteDebugServer(gate, database)
+
+
+registry.REMOTE_DEBUG_SERVERS.append(_remote_debug_server)
 
 
 def __dir__() -> list[str]:

@@ -39,7 +39,6 @@ from fsm_agent.providers.config_file import config_of
 from fsm_agent.providers.credentials import ApiKey
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.ports import Clock, ModelPort
-from fsm_agent.sessions.remote_commands import command_poller_of
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.session_lease import SessionLease
 from fsm_agent.sessions.store import Begun, ConversationLog, ConversationRecording, NewTurn, Store, store_for
@@ -56,7 +55,7 @@ from fsm_agent.support.home import home_of
 from fsm_agent.support.threads import LOOP
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.agent import Background
-from fsm_agent.toolsets.agent.family import children_of
+from fsm_agent.toolsets.agent.posted import children_of
 
 DEFAULT_TOOLSETS = ("core", "memory", "skills", "todo", "sessions")
 """What works everywhere. ``delegate`` costs the requests of other turns, ``clarify`` needs a person: those
@@ -191,7 +190,7 @@ class Agent:
         name_after(self._store, session, content)
         supplied = None if conversation_history is None else tuple(messages_from(conversation_history))
         state = self._state(session, content, task_id or str(uuid.uuid4()), supplied)
-        performer, log = EffectHandler(self._world, session), self._log(state, session)
+        performer, log = EffectHandler(self._world, session, state.turn_id), self._log(state, session)
         parent = None if self._inherits is None else self._inherits.order.parent_turn
         new = NewTurn(
             asked_words(content), KIND.table.name, DIGEST, self.settings.model_dump(mode="json"), parent
@@ -242,7 +241,7 @@ class Agent:
         state = continued(position, self.settings)
         remembers = self._world.recall.there and not imported  # a memory is not told what a stranger wrote
         state.setup.belong(attended=self._world.callbacks.has("approval"), has_memory=remembers)
-        performer = EffectHandler(self._world, session, imported=imported)
+        performer = EffectHandler(self._world, session, state.turn_id, imported=imported)
         log = self._log(state, session, position.recording)
 
         async def reenter() -> Begun:
@@ -276,8 +275,10 @@ class Agent:
         enter: Callable[[], Awaitable[Begun]],
         steps: Sequence[Step] = (),
     ) -> Turn:
-        gate = PausePoint(state, KIND, self.signals, command_poller_of(self._store.database))
-        runner = Runner(state, MACHINE, STATES, performer.through(gate), log, self._moved(state))
+        gate = PausePoint(state, KIND, self.signals, self._store.pause_points)
+        runner = Runner(
+            state, MACHINE, STATES, gate.through(performer, performer.answered), log, self._moved(state)
+        )
         ending = ending_of(
             self._store, state.turn_id, lambda done: self._ended(state, done, session), self.settings.store
         )

@@ -32,7 +32,6 @@ from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.sessions.durable_turn import DurableTurn
-from fsm_agent.sessions.remote_commands import command_poller_of
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.session_lease import SessionLease, TurnEnding
 from fsm_agent.sessions.store import Begun, Closing, NewTurn, Recording, Store, TurnLog, store_for
@@ -56,7 +55,7 @@ class WorkflowResult(Generic[T]):
 
     turn_id: str
     exit: str
-    outcome: OutcomeName
+    outcome: OutcomeName | None
     turn: T
     steps: tuple[Step, ...]
     stored: bool = True
@@ -182,7 +181,7 @@ class Workflow(Generic[T]):
         enter: Callable[[], Awaitable[Begun]],
         steps: Sequence[Step] = (),
     ) -> DurableTurn[WorkflowResult[T]]:
-        gate = PausePoint(turn, self.kind, _Inbox(turn), command_poller_of(self.store.database))
+        gate = PausePoint(turn, self.kind, _Inbox(turn), self.store.pause_points)
         runner = Runner(turn, self._machine, self.kind.states, gate.through(self._perform), log)
         return DurableTurn(
             turn,

@@ -46,10 +46,8 @@ from fsm_agent.conversation.effects import (
     Wait,
 )
 from fsm_agent.conversation.result import ChildTurn
-from fsm_agent.fsm.pause_point import PausePoint, Perform
 from fsm_agent.runtime.authority import Admission
 from fsm_agent.runtime.budget import IterationBudget, tree_budget
-from fsm_agent.runtime.events import CURRENT
 from fsm_agent.sessions.session import Session
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
@@ -65,11 +63,13 @@ DENIED = "denied: {why}. Do not try the same thing in other words; ask the user 
 
 class EffectHandler:
     """One turn's requests. Call it with a request, await its reply; ``fsm_agent.conversation.effects`` says
-    what each one means. ``session`` is the one that the turn is in, which compactions change. ``imported``:
-    the turn came in a file."""
+    what each one means. ``session`` is the one that the turn is in, which compactions change; ``turn_id`` is
+    empty where requests are performed outside of a turn. ``imported``: the turn came in a file."""
 
-    def __init__(self, world: Services, session: Session, *, imported: bool = False) -> None:
-        self._world, self.session = world, session
+    def __init__(
+        self, world: Services, session: Session, turn_id: str = "", *, imported: bool = False
+    ) -> None:
+        self._world, self.session, self._turn_id = world, session, turn_id
         self._prompt: str = ""
         self._notices: Sequence[str] = ()
         self._imported, self._admission = imported, Admission()
@@ -103,17 +103,9 @@ class EffectHandler:
     def __call__(self, request: Any) -> Awaitable[Any]:
         return self._performers[type(request)](request)
 
-    def through(self, gate: PausePoint) -> Perform:
-        """This performer behind ``gate``, where a debugger may give the answer to a question."""
-        by_way = gate.through(self)
-
-        async def perform(request: Any) -> Any:
-            reply = await by_way(request)
-            if isinstance(request, AskApproval):
-                self._admission.answered(request, reply)
-            return reply
-
-        return perform
+    def answered(self, question: AskApproval, answer: Approval) -> None:
+        """A person, a rule or a debugger has answered: what was allowed may be run."""
+        self._admission.answered(question, answer)
 
     # Begin and end
 
@@ -157,7 +149,7 @@ class EffectHandler:
         background, window = self._world.background, self._world.backends.runtime().window
         if background is None:
             return ()
-        return await background.news(self.session, CURRENT.get(), window, opening=opening)
+        return await background.news(self.session, self._turn_id, window, opening=opening)
 
     async def reopen(self, before: Runtime) -> Opened:
         """What ``OpenTurn`` does, for a turn that was opened in another process: what it goes on with. It ran
@@ -263,7 +255,7 @@ class EffectHandler:
         if not world.agent_tools.handles(request.name):
             return await world.tools.run(request, interrupted)
         window = world.backends.runtime().window
-        scene = ToolContext(self.session, CURRENT.get(), request.call_id, interrupted, self._budget, window)
+        scene = ToolContext(self.session, self._turn_id, request.call_id, interrupted, self._budget, window)
         return await world.agent_tools.run(request, scene)
 
     async def _changed(self, request: RunTool, outcome: ToolOutcome) -> ToolOutcome:

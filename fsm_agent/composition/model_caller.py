@@ -9,7 +9,7 @@ from dataclasses import replace
 from fsm_agent.composition.services import Services
 from fsm_agent.conversation.effects import CallModel, Cancelled, Failure, ModelRequest, Wait, Waited
 from fsm_agent.conversation.messages import ModelReply
-from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
+from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import ModelPort
 from fsm_agent.runtime.stream_accumulator import StreamAccumulator
 from fsm_agent.support.texts import clean, one_line
@@ -22,15 +22,13 @@ class ModelCaller:
         self._world = world
 
     async def call(self, request: CallModel) -> ModelReply | Failure | Cancelled:
-        """Make one attempt; an interrupt or silence for too long ends it."""
+        """Send one request to the model in use, or to an auxiliary one, until it answers, is late, or a
+        person interrupts."""
         world = self._world
         if world.stale_streak >= world.settings.stale.giveup:
             world.stale_streak = 0
-            return Failure(
-                "breaker",
-                f"{world.settings.stale.giveup} requests in a row went silent; not sent",
-                sent=False,
-            )
+            why = f"{world.settings.stale.giveup} requests in a row went silent; not sent"
+            return Failure("breaker", why, sent=False)
         sink = StreamAccumulator(
             world.clock,
             world.callbacks,
@@ -39,23 +37,10 @@ class ModelCaller:
         )
         world.callbacks.emit("thinking", True)
         interrupted = world.signals.event()  # asked for after the callback, which may interrupt
-        reply = (
-            Cancelled(sent=False) if interrupted.is_set() else await self._raced(request, sink, interrupted)
-        )
-        sink.close()
-        if isinstance(reply, ModelReply):
-            world.stale_streak = 0
-            return replace(reply, text=clean(reply.text), reasoning=clean(reply.reasoning))
-        if isinstance(reply, Failure):
-            keys = world.backends.current.keys
-            return replace(reply, refreshable=keys.refreshable(), other_keys=keys.others(world.clock.now()))
-        return reply
-
-    async def _raced(
-        self, request: CallModel, sink: StreamAccumulator, interrupted: asyncio.Event
-    ) -> ModelReply | Failure | Cancelled:
-        world, total = self._world, Stopwatch(self._world.clock)
-        heartbeat = Heartbeat(world, "the model has not answered yet")
+        if interrupted.is_set():
+            sink.close()
+            return Cancelled(sent=False)
+        total, heartbeat = Stopwatch(world.clock), Heartbeat(world, "the model has not answered yet")
         backend = world.backends.current if request.auxiliary is None else world.auxiliary[request.auxiliary]
         work = asyncio.ensure_future(called(backend.port, request.request, sink))
         try:
@@ -70,21 +55,40 @@ class ModelCaller:
             if not work.done():
                 work.cancel()
                 await asyncio.wait({work})
+        sink.close()
+        return self._came_back(self._outcome(request, sink, finish, work))
+
+    def _outcome(
+        self,
+        request: CallModel,
+        sink: StreamAccumulator,
+        finish: Finish,
+        work: asyncio.Future[ModelReply | Failure],
+    ) -> ModelReply | Failure | Cancelled:
         if finish == "interrupted":
-            sink.close()
             return Cancelled(sink.shown, sink.thoughts, sent=sink.sent)
         if finish == "late":
             return self._stale(request, sink)
-        if work.exception() is not None:
-            error = type(work.exception()).__name__
-            return Failure("local", one_line(repr(work.exception())), exception=error, sent=sink.sent)
+        if (error := work.exception()) is not None:
+            kind = type(error).__name__
+            return Failure("local", one_line(repr(error)), exception=kind, sent=sink.sent)
         return work.result()
+
+    def _came_back(self, reply: ModelReply | Failure | Cancelled) -> ModelReply | Failure | Cancelled:
+        """The reply as states get it: clean text, and what can be done about the keys of a failure."""
+        world = self._world
+        if isinstance(reply, ModelReply):
+            world.stale_streak = 0
+            return replace(reply, text=clean(reply.text), reasoning=clean(reply.reasoning))
+        if isinstance(reply, Failure):
+            keys = world.backends.current.keys
+            return replace(reply, refreshable=keys.refreshable(), other_keys=keys.others(world.clock.now()))
+        return reply
 
     def _stale(self, request: CallModel, sink: StreamAccumulator) -> ModelReply | Failure:
         """Killed by the watchdog. Text that was shown is kept and continued: asking again would show it
         twice."""
         self._world.stale_streak += 1
-        sink.close()
         if sink.shown and not sink.tool_begun:
             return ModelReply(sink.shown, sink.thoughts, finish=None, cut=True)
         silent = f"nothing arrived for {request.stale_after:g} s"

@@ -7,7 +7,6 @@ is registered and no event is queued: one machine serves any number of turns and
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +16,7 @@ from fsm_agent.errors import StuckTurn, TableError, UndeclaredEvent
 from fsm_agent.fsm.table import Guard, Row, Table
 from fsm_agent.fsm.turn_protocol import TurnLike
 from fsm_agent.fsm.verify import prove
-
-TAKEN: list[Callable[[Table, Row], object]] = []
-"""Who is told of every row that any machine of this process takes: the coverage of a test run. Usually
-nobody."""
+from fsm_agent.runtime.registry import ROW_HOOKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +61,7 @@ class Machine:
             turn.spend(counter)
         turn.state = row.dest
         turn.seq += 1
-        for tell in TAKEN:
+        for tell in ROW_HOOKS:
             tell(self.table, row)
         changes = ((counter, count, turn.count(counter)) for counter, count in before.items())
         return Move(row, guards, tuple(change for change in changes if change[1] != change[2]))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
@@ -84,16 +83,15 @@ class PausePoint:
         self._watcher: DebugHook | None = None
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         self._desk = desk
-        PAUSE_POINTS[turn.turn_id] = self
 
-    def through(self, perform: Perform) -> Perform:
-        """``perform``, by way of whoever stands here."""
+    def through(self, perform: Perform, answered: Callable[[Any, Any], object] = lambda *_: None) -> Perform:
+        """``perform``, by way of whoever stands here. ``answered`` is told each question with its answer,
+        whoever gave it."""
 
-        async def by_way(request: Any) -> Any:
+        def by_way(request: Any) -> Awaitable[Any]:  # returns what is awaited: no frame stays of it
             if (question := getattr(request, "question_id", None)) is not None:
-                return await self._asked(request, question, perform)
-            watcher = self.watcher
-            return await (perform(request) if watcher is None else watcher.performing(request, perform))
+                return self._asked(request, question, perform, answered)
+            return perform(request) if self._watcher is None else self._watcher.performing(request, perform)
 
         return by_way
 
@@ -109,7 +107,9 @@ class PausePoint:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
                 loop.call_soon_threadsafe(arrived.set)
 
-    async def _asked(self, request: Any, question: str, perform: Perform) -> Any:
+    async def _asked(
+        self, request: Any, question: str, perform: Perform, answered: Callable[[Any, Any], object]
+    ) -> Any:
         """A question may wait for long: a debugger that comes meanwhile may answer it as well."""
         self.questions[question] = asyncio.Event()
         listening = asyncio.ensure_future(self._listen(question))
@@ -119,11 +119,12 @@ class PausePoint:
         arriving = asyncio.ensure_future(here[1].wait())
         self._waiting.append(here)
         try:
-            while not own.done():
-                if (watcher := self.watcher) is not None:
-                    return await watcher.performing(request, lambda _: own)
+            while self._watcher is None and not own.done():
                 await asyncio.wait({own, arriving}, return_when=asyncio.FIRST_COMPLETED)
-            return own.result()
+            watcher = None if own.done() else self._watcher
+            reply = own.result() if watcher is None else await watcher.performing(request, lambda _: own)
+            answered(request, reply)
+            return reply
         finally:
             self._waiting.remove(here)
             self.questions.pop(question, None)
@@ -150,15 +151,6 @@ class PausePoint:
         if self.watcher is not None:
             self.watcher.closed(ended)
 
-    async def passed(self) -> None:
-        """Wait for as long as the debugger wants it."""
-        if self.watcher is not None:
-            await self.watcher.passing()
-
     def happened(self, what: Exchange | Step) -> None:
         if self.watcher is not None:
             self.watcher.happened(what)
-
-
-PAUSE_POINTS: weakref.WeakValueDictionary[str, PausePoint] = weakref.WeakValueDictionary()
-"""The turns of this process by their id, for debuggers in it."""

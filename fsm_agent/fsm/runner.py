@@ -87,45 +87,52 @@ class Runner(Stepping):
         ended."""
         if self.ended:
             return None
-        if self._asking is not None:  # whoever ran the turn was cancelled while this was performed
-            return await self._exchange(self._asking)
-        if self._visit is None:
-            self._visit, self._reply, self._ordinal = self.states[self.turn.state](self.turn), None, 0
-            self._entered = time.perf_counter()
-        try:
-            asked = self._visit.send(self._reply)
-        except StopIteration as stop:
-            return await self._leave(stop.value)
-        except Exception as error:
-            return await self._crash(error)
-        return await self._exchange(asked)
-
-    async def _exchange(self, asked: Any) -> Exchange | Step | None:
-        self._asking = asked
+        if self._asking is None:  # else whoever ran the turn was cancelled while this was performed
+            try:
+                self._asking = self._visited().send(self._reply)
+            except StopIteration as stop:
+                return await self._leave(stop.value)
+            except Exception as error:
+                return await self._crash(error)
+        asked = self._asking
         exchange = Exchange(self.turn.seq, self.turn.state, self._ordinal, asked)
         known = await self.journal.asked(exchange)
         try:
-            replies = await self._perform_all(exchange, known)
+            if isinstance(asked, list):
+                reply: Any = await self._performed_together(exchange, known)
+            elif (
+                reply := known[0]
+            ) is UNKNOWN:  # as in ``_performed``, without another frame for the usual case
+                began = time.perf_counter()
+                reply = await self.perform(asked)
+                await self.journal.got(exchange, 0, reply, time.perf_counter() - began)
         except JournalError:
             raise
         except Exception as error:
             return await self._crash(error)
-        self._asking, self._reply = None, replies if isinstance(asked, list) else replies[0]
+        self._asking, self._reply = None, reply
         self._ordinal += 1
-        return Exchange(exchange.seq, exchange.state, exchange.ordinal, asked, self._reply)
+        return Exchange(exchange.seq, exchange.state, exchange.ordinal, asked, reply)
 
-    async def _perform_all(self, exchange: Exchange, known: Sequence[Any]) -> list[Any]:
+    def _visited(self) -> Generator[Any, Any, str | None]:
+        """The visit that goes on, or that begins now."""
+        if self._visit is None:
+            self._visit, self._reply, self._ordinal = self.states[self.turn.state](self.turn), None, 0
+            self._entered = time.perf_counter()
+        return self._visit
+
+    async def _performed_together(self, exchange: Exchange, known: Sequence[Any]) -> list[Any]:
         """The requests of a list run at the same time; a reply that is known is not asked for again."""
         if len(known) == 1:
-            return [await self._perform_one(exchange, 0, known[0])]
+            return [await self._performed(exchange, 0, known[0])]
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(self._perform_one(exchange, place, reply))
+                group.create_task(self._performed(exchange, place, reply))
                 for place, reply in enumerate(known)
             ]
         return [task.result() for task in tasks]
 
-    async def _perform_one(self, exchange: Exchange, place: int, known: Any) -> Any:
+    async def _performed(self, exchange: Exchange, place: int, known: Any) -> Any:
         if known is not UNKNOWN:
             return known
         began = time.perf_counter()

@@ -8,7 +8,6 @@ import atexit
 import concurrent.futures
 import inspect
 import logging
-import weakref
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.memory.provider import MemoryProvider
 from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
+from fsm_agent.runtime.registry import MEMORIES
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
@@ -26,7 +26,6 @@ from fsm_agent.tools import Tool
 log = logging.getLogger(__name__)
 
 METHODS = ("initialize", "prefetch", "sync", "tools", "pre_compress", "session_switch", "shutdown")
-_OPEN: weakref.WeakSet[ExternalMemory] = weakref.WeakSet()
 
 
 class ExternalMemory:
@@ -61,7 +60,7 @@ class ExternalMemory:
 
     def sync(self, user: str, answer: str) -> None:
         """Tell of a completed turn, after those before it, without waiting."""
-        _OPEN.add(self)
+        MEMORIES.add(self)
         future = LOOP.submit(self._store(user, answer))
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
@@ -156,5 +155,5 @@ async def _all_of(futures: Sequence[concurrent.futures.Future[None]]) -> None:
 
 @atexit.register
 def _store_what_is_left() -> None:
-    for memory in list(_OPEN):
+    for memory in list(MEMORIES):
         memory.wait()

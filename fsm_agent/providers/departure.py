@@ -8,8 +8,9 @@ it was.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextvars import ContextVar
 from typing import Any
+
+from fsm_agent.runtime.registry import DEPARTURE
 
 
 class Departure:
@@ -25,17 +26,14 @@ class Departure:
             self.left = True
 
 
-_CURRENT: ContextVar[Departure] = ContextVar("departure")
-
-
 def departing() -> Departure:
     """The departure of the one request that the current task makes from here on."""
     departure = Departure()
-    _CURRENT.set(departure)
+    DEPARTURE.set(departure)
     return departure
 
 
 async def watched(request: Any) -> None:
     """A hook for the requests of an HTTP client, because the SDKs have no argument for httpcore's ``trace``.
     A client is shared by calls at the same time; they are told apart by their tasks."""
-    request.extensions["trace"] = _CURRENT.get().trace
+    request.extensions["trace"] = DEPARTURE.get().trace

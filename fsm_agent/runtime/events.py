@@ -13,18 +13,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from fsm_agent.runtime.registry import LISTENERS, LOCK, TURN
 from fsm_agent.support.threads import LOOP
 
 SIZE = 1_000
 """Events that a listener may be behind."""
 CHATTY = frozenset({"stream_delta", "reasoning", "thinking", "tool_gen", "tool_progress"})
 DROPPED = "dropped"
-CURRENT: ContextVar[str] = ContextVar("fsm_agent_turn", default="")
-"""The id of the turn that the running code belongs to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +98,14 @@ class EventQueue:
                 loop.call_soon_threadsafe(waiting.set)
 
 
-_QUEUES: dict[str, list[EventQueue]] = {}
-_LOCK = threading.Lock()
-
-
 def listened_to() -> bool:
     """Is there anybody to tell? Costs nothing when not."""
-    return bool(_QUEUES)
+    return bool(LISTENERS)
 
 
 def publish(name: str, values: tuple[Any, ...]) -> None:
     """Tell those who listen to the turn that the caller belongs to."""
-    queues = _QUEUES.get(turn_id := CURRENT.get())
+    queues = LISTENERS.get(turn_id := TURN.get())
     if queues:
         event = Event(name, values, time.time(), turn_id)
         for queue in list(queues):
@@ -120,7 +114,7 @@ def publish(name: str, values: tuple[Any, ...]) -> None:
 
 def ended(turn_id: str) -> None:
     """The turn has ended: nobody hears of it any more."""
-    for queue in list(_QUEUES.get(turn_id, ())):
+    for queue in list(LISTENERS.get(turn_id, ())):
         queue.close()
 
 
@@ -169,15 +163,15 @@ class Events:
         queue = EventQueue(self._turn_id, self._size)
         if self._over:
             queue.close()
-        with _LOCK:
-            _QUEUES.setdefault(self._turn_id, []).append(queue)
+        with LOCK:
+            LISTENERS.setdefault(self._turn_id, []).append(queue)
         return queue
 
     def _close(self, queue: EventQueue) -> None:
         queue.close()
-        with _LOCK:
-            rest = [one for one in _QUEUES.get(self._turn_id, ()) if one is not queue]
+        with LOCK:
+            rest = [one for one in LISTENERS.get(self._turn_id, ()) if one is not queue]
             if rest:
-                _QUEUES[self._turn_id] = rest
+                LISTENERS[self._turn_id] = rest
             else:
-                _QUEUES.pop(self._turn_id, None)
+                LISTENERS.pop(self._turn_id, None)

@@ -10,7 +10,8 @@ from fsm_agent.fsm.condition_parser import condition
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.runner import RunnableTurn, Runner, Stepping
-from fsm_agent.runtime.events import CURRENT, SIZE, Events, ended
+from fsm_agent.runtime.events import SIZE, Events, ended
+from fsm_agent.runtime.registry import running
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.session_lease import SessionLease
 from fsm_agent.support.threads import LOOP
@@ -72,20 +73,22 @@ class DurableTurn(Stepping, Generic[Result]):
             return None
         if not self._claim:
             self._claim = self._session.acquire(self.id)
-        here = CURRENT.set(self.id)
         try:
-            with self._session.step(self._claim):
-                happened = await self._happening()
+            with running(self.id), self._session.step(self._claim):
+                if not self._holding:
+                    await self._tenancy.enter()
+                    self._holding = True
+                    self.gate.opened()
+                if self.gate.watcher is not None:
+                    await self.gate.watcher.passing()
+                happened = await self._runner.step_into()
+                if isinstance(happened, Step):
+                    self.steps.append(happened)
+                elif happened is None:
+                    self.result = await self._tenancy.finish(self.steps)
         except BaseException:
-            held = self._holding
-            if held:
-                self._tenancy.leave()
-            self._let_go()
-            if held:  # only now: who hears of it may take the turn up at once
-                self.gate.closed(ended=False)
+            self._leave()
             raise
-        finally:
-            CURRENT.reset(here)
         if happened is not None:
             self.gate.happened(happened)
         else:
@@ -94,18 +97,14 @@ class DurableTurn(Stepping, Generic[Result]):
             ended(self.id)
         return happened
 
-    async def _happening(self) -> Exchange | Step | None:
-        if not self._holding:
-            await self._tenancy.enter()
-            self._holding = True
-            self.gate.opened()
-        await self.gate.passed()
-        happened = await self._runner.step_into()
-        if isinstance(happened, Step):
-            self.steps.append(happened)
-        elif happened is None:
-            self.result = await self._tenancy.finish(self.steps)
-        return happened
+    def _leave(self) -> None:
+        """Whoever ran the turn has stopped; it can be gone on with."""
+        held = self._holding
+        if held:
+            self._tenancy.leave()
+        self._let_go()
+        if held:  # only now: who hears of it may take the turn up at once
+            self.gate.closed(ended=False)
 
     def _let_go(self) -> None:
         self._session.release(self._claim)
@@ -140,7 +139,7 @@ class DurableTurn(Stepping, Generic[Result]):
 
     async def arun(self) -> Result:
         """Run to the end."""
-        while await self.step() is not None:
+        while await self.step_into() is not None:
             pass
         assert self.result is not None
         return self.result

@@ -1,7 +1,7 @@
 """What people ask of turns that run here, from other processes: rows of the table ``controls``, read a few
 times a second.
 
-One thread a database, only while turns run, looks for rows that nobody took yet; the turns themselves never
+One thread a home, only while turns run, looks for rows that nobody took yet; the turns themselves never
 look. A row that attaches a debugger lets a ``RemoteDebugServer`` stand at the turn's gate, which carries out
 the commands of the following rows."""
 
@@ -12,12 +12,14 @@ import logging
 import threading
 import time
 import weakref
-from importlib import import_module
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fsm_agent.errors import StoreError
 from fsm_agent.fsm.pause_point import PausePoint
-from fsm_agent.sessions.store.database import Database
+from fsm_agent.runtime.registry import REMOTE_DEBUG_SERVERS
+
+if TYPE_CHECKING:
+    from fsm_agent.sessions.store.database import Database
 
 log = logging.getLogger(__name__)
 
@@ -25,8 +27,6 @@ POLL, ATTACHED_POLL = 0.25, 0.02
 """Seconds between two looks, without and with a debugger in another process."""
 IDLE = 2.0
 """Seconds without a running turn after which the thread ends."""
-REMOTE_SERVER = "fsm_agent.debug.core.remote_server"
-"""Who obeys. By its name: the debugger is built on turns, not turns on the debugger."""
 _OPEN = "SELECT id, turn, command, body FROM controls WHERE taken IS NULL ORDER BY id"
 
 
@@ -43,11 +43,20 @@ class Obeys(Protocol):
         ...
 
 
-class CommandPoller:
-    """The desk of one database; see ``command_poller_of``."""
+class Home(Protocol):
+    """Whose commands are read."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = weakref.ref(database)  # the registry must not keep it open
+    @property
+    def database(self) -> Database:
+        """Return the database in which commands to turns are left."""
+        ...
+
+
+class CommandPoller:
+    """The turns of one home that run in this process, and the commands that come for them."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = weakref.ref(home)  # the thread must not keep it open
         self._lock = threading.Lock()
         self._gates: weakref.WeakValueDictionary[str, PausePoint] = weakref.WeakValueDictionary()
         self._servers: dict[str, tuple[PausePoint, Obeys]] = {}
@@ -66,6 +75,11 @@ class CommandPoller:
         with self._lock:
             if self._gates.get(gate.turn.turn_id) is gate:  # and not that of who took the turn over
                 del self._gates[gate.turn.turn_id]
+
+    def running(self, turn_id: str) -> PausePoint | None:
+        """The gate of a turn that somebody in this process runs."""
+        with self._lock:
+            return self._gates.get(turn_id)
 
     def _look_on(self) -> None:
         idle_since = time.monotonic()
@@ -86,8 +100,7 @@ class CommandPoller:
             self._wake.wait(ATTACHED_POLL if attached else POLL)
 
     def _look(self) -> None:
-        database = self._database()
-        if database is None or database.closed:
+        if (home := self._home()) is None or (database := home.database).closed:
             return
         with database.reading() as c:
             rows = c.execute(_OPEN).fetchall()
@@ -107,20 +120,6 @@ class CommandPoller:
         known = self._servers.get(gate.turn.turn_id)
         if known is not None and known[0] is gate:
             return known[1]
-        server: Obeys = import_module(REMOTE_SERVER).RemoteDebugServer(
-            gate, database
-        )  # loaded only where somebody debugs
+        server: Obeys = REMOTE_DEBUG_SERVERS[-1](gate, database)
         self._servers[gate.turn.turn_id] = gate, server
         return server
-
-
-_DESKS: weakref.WeakKeyDictionary[Database, CommandPoller] = weakref.WeakKeyDictionary()
-_LOCK = threading.Lock()
-
-
-def command_poller_of(database: Database) -> CommandPoller:
-    """The desk of a database; one for all its turns."""
-    with _LOCK:
-        if database not in _DESKS:
-            _DESKS[database] = CommandPoller(database)
-        return _DESKS[database]

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from fsm_agent.fsm.machine import TAKEN
 from fsm_agent.fsm.table import Row, Table
+from fsm_agent.runtime.registry import ROW_HOOKS
 
 
 class RowCoverage:
@@ -28,11 +28,11 @@ class RowCoverage:
 
     def start(self) -> None:
         """Count rows from now on."""
-        TAKEN.append(self._taken)
+        ROW_HOOKS.append(self._taken)
 
     def stop(self) -> None:
         """Count no more."""
-        TAKEN.remove(self._taken)
+        ROW_HOOKS.remove(self._taken)
 
     def __enter__(self) -> Self:
         self.start()

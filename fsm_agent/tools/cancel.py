@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from contextvars import ContextVar
-
-SIGNAL: ContextVar[threading.Event | None] = ContextVar("fsm_agent_tool_cancelled", default=None)
-"""Set by the runner in the context of each handler, and inherited by what the handler starts with that
-context."""
+from fsm_agent.runtime.registry import TOOL_STOPPED
 
 
 def cancelled() -> bool:
@@ -16,5 +11,5 @@ def cancelled() -> bool:
 
     For synchronous handlers, which nobody can stop from outside; asynchronous ones are cancelled by asyncio
     too. False outside a tool."""
-    signal = SIGNAL.get()
+    signal = TOOL_STOPPED.get()
     return signal is not None and signal.is_set()

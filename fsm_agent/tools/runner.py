@@ -15,10 +15,10 @@ from fsm_agent.conversation.messages import Part
 from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
+from fsm_agent.runtime.registry import TOOL_STOPPED
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.support.untrusted import risks, wrapped
 from fsm_agent.tools import handler
-from fsm_agent.tools.cancel import SIGNAL
 from fsm_agent.tools.decorator import Tool
 from fsm_agent.tools.failure import ToolFailure
 from fsm_agent.tools.result import images_of, text_of, text_of_error, words_of
@@ -137,7 +137,7 @@ class ToolRunner:
         if interrupted.is_set():
             return "not_started", "Not started: the user interrupted.", ()
         signal, context = threading.Event(), contextvars.copy_context()
-        context.run(SIGNAL.set, signal)
+        context.run(TOOL_STOPPED.set, signal)
         try:
             work = handler.start(tool, _arguments(tool, request), context)
         except Exception as error:

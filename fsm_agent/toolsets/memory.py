@@ -9,8 +9,8 @@ from pydantic import Field
 
 from fsm_agent.memory.entries import EntryRefused, Operation
 from fsm_agent.memory.files import Held, MemoryFile, Notes
-from fsm_agent.runtime.events import CURRENT
 from fsm_agent.tools import Tool, ToolFailure, tool
+from fsm_agent.toolsets.tool_context import turn_here
 
 Target = Literal["memory", "user"]
 MOST_FAILURES = 3
@@ -45,11 +45,14 @@ class NoteKeeper:
         of operations is done whole or not at all.
 
         Args:
-            action: What to do with one note. target: memory for facts about machine, project and work; user
-            for the person and what they prefer. content: The new note; for add and replace, which puts it in
-            place of the whole old note. old_text: A part of the old note that no other note has; for replace
-            and remove. operations: Several changes at once, instead of action, content and old_text."""
-        file, turn = self.files[target], CURRENT.get()
+            action: What to do with one note.
+            target: memory for facts about machine, project and work; user for the person and what they
+                prefer.
+            content: The new note; for add and replace, which puts it in place of the whole old note.
+            old_text: A part of the old note that no other note has; for replace and remove.
+            operations: Several changes at once, instead of action, content and old_text.
+        """
+        file, turn = self.files[target], turn_here()
         asked = list(operations or ())
         if action != "read":
             asked.append(Operation(action=action, content=content, old_text=old_text))

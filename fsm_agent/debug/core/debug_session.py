@@ -12,7 +12,6 @@ from fsm_agent.debug.core.engines import RecordedEngine
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.turn_factory import Agents, AgentTurnFactory, Runs, TurnFactory, WorkflowTurnFactory
 from fsm_agent.errors import ConfigError
-from fsm_agent.fsm.pause_point import PAUSE_POINTS
 from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
@@ -38,9 +37,9 @@ class DebugSession:
         return cls(workflow.store, maker=WorkflowTurnFactory(workflow))
 
     @property
-    def subject(self) -> TurnKind:
+    def kind(self) -> TurnKind:
         """What kind of turns these are."""
-        return self._maker.subject
+        return self._maker.kind
 
     @property
     def can_run(self) -> bool:
@@ -49,7 +48,7 @@ class DebugSession:
 
     def recent(self, limit: int = 50) -> list[TurnInfo]:
         """The newest turns first."""
-        return self._turns.recent(limit, table=self.subject.table.name)
+        return self._turns.recent(limit, table=self.kind.table.name)
 
     def newest(self) -> str | None:
         """The turn that a page opens with: the newest one."""
@@ -87,7 +86,7 @@ class DebugSession:
                 known = None
             if known is None:
                 before = self._open.get(turn_id)
-                known = self._open[turn_id] = Debugger.attach(self.store, turn_id, self.subject)
+                known = self._open[turn_id] = Debugger.attach(self.store, turn_id, self.kind)
                 if before is not None:
                     known.set_breakpoints(before.breakpoints)
             return known
@@ -112,7 +111,7 @@ class DebugSession:
     def test(self, turn_id: str) -> str:
         """A pytest file that plays the turn again. Raises ``ConfigError`` for turns of a table of the user's
         own."""
-        if not self.subject.talks:
+        if not self.kind.talks:
             raise ConfigError(
                 "tests are made of this agent's turns only",
                 turn_id,
@@ -146,8 +145,7 @@ class DebugSession:
 
     def _alive(self, info: TurnInfo) -> bool:
         """Does a process run the turn?"""
-        gate = PAUSE_POINTS.get(info.id)
-        if info.ended is not None or (gate is not None and gate.running):
+        if info.ended is not None or self.store.pause_points.running(info.id) is not None:
             return info.ended is None
         return info.owner != self.store.owners.me and self.store.owners.alive(info.owner) is not None
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire import WireCopy
+from fsm_agent.sessions.remote_commands import CommandPoller
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.database import Database, Durability
 from fsm_agent.sessions.store.lineage import newest_of
@@ -28,7 +29,9 @@ Opened = Callable[[Path, Durability], Database]
 
 
 class LiveSessions:
-    """Holds one object for each session in use, for all who use it in this process."""
+    """Holds one object for each session in use, for all who use it in this process. ``pause_points``: the
+    turns of the home that run in this process. ``at_work``: children in the background by their session, so
+    that two agents never work on one; changed on the engine's loop only."""
 
     def __init__(
         self,
@@ -42,6 +45,8 @@ class LiveSessions:
         self.owners = Owners(home)
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
         self._unsaved: dict[str, Session] = {}
+        self.pause_points = CommandPoller(self)
+        self.at_work: dict[str, Any] = {}
         self._lock = threading.Lock()
 
     @cached_property

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-import threading
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fsm_agent.errors import ConfigError, JournalError, SessionBusy
+from fsm_agent.runtime.registry import LOCK, STORES
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.database import Durability, Job
 from fsm_agent.sessions.store.journal.abandoned import close_out, give_up, open_turns
@@ -294,15 +293,11 @@ class Store(LiveSessions):
             self.database.close()
 
 
-_STORES: weakref.WeakValueDictionary[str, Store] = weakref.WeakValueDictionary()
-_STORES_LOCK = threading.Lock()
-
-
 def store_for(home: Path | str, durability: Durability = "full") -> Store:
     """Return the store of a home; agents of one process that name the same home share it, and with it
     their sessions."""
-    with _STORES_LOCK:
-        store = _STORES.get(str(home))
+    with LOCK:
+        store = STORES.get(str(home))
         if store is None:
-            store = _STORES[str(home)] = Store(Path(home), durability)
+            store = STORES[str(home)] = Store(Path(home), durability)
         return store

@@ -33,8 +33,8 @@ from fsm_agent.toolsets.agent.delegate import delegate_tool
 from fsm_agent.toolsets.agent.dispatch import AgentTools
 from fsm_agent.toolsets.agent.lookback import lookback_tool
 from fsm_agent.toolsets.agent.recall import recall_tool
-from fsm_agent.toolsets.agent.scene import ToolContext
 from fsm_agent.toolsets.agent.todo import todo_tool
+from fsm_agent.toolsets.tool_context import ToolContext
 
 __all__ = [
     "AGENT_LEVEL",

@@ -9,7 +9,6 @@ begins, and the session's next turn takes up one whose process is gone. (Why: de
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -17,8 +16,8 @@ from typing import Any, TypeVar
 from fsm_agent.errors import SessionBusy, StoreError
 from fsm_agent.runtime.budget import IterationBudget, tree_budget
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.events import CURRENT
 from fsm_agent.runtime.ports import Clock
+from fsm_agent.runtime.registry import running
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
@@ -28,8 +27,7 @@ from fsm_agent.support.threads import LOOP
 from fsm_agent.support.untrusted import wrapped
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets.agent.child import Child, ChildEnded, ChildFactory, ChildTask
-from fsm_agent.toolsets.agent.family import children_of
-from fsm_agent.toolsets.agent.posted import Posted, note_told, post, untold
+from fsm_agent.toolsets.agent.posted import Posted, children_of, note_told, post, untold
 from fsm_agent.toolsets.agent.raising import Care, ChildFamily, fitted, room
 
 REPORT = '[Report on the task "{goal}" ({handle}), from this program and not from the user. {how}]'
@@ -53,11 +51,6 @@ class _Work:
     task: asyncio.Task[None] | None = None
 
 
-_AT_WORK: weakref.WeakKeyDictionary[Store, dict[str, _Work]] = weakref.WeakKeyDictionary()
-"""By home and handle, so that two agents of this process never work on one task. Only changed on the engine's
-loop."""
-
-
 class Background:
     """The tasks in the background of one agent. ``able``: it may begin tasks and take up those that were
     left."""
@@ -77,7 +70,7 @@ class Background:
         self._care = Care(self._callbacks, clock, settings, quiet=True)
         self._able, self._fresh = able, False
         self._ends: dict[str, ChildEnded] = {}
-        self._all = _AT_WORK.setdefault(store, {})
+        self._all: dict[str, _Work] = store.at_work
         self._beginning = asyncio.Lock()
 
     # For hosts, from any thread
@@ -187,20 +180,17 @@ class Background:
         self._tell(order, end)
 
     def _tell(self, order: ChildTask, end: ChildEnded) -> None:
-        here = CURRENT.set(order.parent_turn)
-        try:
-            data = {
-                "session_id": order.session_id,
-                "task_id": order.task_id,
-                "turn_id": end.turn_id,
-                "status": end.status,
-            }
+        data = {
+            "session_id": order.session_id,
+            "task_id": order.task_id,
+            "turn_id": end.turn_id,
+            "status": end.status,
+        }
+        with running(order.parent_turn):
             self._callbacks.emit("event", "child:report", data | {"summary": end.text, "error": end.error})
             self._callbacks.emit(
                 "status", f"a task in the background has ended ({end.status}): {one_line(order.goal, 80)}"
             )
-        finally:
-            CURRENT.reset(here)
 
     async def _looked_at(self, waiting: Sequence[Posted]) -> dict[str, ChildEnded]:
         """How those ended that did; those that nobody works on any more are taken up again."""

@@ -12,8 +12,8 @@ from fsm_agent.errors import FsmAgentError
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Stopwatch
-from fsm_agent.runtime.events import CURRENT
 from fsm_agent.runtime.ports import Clock
+from fsm_agent.runtime.registry import running
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.support.texts import one_line
@@ -209,10 +209,7 @@ class Child:
 
     def _tell(self, name: str, data: dict[str, Any]) -> None:
         """To the parent's callbacks, as a part of the parent's turn."""
-        here = CURRENT.set(self.order.parent_turn)
-        try:
+        with running(self.order.parent_turn):
             self._callbacks.emit(
                 "event", name, {"session_id": self.order.session_id, "task_id": self.order.task_id} | data
             )
-        finally:
-            CURRENT.reset(here)

@@ -13,7 +13,7 @@ from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.texts import clean
 from fsm_agent.tools import Tool, ToolFailure, tool
-from fsm_agent.toolsets.agent.scene import here
+from fsm_agent.toolsets.tool_context import here
 
 MAX_CHOICES = 4
 NOBODY = "Nobody is there to answer. Decide by yourself, say what you assumed, and go on."

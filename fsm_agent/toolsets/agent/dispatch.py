@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from fsm_agent.conversation.effects import RunTool, ToolOutcome, ToolSpec
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.tools import Tool, ToolRunner
-from fsm_agent.toolsets.agent.scene import ToolContext, enter
+from fsm_agent.toolsets.tool_context import ToolContext, enter
 
 
 class AgentTools:

@@ -22,7 +22,7 @@ from fsm_agent.sessions.store.search.session_recall import (
     recent,
 )
 from fsm_agent.tools import Tool, ToolFailure, tool
-from fsm_agent.toolsets.agent.scene import here
+from fsm_agent.toolsets.tool_context import here
 
 
 class Recollection:

@@ -15,7 +15,7 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.support.texts import shorten
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.agent.earlier import newest_result
-from fsm_agent.toolsets.agent.scene import here
+from fsm_agent.toolsets.tool_context import here
 
 NAME = "todo"
 MAX_ITEMS = 256

@@ -27,15 +27,15 @@ from mcp_types import (
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from fsm_agent import __version__
 from fsm_agent.support.texts import one_line
+from fsm_agent.support.version import __version__
 from fsm_agent.toolsets.mcp.endpoint import Endpoint
 from fsm_agent.toolsets.mcp.http import NOT_SENT, Statuses, http
 from fsm_agent.toolsets.mcp.lines import Flood, Misbehaved
-from fsm_agent.toolsets.mcp.listed import Listed
 from fsm_agent.toolsets.mcp.log import ServerLog
 from fsm_agent.toolsets.mcp.lost import Broken, ConnectionEnding, McpRefused, Unusable
 from fsm_agent.toolsets.mcp.results import Result, result_of
+from fsm_agent.toolsets.mcp.schema import Listed
 from fsm_agent.toolsets.mcp.stdio import MOMENT, stdio
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,65 @@
+"""All that code of this process reaches without being handed it.
+
+Everything else is handed on: what belongs to a home is in its ``Store``, what belongs to an agent in its
+``Services``. Here stands only what has no owner, because it is looked up by people's code, by tools, by
+libraries' hooks, or at the end of the process.
+
+=====================  ==================================  ==============================  =====================
+name                   what                                put there by                    goes away
+=====================  ==================================  ==============================  =====================
+STORES                 the store of each home in use       ``store_for``                   with its last user
+LISTENERS              queues of ``turn.events()``         who iterates over them          when that ends
+ROW_HOOKS              who hears of each row taken         ``RowCoverage.start``           ``RowCoverage.stop``
+MEMORIES               external memories in use, to be     their first ``sync``            with their agents
+                       waited for when the process ends
+REMOTE_DEBUG_SERVERS   makes what obeys a debugger of      ``fsm_agent``, when imported    never
+                       another process
+TURN                   id of the turn that runs here       ``running(turn_id)``            at the end of its block
+TOOL_CONTEXT           where a tool of the agent is called ``AgentTools.run``              with the call's task
+TOOL_STOPPED           tells the running tool to stop      ``ToolRunner.run``              with the call's thread
+DEPARTURE              has this task's request left?       a model port, each call         with the call's task
+=====================  ==================================  ==============================  =====================
+
+Beside it there are the engine's own event loop (``fsm_agent.support.threads.LOOP``) and caches of pure
+functions, which can be emptied at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fsm_agent.fsm.pause_point import PausePoint
+    from fsm_agent.fsm.table import Row, Table
+    from fsm_agent.memory.external import ExternalMemory
+    from fsm_agent.providers.departure import Departure
+    from fsm_agent.runtime.events import EventQueue
+    from fsm_agent.sessions.store import Database, Store
+    from fsm_agent.toolsets.tool_context import ToolContext
+
+LOCK = threading.Lock()
+"""Held while ``STORES`` or ``LISTENERS`` are changed."""
+STORES: weakref.WeakValueDictionary[str, Store] = weakref.WeakValueDictionary()
+LISTENERS: dict[str, list[EventQueue]] = {}
+ROW_HOOKS: list[Callable[[Table, Row], object]] = []
+MEMORIES: weakref.WeakSet[ExternalMemory] = weakref.WeakSet()
+REMOTE_DEBUG_SERVERS: list[Callable[[PausePoint, Database], Any]] = []
+TURN: ContextVar[str] = ContextVar("fsm_agent_turn", default="")
+TOOL_CONTEXT: ContextVar[ToolContext] = ContextVar("fsm_agent_tool_context")
+TOOL_STOPPED: ContextVar[threading.Event | None] = ContextVar("fsm_agent_tool_stopped", default=None)
+DEPARTURE: ContextVar[Departure] = ContextVar("fsm_agent_departure")
+
+
+@contextlib.contextmanager
+def running(turn_id: str) -> Iterator[None]:
+    """What is told in this block is told as a part of that turn."""
+    before = TURN.set(turn_id)
+    try:
+        yield
+    finally:
+        TURN.reset(before)

@@ -1,0 +1,173 @@
+"""The guard language, the expansion of decision lists, and the table of a turn as it was drafted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from tests.tables import SIZE
+
+from fsm_agent.conversation.exit_reason import ExitReason
+from fsm_agent.errors import TableError
+from fsm_agent.fsm.table import (
+    ALWAYS,
+    NEVER,
+    Counter,
+    Rung,
+    Table,
+    all_of,
+    any_of,
+    end,
+    go,
+    left,
+    lines_of,
+    on,
+)
+from fsm_agent.fsm.verify import examine
+from fsm_agent_states.table import BLOCK, TURN
+
+
+class Counts:
+    """Counters and limits as two dictionaries."""
+
+    def __init__(self, counts: dict[str, int], limits: dict[str, int]) -> None:
+        self.counts, self.limits = counts, limits
+
+    def count(self, counter: str) -> int:
+        return self.counts[counter]
+
+    def limit(self, name: str) -> int:
+        return self.limits[name]
+
+
+@pytest.mark.parametrize(("a", "b"), [(0, 0), (0, 2), (1, 1), (2, 0)])
+def test_guards_mean_what_their_operators_say(a: int, b: int) -> None:
+    turn = Counts({"a": a, "b": b}, {"a": 1, "b": 2})
+    one, two = left("a"), left("b")
+    assert one.holds(turn) is (a < 1)
+    assert (~one).holds(turn) is (a >= 1)
+    assert (one & two).holds(turn) is (a < 1 and b < 2)
+    assert any_of((one, two)).holds(turn) is (a < 1 or b < 2)
+    assert (~(one & two)).holds(turn) is not (one & two).holds(turn)
+    assert (~any_of((one, two))).holds(turn) is not any_of((one, two)).holds(turn)
+
+
+def test_guards_read_as_words() -> None:
+    one, two = left("free_rounds"), left("retries", "patience", yes="not yet retried", no="already retried")
+    assert (one & ~two).label == "free rounds left and already retried"
+    assert any_of((~one, two)).label == "(no free rounds left or not yet retried)"
+    assert (ALWAYS.label, NEVER.label) == ("always", "never")
+    assert left("continuations", "acks").label == "continuations (acks) left"
+
+
+def test_conjunctions_drop_what_is_decided() -> None:
+    one, two = left("a"), left("b")
+    assert all_of((one, ~one)) == NEVER
+    assert all_of((one, any_of((one, two)))) == one
+    assert all_of((one, any_of((~one, two)))) == all_of((one, two))
+    assert all_of((one, one)) == one
+
+
+def test_a_ladder_expands_to_rows_that_exclude_each_other() -> None:
+    rows = TURN.by_event["ClassifyError", "server_error"]
+    assert [(row.rung, row.guard.label) for row in rows] == [
+        ("retry", "retries left"),
+        ("fallback", "no retries left and fallbacks left"),
+        ("⇥ api_retries_exhausted", "no retries left and no fallbacks left"),
+    ]
+
+
+def test_the_turn_has_the_size_that_is_written_down() -> None:
+    proof = examine(TURN)
+    assert {
+        "states": len(TURN.states),
+        "counters": len(TURN.counters),
+        "rows": len(TURN.rows),
+        "lists": sum(event not in TURN.is_macro for _, event in TURN.by_event),
+        "lists with macros": len(TURN.by_event),
+        "regions": proof.regions,
+        "edges": len(proof.with_caps.graph.edges),
+    } == SIZE
+
+
+def test_every_exit_reason_is_used_and_no_other() -> None:
+    assert {row.exit for row in TURN.rows if row.exit} == {str(reason) for reason in ExitReason}
+    assert all((row.exit is None) == (row.dest != TURN.final) for row in TURN.rows)
+
+
+def test_a_line_resets_in_every_rung_that_goes_on() -> None:
+    going_on, ending = TURN.by_event["CallLLM", "cut_text"]
+    assert going_on.resets == BLOCK
+    assert ending.resets == ()
+
+
+def test_macros_leave_every_state_but_the_final_one() -> None:
+    for event in ("cancelled", "crashed"):
+        assert {row.source for row in TURN.rows if row.event == event} == {*TURN.states} - {TURN.final}
+    assert TURN.events("Compress") == ("compressed", "unchanged", "stuck", "outgrown", "cancelled", "crashed")
+
+
+def table(*ladder: Rung, event: str = "go") -> Table:
+    return Table(
+        "t", ("A", "B", "End"), "End", (Counter("n"),), lines_of({"A": [on(event, *ladder, why="")]})
+    )
+
+
+OVER = end("over", "E")
+LIMIT_OF_A_FLAG = lines_of({"A": [on("x", Rung("again", "A", left("n", "f"), ("n",)), OVER, why="")]})
+SAME_IDS = lines_of(
+    {"A": [on("x", Rung("again", "A", left("n"), ("n",)), OVER, why=""), on("x/1", OVER, why="")]}
+)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: table(go("C")), "A.go: rung '→ C' leads to unknown state 'C'"),
+        (lambda: table(Rung("x", "B", left("m"))), "names unknown counter(s) m"),
+        (lambda: table(Rung("x", "End")), "exactly the rungs to End carry an exit reason"),
+        (lambda: table(), "the ladder has no rung"),
+        (lambda: Table("t", ("A", "A"), "A", (), ()), "states must be distinct"),
+        (lambda: Table("t", ("A",), "B", (), ()), "contain the final state 'B'"),
+        (
+            lambda: Table("t", ("A", "E"), "E", (), lines_of({"E": [on("x", go("A"), why="")]})),
+            "'E' is not a state that can be left",
+        ),
+        (
+            lambda: Table("t", ("A", "E"), "E", (), lines_of({"A": [on("x", end("r", "E"), why="")] * 2})),
+            "two lines for the same event",
+        ),
+        (lambda: Table("t", ("E",), "E", (), ()), "the first state is where a turn begins"),
+        (
+            lambda: Table("t", ("A", "E"), "E", (Counter("n"), Counter("n")), ()),
+            "counters must be distinct: n, n",
+        ),
+        (
+            lambda: Table("t", ("A", "E"), "E", (), (), macros=(("stop", {"B": "stopped"}),)),
+            "stop has exits of states that do not exist: B",
+        ),
+        (
+            lambda: Table("t", ("A", "E"), "E", (Counter("f", flag=True), Counter("n")), LIMIT_OF_A_FLAG),
+            "compares another counter with the flag(s) f",
+        ),
+        (
+            lambda: Table("t", ("A", "E"), "E", (Counter("n"),), SAME_IDS),
+            "two rows have the id 'A.x/1'",
+        ),
+    ],
+)
+def test_wrong_names_are_refused_with_the_place(make: object, message: str) -> None:
+    with pytest.raises(TableError) as raised:
+        make()  # type: ignore[operator]
+    assert message in str(raised.value)
+
+
+def test_the_digest_follows_the_rows() -> None:
+    assert table(end("x", "End")).digest == table(end("x", "End")).digest
+    assert table(end("x", "End")).digest != table(end("y", "End")).digest
+
+
+def test_a_table_needs_no_state_machine_library() -> None:
+    code = "import sys, fsm_agent.fsm.table; sys.exit('transitions' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

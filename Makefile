@@ -7,6 +7,10 @@ IN_MEMORY := $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4
 # Many tests start a Python of their own; without compiled files each of them compiles the whole package.
 COMPILED := PYTHONDONTWRITEBYTECODE=
 
+# The beginning of a loop over the tables in examples/.
+OF_EXAMPLES = for name in order review_loop; do $(BIN)/python -m fsm_agent.diagram examples/diagrams/$$name \
+	--table examples.$$name:TABLE --limits examples.$$name:LIMITS
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow explore check diagrams bench clean
 
@@ -32,9 +36,11 @@ check: .venv/developing ## style, types, import rules, and diagrams that must be
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m fsm_agent.diagram --check diagrams
+	@$(OF_EXAMPLES) --check || exit 1; done
 
-diagrams: .venv/installed ## write diagrams/ anew from the table
+diagrams: .venv/installed ## write all diagrams anew from their tables
 	@$(BIN)/python -m fsm_agent.diagram diagrams
+	@$(OF_EXAMPLES) || exit 1; done
 
 bench: .venv/developing ## what the engine costs beside a bare loop, and a long history and a tool call
 	@$(BIN)/python benchmarks/engine.py

@@ -1,8 +1,6 @@
 """A table of its own: an order. Stock is reserved, a card charged, a parcel sent, or all of it is undone.
 
-A charge that was under way when the process was killed is looked up, never repeated: ``python -m
-examples.order DESK`` runs one in the folder ``shop``; ``python -m examples.order --resume ID`` goes on.
-"""
+``python -m examples.order DESK`` runs one in the folder ``shop``; ``--resume ID`` goes on after a kill."""
 
 from __future__ import annotations
 
@@ -66,7 +64,7 @@ class Do:
 
 @dataclass(frozen=True)
 class Pay(Do):
-    """The bank knows no keys, so this is never repeated."""
+    """The bank knows no keys, so a charge that may have been made is looked up, never repeated."""
 
     effect: ClassVar = "unsafe"
 

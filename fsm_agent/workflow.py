@@ -8,7 +8,7 @@ What you write is a table, a pure state for each of its names, a dataclass for w
     result = parcels.start(Parcel("a vase")).run()
     print(result.exit, result.turn.sky)
 
-``examples/review.py`` and ``examples/order.py`` are whole ones.
+``examples/review_loop.py`` and ``examples/order.py`` are whole ones.
 """
 
 from __future__ import annotations

@@ -115,6 +115,7 @@ def matching_name(name: str) -> str:
 
 
 def is_disk(word: str) -> bool:
+    """Say whether a word of a command names a whole disk or partition."""
     return _DISK.match(word) is not None
 
 

@@ -12,6 +12,7 @@ Allowing is narrow and forbidding wide. A pattern with wildcards allows only a c
 command, without any character that could begin another one, and only in the working directory; it forbids a
 line in which any command fits, behind ``sudo``, paths and assignments too. Text of a shell can be disguised
 without end, so a forbidden command is a rule for honest models and no wall: what is not allowed is asked for.
+(Why: decision 43.)
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ class Asked:
     def of(
         cls, tool: str, arguments: Mapping[str, Any], path_arguments: Sequence[str], workdir: str
     ) -> Asked:
+        """Read what rules look at from a call. ``path_arguments``: names of the arguments that are paths."""
         lines = {name: value for name in COMMANDS if isinstance(value := arguments.get(name), str)}
         given = [arguments.get(name) for name in path_arguments]
         paths = tuple(
@@ -80,6 +82,7 @@ class Asked:
 
     @property
     def hash(self) -> str:
+        """Return a pattern that stands for exactly this call."""
         return "#" + hashlib.sha256(self.text.encode("utf-8", "replace")).hexdigest()
 
     @property
@@ -112,6 +115,7 @@ class Pattern:
 
     @classmethod
     def of(cls, text: str) -> Pattern:
+        """Read a pattern; raises ``ConfigError`` for a text that is none."""
         found = _PATTERN.fullmatch(text.strip())
         if found is None:
             raise ConfigError(
@@ -122,9 +126,12 @@ class Pattern:
         return cls(text.strip(), found["tool"], found["what"])
 
     def names(self, tool: str) -> bool:
+        """Say whether the pattern is for this tool."""
         return fnmatch.fnmatchcase(tool, self.tool)
 
     def allows(self, call: Asked, workdir: str) -> bool:
+        """Say whether a yes to this pattern is one to the call. Narrow: a wildcard stands for one plain
+        command only."""
         if not self.names(call.tool):
             return False
         if self.what is None or self.what == call.hash:
@@ -140,6 +147,7 @@ class Pattern:
         return fnmatch.fnmatchcase(call.text, self.what)
 
     def forbids(self, call: Asked, workdir: str) -> bool:
+        """Say whether a no to this pattern is one to the call. Wide: any command within it counts."""
         if not self.names(call.tool):
             return False
         if self.what is None or self.what == call.hash:

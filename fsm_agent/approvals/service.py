@@ -4,6 +4,7 @@ Asked in this order, and the first that has an answer gives it: hard lines (neve
 settings or for good; a ``before_tool`` callback that blocks; what is allowed by the settings, for good, or
 for this session; a ``before_tool`` callback that approves; a person. Whatever goes wrong on the way means no.
 For a turn that came in a file nothing counts that was allowed beforehand, see ``for_imported``.
+(Why: decisions 68 and 81.)
 """
 
 from __future__ import annotations
@@ -36,8 +37,7 @@ HOOK = "before_tool"
 
 
 class Approvals:
-    """Fails closed: no callback, no answer in time, an unknown answer or an error mean no (catalogue
-    APPR-01..09).
+    """Fails closed: no callback, no answer in time, an unknown answer or an error mean no (APPR-01..09).
 
     ``rules`` are read once: nothing that a tool or the environment does later changes them. Raises
     ``ConfigError`` for a pattern that cannot be read."""

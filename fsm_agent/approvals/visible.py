@@ -11,7 +11,7 @@ shown                          stands for
 anything else                  itself; a backslash that would be read as an escape is shown as ``\\x5c``
 =============================  =========================================================================
 
-Nothing is ever left out: whoever decides whether something may run has to see all of it.
+Nothing is ever left out: whoever decides whether something may run has to see all of it. (Why: decision 51.)
 """
 
 from __future__ import annotations

@@ -63,6 +63,7 @@ class Asking:
         self._live, self._seen = live, seen
 
     def approval(self, request: AskApproval) -> Answer:
+        """Ask the person at the terminal, and return the answer."""
         waiting, console = self._live.waiting(), self._seen.console
         question = Question.of(request, console.encoding)
         allowed = {

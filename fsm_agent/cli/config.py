@@ -121,6 +121,7 @@ def drop(home: str | None, name: str) -> int:
 
 
 def path(home: str | None) -> int:
+    """Print where the config file is; returns the exit code."""
     print(home_of(home, os.environ) / CONFIG)
     return 0
 

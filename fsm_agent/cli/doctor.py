@@ -58,6 +58,7 @@ class Finding:
 
     @property
     def ok(self) -> bool:
+        """Say whether there is nothing to do."""
         return not self.todo
 
 

@@ -33,10 +33,12 @@ def since(at: float, now: float) -> str:
 
 
 def moment(at: float) -> str:
+    """Return a time, in seconds since the epoch, as local date and minute."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 def count(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural where it has to be."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -48,6 +50,7 @@ def short(number: int) -> str:
 
 
 def tokens(spent: UsageTotals) -> str:
+    """Return the tokens in short, or that nobody knows."""
     return short(spent.tokens) if spent.requests else "unknown"
 
 
@@ -61,12 +64,14 @@ def cost(spent: UsageTotals) -> str:
 
 
 def dollars(amount: float) -> str:
+    """Return an amount of US dollars, precise where it is small."""
     if 0 < amount < 0.0001:
         return "<$0.0001"
     return f"${amount:,.2f}" if amount >= 0.995 else f"${amount:.4f}"
 
 
 def share(part: float | None) -> str:
+    """Return a part of 1 as a percentage; a dash when nobody knows."""
     return "–" if part is None else f"{part:.0%}"
 
 

@@ -45,6 +45,7 @@ class ProgressView:
         self._entered = self._began = time.monotonic()
 
     def transition(self, turn_id: str, source: str, event: str, dest: str) -> None:
+        """Show a move, and how long the state took."""
         now = time.monotonic()
         spent, self._entered = now - self._entered, now
         self._moves += 1
@@ -59,15 +60,19 @@ class ProgressView:
         self.write(line.append(f"{seconds(spent):>9}", "dim"))
 
     def thinking(self, active: bool) -> None:
+        """Show that the model is asked, or has begun to answer."""
         self._spin("the model is asked" if active else None)
 
     def reasoning(self, text: str) -> None:
+        """Show that the model reasons; not what."""
         self._spin("the model reasons")
 
     def tool_gen(self, name: str) -> None:
+        """Show that the model writes a call."""
         self._spin(f"the model writes a call of {preview(name, 40)}")
 
     def stream_delta(self, text: str | None) -> None:
+        """Show a piece of the answer."""
         if text is None:
             return
         self._spin(None)
@@ -81,6 +86,7 @@ class ProgressView:
         self._show(self._wrapping.feed(shown, self.console.width) if self.console.is_terminal else shown)
 
     def tool_start(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
+        """Show that a tool runs."""
         self._spoken = []
         self._running[call_id] = (name, time.monotonic())
         self._spin_tools()
@@ -88,6 +94,7 @@ class ProgressView:
     def tool_complete(
         self, call_id: str, name: str, arguments: Mapping[str, Any], result: str, status: str
     ) -> None:
+        """Show how a tool ended, with a line of its result."""
         _, began = self._running.pop(call_id, (name, time.monotonic()))
         mark, colour = _MARKS.get(status, ("!", "yellow"))
         room = self.console.width if self.console.is_terminal else _PLAIN_WIDTH
@@ -106,6 +113,7 @@ class ProgressView:
         self._spin_tools()
 
     def status(self, line: str) -> None:
+        """Show a line about what the turn is doing."""
         self.write(Text(f"    · {preview(line, 200)}", "yellow"))
         self._spin(preview(line, 60))
 
@@ -174,6 +182,7 @@ class ProgressView:
         return lambda: self._moves == asked_at
 
     def question(self, text: str) -> None:
+        """Show a question; the answer is typed behind it."""
         self._break()
         self.console.print(Text(f"  {text}", "bold"), end="")
         self._open_line = True

@@ -39,6 +39,7 @@ def search_sessions(
 
 
 def found_json(text: str, found: Found) -> dict[str, object]:
+    """Return what a search found as JSON values."""
     return {
         "query": text, "looked_at": found.looked_at, "more": found.more, "relaxed": found.relaxed, "waiting": found.waiting,
         "hits": [

@@ -39,6 +39,7 @@ OUTCOMES = {"completed": "green", "failed": "red", "partial": "yellow", "interru
 
 
 def store_of(home: str | None) -> Store:
+    """Return the store of a home directory, or of the usual one."""
     return store_for(home_of(home, os.environ), Settings().store.durability)
 
 
@@ -126,6 +127,7 @@ def last_exit(one: SessionInfo) -> Text:
 
 
 def rename(home: str | None, name: str, title: str) -> int:
+    """Give a session a title; returns the exit code."""
     store = store_of(home)
     session = store.newest(find_session(store, name)).id
     _say(f"{session} is called “{renamed(store, session, title)}” now")
@@ -229,6 +231,7 @@ def _say(line: str) -> None:
 
 
 def positive(name: str, value: int) -> int:
+    """Return the value, or raise ``ConfigError`` when it is below 1."""
     if value < 1:
         raise ConfigError(f"{name} is out of range", value, "1 or more")
     return value

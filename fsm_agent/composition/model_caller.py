@@ -140,6 +140,7 @@ class Heartbeat:
         self._watch, self._told = Stopwatch(world.clock), 0.0
 
     def tick(self) -> None:
+        """Tell people that the turn still waits, when it is time to."""
         elapsed = self._watch.elapsed()
         if elapsed - self._told >= self._world.settings.poll.heartbeat:
             self._told = elapsed

@@ -406,6 +406,8 @@ class Approval:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
+    """How long was waited, in seconds, and whether an interrupt ended it."""
+
     seconds: float
     interrupted: bool = False
 

@@ -48,6 +48,7 @@ class ExitReason(StrEnum):
 
     @property
     def outcome(self) -> Outcome:
+        """Return how well a turn has ended that ends with this reason."""
         return _OUTCOMES[self]
 
 

@@ -53,6 +53,7 @@ def valid_rows(
 
 
 def call_ids(rows: Iterable[WireRow]) -> set[str]:
+    """Return the ids of all calls in these rows."""
     return {call["id"] for row in rows for call in row.get("tool_calls", ())}
 
 

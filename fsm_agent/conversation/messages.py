@@ -26,6 +26,7 @@ class ToolCall:
     arguments: str
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the call in the form of chat completions."""
         return {
             "id": self.id,
             "type": "function",
@@ -134,10 +135,12 @@ class Usage:
 
     @property
     def prompt(self) -> int:
+        """Return the tokens of the whole request, cached or not."""
         return self.input + self.cache_read + self.cache_write
 
     @property
     def total(self) -> int:
+        """Return the tokens of request and reply."""
         return self.prompt + self.output
 
     def __add__(self, other: Usage) -> Usage:

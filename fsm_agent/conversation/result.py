@@ -27,6 +27,7 @@ class TurnUsage(BaseModel):
 
     @classmethod
     def of(cls, usage: Usage) -> TurnUsage:
+        """Make it of what was counted."""
         return cls(
             input=usage.input,
             output=usage.output,
@@ -137,10 +138,12 @@ class TurnResult(BaseModel):
         return getattr(self, name)
 
     def get(self, name: str, default: Any = None) -> Any:
+        """Return a field by its name, as a mapping does; ``default`` for an unknown one."""
         return getattr(self, name) if name in type(self).model_fields else default
 
     def __contains__(self, name: object) -> bool:
         return name in type(self).model_fields
 
     def keys(self) -> Iterator[str]:
+        """Return the names of the fields, as a mapping does."""
         return iter(type(self).model_fields)

@@ -1,5 +1,5 @@
-"""How full a model's window is: one meter, and the thresholds of the catalogue 6.2. Tokens, unless it says
-characters."""
+"""How full a model's window is: one meter, and its thresholds. Tokens, unless it says
+characters. (Why: decision 16.)"""
 
 from __future__ import annotations
 

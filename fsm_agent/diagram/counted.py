@@ -1,7 +1,7 @@
 """Diagrams of what turns did: one run drawn over the table, and the rows that a whole store or test run took.
 
 Both are ordinary diagrams whose parts carry a mark, a count behind each rung, and a badge beside each state's
-name."""
+name. (Why: decision 66.)"""
 
 from __future__ import annotations
 

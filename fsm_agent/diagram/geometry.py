@@ -27,14 +27,17 @@ class Rect:
 
     @property
     def right(self) -> float:
+        """Return x of the right edge."""
         return self.x + self.width
 
     @property
     def bottom(self) -> float:
+        """Return y of the lower edge; y grows downwards."""
         return self.y + self.height
 
     @property
     def centre(self) -> Point:
+        """Return the point in the middle."""
         return self.x + self.width / 2, self.y + self.height / 2
 
     def overlaps(self, other: Rect, gap: float = 0) -> bool:

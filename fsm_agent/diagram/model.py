@@ -33,6 +33,7 @@ class ShownStep:
 
     @property
     def text(self) -> str:
+        """Return the words with their mark."""
         return MARKS[self.kind] + self.words
 
 
@@ -51,6 +52,7 @@ class StateEntry:
 
     @property
     def text(self) -> str:
+        """Return the steps of the entry in one line."""
         return "".join(
             f"{separator}{step.text} {step.tail}".rstrip() for separator, step in spaced(self.short)
         )
@@ -103,9 +105,11 @@ class Diagram:
 
     @property
     def states(self) -> tuple[str, ...]:
+        """Return the names of the states, in the order of the boxes."""
         return tuple(box.state for box in self.boxes)
 
     def box(self, state: str) -> Box:
+        """Return the box of a state; raises ``StopIteration`` when it has none."""
         return next(box for box in self.boxes if box.state == state)
 
 

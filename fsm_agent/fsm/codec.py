@@ -6,7 +6,7 @@ become lists, enums their value. A class with ``to_dict`` and ``from_dict`` is c
 annotated ``Any`` or as a mapping of ``Any`` must be JSON already.
 
 A dataclass may be made of parts, which are dataclasses too: they order the code, and what is stored does not
-show them.
+show them. (Why: decision 27.)
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ A request says about itself, in class variables, what the engine cannot know. Al
 
 With ``reply`` a person may answer it by hand, and after a crash a reply that is in the journal is used again
 instead of asking twice. A request that was in flight when its process ended is made again when it is pure or
-idempotent; an unsafe one is not."""
+idempotent; an unsafe one is not. (Why: decision 83.)"""
 
 from __future__ import annotations
 

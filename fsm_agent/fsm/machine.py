@@ -2,7 +2,8 @@
 
 The choice is pure. ``transitions`` moves a throw-away ``_Choice`` that only reads the turn, so whatever goes
 wrong while guards are evaluated leaves the turn as it was. No model is ever bound to the machine, no callback
-is registered and no event is queued: one machine serves any number of turns and threads."""
+is registered and no event is queued: one machine serves any number of turns and threads.
+(Why: decision 64.)"""
 
 from __future__ import annotations
 

@@ -25,12 +25,18 @@ class Watched(Protocol):
     turn_id: str
 
     @property
-    def state(self) -> str: ...
+    def state(self) -> str:
+        """Return the state that the turn is in."""
+        ...
 
     @property
-    def seq(self) -> int: ...
+    def seq(self) -> int:
+        """Return how many moves were made."""
+        ...
 
-    def counters(self) -> dict[str, int]: ...
+    def counters(self) -> dict[str, int]:
+        """Return all counters by their names."""
+        ...
 
 
 class DebugHook(Protocol):
@@ -56,7 +62,9 @@ class DebugHook(Protocol):
 class PauseRegistry(Protocol):
     """Where the gates of running turns are known, so that other processes can ask something of them."""
 
-    def opened(self, gate: PausePoint) -> None: ...
+    def opened(self, gate: PausePoint) -> None:
+        """Hear that a turn can be stopped here from now on."""
+        ...
 
     def closed(self, gate: PausePoint) -> None: ...
 

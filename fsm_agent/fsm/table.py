@@ -41,9 +41,11 @@ class Guard:
 
     @property
     def label(self) -> str:
+        """Return the guard as words."""
         raise NotImplementedError
 
     def holds(self, turn: Counted) -> bool:
+        """Say whether the guard is open for these counters and limits."""
         raise NotImplementedError
 
     def atoms(self) -> Iterator[Below]:
@@ -292,6 +294,7 @@ class Table:
 
     @property
     def initial(self) -> str:
+        """Return the state in which a turn begins."""
         return self.states[0]
 
     @property
@@ -304,6 +307,7 @@ class Table:
         return tuple(event for source, event in self.by_event if source == state)
 
     def row(self, row_id: str) -> Row:
+        """Return the row of that id; raises ``KeyError`` when there is none."""
         for row in self.rows:
             if row.id == row_id:
                 return row

@@ -3,7 +3,7 @@ tools.
 
 Any class with these members is a turn; it need not inherit from ``TurnLike``. The engine is the only one that
 writes ``state`` and ``seq`` and that spends or resets counters, always together and always from a row of the
-table."""
+table. (Why: decision 12.)"""
 
 from __future__ import annotations
 
@@ -36,4 +36,6 @@ class TurnLike(Protocol):
         """Set ``counter`` to 0."""
         ...
 
-    def dump(self) -> dict[str, object]: ...
+    def dump(self) -> dict[str, object]:
+        """Return what people are shown of the turn, as JSON values."""
+        ...

@@ -25,6 +25,7 @@ class MemoryRecall:
 
     @property
     def there(self) -> bool:
+        """Say whether anything may be recalled: an external memory, or a callback that gives context."""
         return self._memory is not None or self._callbacks.has("context")
 
     async def prefetch(self, session_id: str, text: str, spill: Callable[[str], Saved]) -> Prefetched:
@@ -36,6 +37,7 @@ class MemoryRecall:
         return Prefetched("\n\n".join(parts), problem)
 
     async def preserve(self, rows: Sequence[Message]) -> Prefetched:
+        """Ask the external memory what is to stay known of rows that a compaction takes."""
         if self._memory is None:
             return Prefetched()
         return Prefetched(*await self._memory.pre_compress(rows, self._signals.event()))
@@ -45,6 +47,7 @@ class MemoryRecall:
             self._memory.sync(user, answer)
 
     async def aclose(self) -> None:
+        """Let go of the external memory, when it has stored what it still had to."""
         if self._memory is not None:
             await self._memory.aclose()
 

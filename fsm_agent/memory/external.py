@@ -1,5 +1,5 @@
 """Asking an external memory within limits, and telling it in the background. It can never hold or hurt a
-turn."""
+turn. (Why: decision 26.)"""
 
 from __future__ import annotations
 

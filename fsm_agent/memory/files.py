@@ -3,6 +3,7 @@
 A change locks, reads the file anew, and replaces it at once. Other agents may write meanwhile; a person too.
 An edit by hand is recognised because the lock file remembers what was last written: then a copy of the file
 is kept, the change is refused with the entries as they are now, and the next one is made on top of the edit.
+(Why: decision 24.)
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Held:
 
     @property
     def usage(self) -> str:
+        """Return in words how full the file is."""
         return f"{self.used:,} of {self.limit:,} characters ({self.used * 100 // max(1, self.limit)} %)"
 
 
@@ -112,6 +114,7 @@ class Notes:
 
     @classmethod
     def at(cls, home: Path, limits: Memory) -> Notes:
+        """Return the notes of a home directory."""
         return cls(
             MemoryFile(home / "MEMORY.md", limits.memory_chars),
             MemoryFile(home / "USER.md", limits.user_chars),

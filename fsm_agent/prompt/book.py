@@ -4,7 +4,7 @@ changes.
 Layers come in three tiers, the most lasting first, so that a cache keeps as much as it can: stable (identity,
 guidance, skills, place), context (the caller's message, the project's files), volatile (memory, user profile,
 date). Of the last only the model line counts as an input: what is remembered, and the day, are frozen when
-the prompt is built."""
+the prompt is built. (Why: decision 23.)"""
 
 from __future__ import annotations
 

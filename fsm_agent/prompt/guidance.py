@@ -101,6 +101,7 @@ def skills_index(skills: Sequence[Skill], tools: Collection[str]) -> str:
 
 
 def environment(system: str, workdir: str, python: str) -> str:
+    """Return the lines of the prompt that say where the agent works."""
     return f"Working directory: {workdir}\nSystem: {system}\nPython: {python}"
 
 

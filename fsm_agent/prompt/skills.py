@@ -29,6 +29,8 @@ _NAME = re.compile(r"[^\s/\\:](?:[^\n/\\:]*[^\s/\\:])?")
 
 @dataclass(frozen=True, slots=True)
 class Skill:
+    """A skill that the prompt offers: its name, when to use it, and the folder that it is read from."""
+
     name: str
     description: str
     folder: Path

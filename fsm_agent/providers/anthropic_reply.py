@@ -41,10 +41,12 @@ class Block:
 
     @property
     def kind(self) -> str:
+        """Return the type that the block began with."""
         return str(self.first.get("type"))
 
     @property
     def text(self) -> str:
+        """Return the text that came so far."""
         return "".join(self.pieces)
 
     @property
@@ -81,6 +83,7 @@ class MessagesReply:
 
     @property
     def usage(self) -> Usage | None:
+        """Return what the stream said of tokens; ``None`` when it said nothing."""
         return messages_usage(self._counts)
 
     @property

@@ -219,7 +219,7 @@ def _keys(
 
 
 def _check_keys(profile: Profile, url: str | None, keys: Sequence[str]) -> None:
-    """A key of another provider, sent to a provider's own address, can only be a mistake."""
+    """A key of another provider, sent to a provider's own address, can only be a mistake (decision 20)."""
     for key in keys if url == profile.base_url else ():
         owner = next((name for shape, name in KEY_SHAPES if key.startswith(shape)), profile.name)
         if owner != profile.name:

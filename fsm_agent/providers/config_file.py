@@ -18,7 +18,7 @@ otherwise.
     command = ["mcp-server-time"]
 
 An argument wins over the environment, the environment over this file, and the file over the defaults. Keys of
-providers do not belong here: ``key_env`` names the variable that holds one."""
+providers do not belong here: ``key_env`` names the variable that holds one. (Why: decision 79.)"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """API keys of one provider: a pool with refresh, rotation and cooldowns.
 
 A failed key rests: 5 minutes after a 401, an hour after 429 or 402, or as long as the provider says
-(catalogue CRED-05). Which ready key a turn starts with is a strategy; by default the first. A refresh is
-tried at most twice a key and turn."""
+(CRED-05). Which ready key a turn starts with is a strategy; by default the first. A refresh is
+tried at most twice a key and turn. (Why: decision 55.)"""
 
 from __future__ import annotations
 
@@ -21,8 +21,13 @@ from fsm_agent.support.threads import in_daemon_thread
 class CredentialSource(Protocol):
     """An object that knows a key and how to renew it. Both methods may be async."""
 
-    def get(self) -> Any: ...
-    def refresh(self) -> Any: ...
+    def get(self) -> Any:
+        """Return the key to use now."""
+        ...
+
+    def refresh(self) -> Any:
+        """Renew the key; what is returned is false when that failed."""
+        ...
 
 
 ApiKey = str | CredentialSource | Sequence[str | CredentialSource] | None
@@ -30,6 +35,9 @@ ApiKey = str | CredentialSource | Sequence[str | CredentialSource] | None
 
 @dataclass(slots=True)
 class CredentialEntry:
+    """A key of the pool. ``ready_at``: when it may be used again, in seconds since the epoch; ``dead``:
+    never."""
+
     source: str | CredentialSource
     ready_at: float = 0.0
     dead: bool = False
@@ -38,9 +46,11 @@ class CredentialEntry:
 
     @property
     def refreshable(self) -> bool:
+        """Say whether the key can be renewed."""
         return not isinstance(self.source, str)
 
     async def key(self) -> str:
+        """Return the key itself."""
         return self.source if isinstance(self.source, str) else str(await _called(self.source.get))
 
 
@@ -55,6 +65,7 @@ class KeyPool:
 
     @property
     def possible_rekeys(self) -> int:
+        """Return how many changes of keys and refreshes one call block may need."""
         refreshes = sum(self._figures.auth_refresh_max for entry in self._entries if entry.refreshable)
         return refreshes + max(0, len(self._entries) - 1)
 
@@ -81,9 +92,11 @@ class KeyPool:
         return ready[0]
 
     async def key(self) -> str:
+        """Return the key in use; empty when the pool is."""
         return await self._entries[self._index].key() if self._entries else ""
 
     def refreshable(self) -> bool:
+        """Say whether the key in use can be renewed once more in this turn."""
         entry = self._entries[self._index] if self._entries else None
         return entry is not None and entry.refreshable and entry.refreshes < self._figures.auth_refresh_max
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 LIMIT = 500
-"""Longest message in characters (behaviour ERR-27)."""
+"""Longest message in characters (ERR-27)."""
 _DEPTH = 6
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _HTML = re.compile(r"^\s*(<!doctype|<html|<head|<body|<\?xml)", re.IGNORECASE)

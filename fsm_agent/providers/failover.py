@@ -53,6 +53,7 @@ class Backends:
 
     @property
     def current(self) -> Backend:
+        """Return the model in use."""
         return self._chain[self._index]
 
     @property
@@ -61,6 +62,7 @@ class Backends:
         return tuple(self._chain)
 
     def ports(self) -> list[ModelPort]:
+        """Return the ports of all models of the chain."""
         return [backend.port for backend in self._chain]
 
     async def new_turn(self) -> tuple[Runtime, str]:
@@ -108,6 +110,7 @@ class Backends:
         )
 
     def stop_streaming(self) -> Switched:
+        """Ask the model in use for whole replies from now on."""
         self.current.streaming = False
         return Switched(True, self.runtime())
 

@@ -14,7 +14,7 @@ from fsm_agent.providers.retry_after import retry_after
 from fsm_agent.support.redaction import mask
 
 DEPTH = 5
-"""How far a chain of causes is followed (behaviour catalogue 5.2)."""
+"""How far a chain of causes is followed."""
 _DETAIL = 8_000
 """Longest detail in characters: enough for every text of an error, bounded for a page of HTML."""
 

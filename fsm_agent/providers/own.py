@@ -36,6 +36,7 @@ class OwnProvider(BaseModel):
     local: bool | None = None
 
     def profile(self, name: str) -> Profile:
+        """Return the profile of this provider under ``name``."""
         base = PROFILES[self.like] if self.like else Profile(name)
         return replace(
             base,

@@ -19,6 +19,7 @@ class Reasoning:
 
     @property
     def text(self) -> str:
+        """Return the reasoning that came so far."""
         return "".join(self._text)
 
     @property
@@ -27,6 +28,7 @@ class Reasoning:
         return tuple(self._details)
 
     def add(self, text: str) -> None:
+        """Add a piece of it."""
         self._text.append(text)
 
     def feed(self, delta: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 A request carries the key and the whole conversation, which are meant for the address that the user gave; and
 each request is an attempt that the table has spent, so nobody may send another one behind its back.
+(Why: decision 54.)
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ _SHOWN = 200
 
 
 def is_redirect(status: int) -> bool:
+    """Say whether an HTTP code points elsewhere."""
     return 300 <= status < 400
 
 

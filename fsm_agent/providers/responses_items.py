@@ -31,10 +31,12 @@ class ResponseItem:
 
     @property
     def text(self) -> str:
+        """Return the text that came so far."""
         return "".join(self.texts)
 
     @property
     def is_narration(self) -> bool:
+        """Say whether the text is told while the model works, and no answer (FMT-09)."""
         return self.phase == "commentary"
 
 
@@ -73,8 +75,10 @@ def texts_of(content: Any, key: str) -> list[str]:
 
 
 def text_of(value: Any) -> str:
+    """Return a value that is text, and nothing for any other."""
     return value if isinstance(value, str) else ""
 
 
 def mapping_of(value: Any) -> Mapping[str, Any]:
+    """Return a value that is a mapping, and an empty one for any other."""
     return value if isinstance(value, Mapping) else {}

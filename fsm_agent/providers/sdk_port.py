@@ -37,7 +37,10 @@ class GrowingReply(Protocol):
     def finished(self) -> bool:
         """The reply has said how it ended; nothing that must be waited for follows."""
 
-    def feed(self, event: Any) -> None: ...
+    def feed(self, event: Any) -> None:
+        """Take the next event of the stream."""
+        ...
+
     def end(self, failure: Failure | None = None) -> ModelReply | Failure:
         """What the request brought; ``failure`` is what broke the stream off, if anything did."""
 

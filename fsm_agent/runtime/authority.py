@@ -3,7 +3,7 @@
 A journal, a file that was imported, an edit of a fork, the description of a tool and the reply of a provider
 tell what was said and done. None of them can allow anything: not by what it says of a tool, nor by a rule, an
 address or a yes that stands in it. What is stored may only make a turn more careful: a call that was once
-unsafe stays so, a no stays a no.
+unsafe stays so, a no stays a no. (Why: decision 52.)
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ class Admission:
         return name in self._free
 
     def answered(self, request: AskApproval, answer: Approval) -> None:
+        """Remember a person's answer; a yes is for this call with these arguments."""
         if answer.granted:
             self._granted.add(_call(request))
 
     def admits(self, request: RunTool) -> bool:
+        """Say whether the call may run: its tool needs no yes, or a person gave one in this process."""
         return self.free(request.name) or _call(request) in self._granted
 
 

@@ -1,6 +1,6 @@
 """Budgets of iterations that several turns share: the soft limit above each turn's own ``max_iterations``.
 
-A child's turn takes from its own budget and, depending on the mode, from its parent's (catalogue DIS-01):
+A child's turn takes from its own budget and, depending on the mode, from its parent's (DIS-01):
 ``independent``, ``shared`` (one pool for the whole tree), or ``tree_cap`` (own budgets under a cap for the
 tree, three times the root's)."""
 
@@ -32,6 +32,8 @@ class IterationBudget:
         return own if self._above is None else min(own, self._above.remaining)
 
     def take(self) -> bool:
+        """Take one iteration here and from all above; false, and nothing taken, when one of them has none
+        left."""
         with self._lock:
             if self.remaining <= 0:
                 return False

@@ -27,6 +27,7 @@ after_tool            name, arguments, result text, status; answers the text tha
 ====================  =====================================================================================
 
 ``turn.events()`` has the same as values (``fsm_agent.runtime.events``), and says when a person is waited for.
+(Why: decision 13.)
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class Callbacks:
         return other
 
     def has(self, channel: str) -> bool:
+        """Say whether somebody listens on ``channel``."""
         return channel in self._functions
 
     def hears(self, channel: str) -> bool:
@@ -91,6 +93,7 @@ class Callbacks:
         return channel in self._functions or events.listened_to()
 
     def emit(self, channel: str, *values: Any) -> None:
+        """Tell all who listen on ``channel``, and the event queues; raises nothing."""
         self.announce(channel, *values)
         self._call(channel, values)
         if channel in SECOND_SINK:

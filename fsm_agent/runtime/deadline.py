@@ -30,9 +30,11 @@ class Stopwatch:
         self.restart()
 
     def restart(self) -> None:
+        """Count from now."""
         self._now, self._machine = self._clock.now(), time.monotonic()
 
     def elapsed(self) -> float:
+        """Return the seconds since the start, by the clock that went further."""
         return max(self._clock.now() - self._now, time.monotonic() - self._machine)
 
 

@@ -4,7 +4,7 @@ your own.
 A turn never waits for who listens. Each listener has a queue of a fixed size; when it is full the oldest of
 the small signs of life (``CHATTY``: text as it arrives, thoughts, progress) make room, and only when there
 are none left the oldest of the rest. A listener that missed something is told how much by an event
-``dropped`` with the number, before what comes next."""
+``dropped`` with the number, before what comes next. (Why: decision 44.)"""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ class EventQueue:
         self._waiter: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
 
     def put(self, event: Event) -> None:
+        """Add an event, from any thread; when the queue is full, the least important one makes room."""
         with self._changed:
             if self._closed:
                 return

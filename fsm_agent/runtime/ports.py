@@ -11,8 +11,13 @@ from fsm_agent.conversation.messages import ModelReply
 class Clock(Protocol):
     """Time. Every wait and watchdog of a turn goes through it. Seconds."""
 
-    def now(self) -> float: ...
-    async def sleep(self, seconds: float) -> None: ...
+    def now(self) -> float:
+        """Return the time in seconds since the epoch."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait so many seconds."""
+        ...
 
 
 class StreamSink(Protocol):
@@ -21,8 +26,14 @@ class StreamSink(Protocol):
     def alive(self) -> None:
         """A real chunk arrived (keep-alives are none)."""
 
-    def text(self, delta: str) -> None: ...
-    def reasoning(self, delta: str) -> None: ...
+    def text(self, delta: str) -> None:
+        """Take a piece of the reply's text, as it comes."""
+        ...
+
+    def reasoning(self, delta: str) -> None:
+        """Take a piece of the reply's reasoning, as it comes."""
+        ...
+
     def tool(self, name: str) -> None:
         """A tool call's name is known; once for each call."""
 
@@ -39,11 +50,17 @@ class ModelPort(Protocol):
     returns, and ``sink.unsent()`` be called if the request never left. A port that must get ready first (load
     an SDK, for instance) may have an ``async def ready()``: the watchdog does not count its time."""
 
-    async def call(self, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure: ...
+    async def call(self, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure:
+        """Make one attempt and return the reply, or what went wrong as a value. ``sink`` hears the text
+        meanwhile."""
+        ...
+
     def use_key(self, key: str) -> None:
         """Use another key from the next call on."""
 
     async def rebuild(self) -> None:
         """Drop every connection; the next call makes new ones."""
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Close connections; the port may be used again."""
+        ...

@@ -33,10 +33,12 @@ class StreamAccumulator:
 
     @property
     def shown(self) -> str:
+        """Return the text that was shown so far."""
         return "".join(self._shown)
 
     @property
     def thoughts(self) -> str:
+        """Return the reasoning that came so far."""
         return "".join(self._thoughts)
 
     @property
@@ -64,11 +66,13 @@ class StreamAccumulator:
             self._emit("thinking", False)
 
     def text(self, delta: str) -> None:
+        """Take a piece of the reply's text; what may be shown of it is shown."""
         if not self._closed:
             piece, self._half = clean_piece(self._half + delta)
             self._show(*self._scrubber.feed(piece))
 
     def reasoning(self, delta: str) -> None:
+        """Take a piece of the reply's reasoning."""
         if not self._closed and delta:
             self._thoughts.append(delta)
             self._emit("reasoning", delta)

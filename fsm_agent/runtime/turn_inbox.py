@@ -24,6 +24,7 @@ class TurnInbox:
         self.listener: Callable[[], None] | None = None
 
     def interrupt(self, message: str | None = None) -> None:
+        """Ask the turn to stop, from any thread. ``message``: what the user says to it, if anything."""
         with self._lock:
             self._interrupted = True
             self.message = message or self.message
@@ -33,14 +34,17 @@ class TurnInbox:
             self.listener()
 
     def steer(self, text: str) -> None:
+        """Leave a message that does not interrupt, from any thread."""
         with self._lock:
             self._steer.append(text)
 
     @property
     def interrupted(self) -> bool:
+        """Say whether somebody asked the turn to stop."""
         return self._interrupted
 
     def take_steer(self) -> tuple[str, ...]:
+        """Return the messages that were left, oldest first, and forget them."""
         with self._lock:
             texts, self._steer = tuple(self._steer), []
             return texts

@@ -22,7 +22,9 @@ Result = TypeVar("Result")
 class Inspectable(RunnableTurn, Protocol):
     """What is shown of the turn that runs."""
 
-    def counters(self) -> dict[str, int]: ...
+    def counters(self) -> dict[str, int]:
+        """Return all counters by their names."""
+        ...
 
 
 class DurableTurn(Stepping, Generic[Result]):
@@ -53,6 +55,7 @@ class DurableTurn(Stepping, Generic[Result]):
 
     @property
     def id(self) -> str:
+        """Return the id of the turn."""
         return self._state.turn_id
 
     @property

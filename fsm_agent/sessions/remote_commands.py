@@ -34,16 +34,22 @@ class Obeys(Protocol):
     """Who carries out commands at a gate for a debugger elsewhere."""
 
     @property
-    def attached(self) -> bool: ...
+    def attached(self) -> bool:
+        """Say whether a debugger has taken hold of the turn."""
+        ...
 
-    def obey(self, name: str, body: dict[str, Any]) -> None: ...
+    def obey(self, name: str, body: dict[str, Any]) -> None:
+        """Carry out the command of that name; ``body`` is JSON."""
+        ...
 
 
 class Home(Protocol):
     """Whose commands are read."""
 
     @property
-    def database(self) -> Database: ...
+    def database(self) -> Database:
+        """Return the database in which commands to turns are left."""
+        ...
 
 
 class CommandPoller:
@@ -58,6 +64,7 @@ class CommandPoller:
         self._wake = threading.Event()
 
     def opened(self, gate: PausePoint) -> None:
+        """Look for commands to this turn from now on."""
         with self._lock:
             self._gates[gate.turn.turn_id] = gate
             if self._thread is None:

@@ -1,4 +1,5 @@
-"""A turn's stay in its session: how it comes in (new, continued, forked), and how it leaves."""
+"""A turn's stay in its session: how it comes in (new, continued, forked), and how it leaves.
+(Why: decisions 48 and 49.)"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Nested names are the field names joined by dots (``budget.grace_call``); in the environment ``FSM_AGENT_`` and
 double underscores (``FSM_AGENT_BUDGET__GRACE_CALL=false``); in the config file ``[settings.budget]``.
-Seconds, tokens and characters as the docstrings say."""
+Seconds, tokens and characters as the docstrings say. (Why: decision 57.)"""
 
 from __future__ import annotations
 
@@ -70,11 +70,15 @@ class Wave(Group):
 
 
 class ExceptionWave(Wave):
+    """Waits after an attempt that failed."""
+
     base: Seconds = 2
     cap: Seconds = 60
 
 
 class InvalidWave(Wave):
+    """Waits after a reply that is none."""
+
     base: Seconds = 5
     cap: Seconds = 120
 
@@ -101,10 +105,12 @@ class BySize(Group):
         return for_all_sizes(value)
 
     def of(self, tokens: int) -> float:
+        """Return the seconds for a request of so many tokens."""
         return self.above_100k if tokens > 100_000 else self.above_50k if tokens > 50_000 else self.base
 
     @property
     def each(self) -> tuple[float, ...]:
+        """Return all three figures, smallest requests first."""
         return self.base, self.above_50k, self.above_100k
 
 
@@ -115,12 +121,16 @@ def for_all_sizes(value: Any) -> Any:
 
 
 class StreamSizes(BySize):
+    """Seconds of silence for a reply that is streamed."""
+
     base: Seconds = 180
     above_50k: Seconds = 240
     above_100k: Seconds = 300
 
 
 class WholeSizes(BySize):
+    """Seconds of silence for a reply that comes whole."""
+
     base: Seconds = 90
     above_50k: Seconds = 150
     above_100k: Seconds = 240
@@ -146,6 +156,8 @@ class Stale(Group):
 
 
 class Timeout(Group):
+    """Seconds that one request may take in all, to connect, and between two pieces that are read."""
+
     total: Seconds = 1800
     connect: Seconds = 30
     read: Seconds = 120
@@ -159,6 +171,8 @@ class Poll(Group):
 
 
 class Cooldown(Group):
+    """Seconds that the primary model is left alone after a rate limit, and after the whole chain failed."""
+
     rate_limit: Seconds = 60
     chain_exhausted: Seconds = 5
 
@@ -196,6 +210,8 @@ class Continue(Group):
 
 
 class Empty(Group):
+    """How often a model that says nothing is nudged, given its own thoughts back, and asked again."""
+
     nudges: Count = 1
     prefills: Count = 2
     retries: Count = 3
@@ -299,6 +315,8 @@ class Cache(Group):
 
 
 class Interrupt(Group):
+    """``keep_partial``: text that was shown before an interrupt stays in the transcript."""
+
     keep_partial: bool = True
 
 

@@ -1,4 +1,5 @@
-"""Threads that never keep the process alive, and a loop of our own for the synchronous face."""
+"""Threads that never keep the process alive, and a loop of our own for the synchronous face.
+(Why: decision 11.)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text that somebody else wrote, marked as data before a model reads it (catalogue EXEC-26). Pure.
+"""Text that somebody else wrote, marked as data before a model reads it (EXEC-26). Pure.
 
 Marking is a hint to the model, not a wall: what protects is that whatever the text talks the model into is
 still a tool call that needs the same approval as any other."""

@@ -27,9 +27,11 @@ class RowCoverage:
         self._same: dict[int, tuple[Table, bool]] = {}
 
     def start(self) -> None:
+        """Count rows from now on."""
         ROW_HOOKS.append(self._taken)
 
     def stop(self) -> None:
+        """Count no more."""
         ROW_HOOKS.remove(self._taken)
 
     def __enter__(self) -> Self:

@@ -38,6 +38,7 @@ class Place:
 
     @classmethod
     def of(cls, table: Table, turn: TurnLike) -> Place:
+        """Note where a turn is."""
         return cls(
             turn.state, turn.seq, {counter.name: turn.count(counter.name) for counter in table.counters}
         )
@@ -69,6 +70,7 @@ Invariant = Callable[[Moved], str | None]
 
 
 def only_declared_events(moved: Moved) -> str | None:
+    """A state reports only events that the table has for it."""
     declared = moved.table.events(moved.before.state)
     if moved.event in declared:
         return None
@@ -76,6 +78,7 @@ def only_declared_events(moved: Moved) -> str | None:
 
 
 def the_row_leads_from_here_to_there(moved: Moved) -> str | None:
+    """The row that was taken begins and ends where the turn did."""
     row, came = moved.row, (moved.before.state, moved.event, moved.after.state)
     return (
         None
@@ -85,10 +88,12 @@ def the_row_leads_from_here_to_there(moved: Moved) -> str | None:
 
 
 def the_end_has_no_exits(moved: Moved) -> str | None:
+    """Nothing leaves the final state."""
     return f"the turn left {moved.table.final}" if moved.before.state == moved.table.final else None
 
 
 def seq_grows_by_one(moved: Moved) -> str | None:
+    """Every move has the next number."""
     before, after = moved.before.seq, moved.after.seq
     return None if after == before + 1 else f"seq went from {before} to {after}"
 
@@ -99,6 +104,7 @@ def the_guard_held(moved: Moved) -> str | None:
 
 
 def counters_change_as_the_row_says(moved: Moved) -> str | None:
+    """Counters change as the row says, and no others do."""
     expected = {name: 0 if name in moved.row.resets else count for name, count in moved.before.counts.items()}
     for name in moved.row.spends:
         expected[name] += 1

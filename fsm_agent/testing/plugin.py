@@ -33,6 +33,7 @@ OPTIONS = ("fsm_coverage", "fsm_coverage_diagram")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of row coverage."""
     group = parser.getgroup("fsm-agent", "coverage of a transition table")
     group.addoption(
         "--fsm-coverage", metavar="FILE.json", help="write which rows of the table were taken, and how often"
@@ -47,6 +48,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Count rows when an option asks for it."""
     wanted = any(config.getoption(option) for option in OPTIONS)
     if wanted and not config.pluginmanager.has_plugin(Rows.NAME):
         config.pluginmanager.register(Rows(config), Rows.NAME)
@@ -74,6 +76,7 @@ class Rows:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write what was asked for; a worker of xdist sends its counts instead."""
         self._coverage.stop()
         output: dict[str, Any] | None = getattr(self._config, "workeroutput", None)
         if output is not None:
@@ -95,6 +98,7 @@ class Rows:
             self._problems.append(f"--{option.replace('_', '-')} {file} cannot be written: {error.strerror}")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Print how many rows were taken, and what could not be written."""
         terminalreporter.section("transition table")
         terminalreporter.line(self._coverage.summary())
         for problem in self._problems:

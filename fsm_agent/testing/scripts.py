@@ -12,7 +12,7 @@ Scripts are values to parametrise a test with; their ``name`` is a readable id:
 >>> parts = {"A": [on("on", go("B"), why=""), on("stop", end("no", "C"), why="")], "B": [on("stop", end("yes", "C"), why="")]}
 >>> scripts = row_scripts(Table("t", ("A", "B", "C"), "C", (), lines_of(parts)))
 >>> ids_of(scripts)
-['B.stop', 'A.stop']
+['B.stop', 'A.stop'] (Why: decision 45.)
 """
 
 from __future__ import annotations
@@ -58,9 +58,13 @@ class Facts(Protocol[F]):
     ``counts`` (the counters before it): none when the states cannot report the event of ``row`` now, several
     when the outside world decides."""
 
-    def begin(self) -> Iterable[F]: ...
+    def begin(self) -> Iterable[F]:
+        """Give what may be known when a turn begins."""
+        ...
 
-    def after(self, facts: F, row: Row, counts: Mapping[str, int]) -> Iterable[F]: ...
+    def after(self, facts: F, row: Row, counts: Mapping[str, int]) -> Iterable[F]:
+        """Give what may be known after ``row``; nothing when the state cannot have reported it."""
+        ...
 
 
 @dataclass(frozen=True)

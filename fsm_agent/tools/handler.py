@@ -17,11 +17,15 @@ from fsm_agent.tools.workers import WORKERS
 
 @dataclass(frozen=True, slots=True)
 class Returned:
+    """What a handler gave back."""
+
     value: object
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
+    """What a handler raised."""
+
     error: BaseException
 
 

@@ -1,4 +1,5 @@
-"""Running one tool call: under a time limit, interruptible, and always with exactly one outcome."""
+"""Running one tool call: under a time limit, interruptible, and always with exactly one outcome.
+(Why: decision 4.)"""
 
 from __future__ import annotations
 
@@ -37,9 +38,9 @@ OnRisk = Callable[[str, tuple[str, ...]], None]
 class ToolRunner:
     """The tools of a turn, by name.
 
-    ``interrupt_grace``: seconds of real time that a running tool gets to end after an interrupt (catalogue
-    INT-06: 3). ``poll``: seconds between two looks at the time limit (INT-07: at most 0.5). ``on_risk`` hears
-    of suspicious content (EXEC-26). ``more``: tools that come and go between turns. ``reserved``: names that
+    ``interrupt_grace``: seconds of real time that a running tool gets to end after an interrupt (INT-06: 3).
+    ``poll``: seconds between two looks at the time limit (INT-07: at most 0.5). ``on_risk`` hears of suspicious
+    content (EXEC-26). ``more``: tools that come and go between turns. ``reserved``: names that
     the agent itself handles and that are refused here (AGT-01). Raises ``ConfigError`` when two tools have
     one name."""
 
@@ -65,6 +66,7 @@ class ToolRunner:
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
+        """Return what the model is told about the tools that there are now."""
         late = self._more.tools() if self._more is not None else ()
         return tuple(tool.spec for tool in (*self._tools.values(), *late))
 

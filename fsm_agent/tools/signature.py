@@ -71,6 +71,7 @@ class Signature:
         }
 
     def complaint(self, error: ValidationError) -> str:
+        """Return what the model is told about arguments that do not fit."""
         problems = error.errors(include_url=False, include_context=False)
         lines = [f"Invalid arguments for {self.tool}; nothing was run."]
         lines += [f"- {self.problem(problem)}" for problem in problems[:MAX_PROBLEMS]]
@@ -79,6 +80,7 @@ class Signature:
         return "\n".join(lines)
 
     def problem(self, problem: Mapping[str, Any]) -> str:
+        """Return one problem of the arguments in words."""
         where = ".".join(str(step) for step in problem["loc"]) or "arguments"
         if problem["type"] == "missing":
             return f"{where}: missing, and required"

@@ -29,4 +29,6 @@ class ToolSource(Protocol):
     async def find(self, name: str) -> Tool | None:
         """A tool that a turn, begun by another process perhaps, knows by this name."""
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Let go of the tools: end connections and processes."""
+        ...

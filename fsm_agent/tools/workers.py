@@ -3,7 +3,7 @@ most calls.
 
 They are daemons, because a wedged tool must not keep the process from exiting, and their number has no limit:
 how many calls run at the same time is the turn's decision, and a tool that never ends keeps nobody else
-waiting."""
+waiting. (Why: decision 61.)"""
 
 from __future__ import annotations
 

@@ -49,6 +49,7 @@ class ToolsetPlace:
     web: Web = field(default_factory=Web)
 
     def at_home(self) -> Path:
+        """Return the home directory: the one given, or the usual one."""
         return self.home or home_of(None, os.environ)
 
     @property

@@ -47,6 +47,7 @@ class TextPlace:
     score: float = 1.0
 
     def lines(self) -> str:
+        """Return the place in words."""
         return f"line {self.first}" if self.first == self.last else f"lines {self.first} to {self.last}"
 
 

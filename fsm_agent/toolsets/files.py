@@ -1,4 +1,4 @@
-"""Looking at files: what is in a directory, and what is in a file."""
+"""Looking at files: what is in a directory, and what is in a file. (Why: decision 38.)"""
 
 from __future__ import annotations
 

@@ -80,9 +80,11 @@ class Job:
 
     @property
     def seconds(self) -> float:
+        """Return how long the job has run, or ran."""
         return self.report.seconds if self.report else time.monotonic() - self.began
 
     def ask_to_stop(self, why: str) -> None:
+        """Ask the job's keeper to end it. The first reason given is the one that is told."""
         self.why = self.why or why
         with contextlib.suppress(OSError):
             self.line.send(STOP)
@@ -172,6 +174,7 @@ class Jobs:
             return self._jobs[name]
 
     def all(self) -> list[Job]:
+        """Return the jobs, oldest first."""
         with self._lock:
             return list(self._jobs.values())
 

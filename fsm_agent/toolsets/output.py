@@ -28,6 +28,7 @@ class Output:
         self.head, self.tail, self.total = bytearray(), bytearray(), 0
 
     def add(self, data: bytes) -> None:
+        """Take more bytes; of very many only the beginning and the end are kept."""
         self.total += len(data)
         room = HEAD - len(self.head)
         self.head += data[:room]
@@ -36,6 +37,7 @@ class Output:
             del self.tail[:-TAIL]
 
     def text(self) -> str:
+        """Return what was kept, and say how much is left out."""
         tail = self.tail[-TAIL:]
         left_out = self.total - len(self.head) - len(tail)
         if not left_out:

@@ -3,6 +3,7 @@ library only.
 
 Standard input is the page in UTF-8; the first argument is its address, the second ``main`` or ``whole``.
 Prints the text. A page is somebody else's, and a parser that a page keeps busy for ever must not do so here.
+(Why: decision 39.)
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ class WebPage(HTMLParser):
         self.in_title = False
 
     def handle_starttag(self, tag: str, attrs: Attributes) -> None:
+        """Begin what the tag stands for, or skip all of it."""
         if self.skipping:
             if tag != self.skipping[0] or tag in VOID:
                 return
@@ -130,6 +132,7 @@ class WebPage(HTMLParser):
         self._open(tag, given)
 
     def handle_endtag(self, tag: str) -> None:
+        """End what the tag began."""
         if self.skipping:
             if tag == self.skipping[0]:
                 self.skipping.pop()
@@ -149,6 +152,7 @@ class WebPage(HTMLParser):
         self._break(tag)
 
     def handle_data(self, data: str) -> None:
+        """Take text between tags."""
         if self.skipping:
             return
         if self.in_title:
@@ -213,6 +217,7 @@ class WebPage(HTMLParser):
             self.parts[start:] = [f"[{words}]({address})"]
 
     def text(self) -> str:
+        """Return what can be read of the page, tidied."""
         lines: list[str] = []
         in_code = False
         for line in "".join(self.parts).split("\n"):

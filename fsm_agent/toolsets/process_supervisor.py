@@ -5,7 +5,8 @@ It runs as a process of its own with the standard library only, because only ano
 after an agent that was killed. Called with one argument, an ``SupervisorOrder`` as JSON. It shares a socket
 with the agent: when the other end goes away, for whatever reason, or says anything, the command is ended; a
 space is written to it when the command runs, and a ``SupervisorReport`` as JSON when it has ended. Standard
-input, output and error are the command's; the script ends as the command did, by its code or signal."""
+input, output and error are the command's; the script ends as the command did, by its code or signal.
+(Why: decisions 36 and 60.)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searching files by content and by name."""
+"""Searching files by content and by name. (Why: decision 37.)"""
 
 from __future__ import annotations
 

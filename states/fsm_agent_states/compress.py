@@ -3,7 +3,7 @@
 A compaction that we wish for protects what the settings say. When the provider has refused the request and no
 wider model is next, it protects less and less (``fsm_agent.conversation.compaction.protect``), as far as the
 refusal asks for, and the last time that the call block allows as far as it goes: only system prompt, tools
-and the newest request that do not fit alone end the turn.
+and the newest request that do not fit alone end the turn. (Why: decision 18.)
 """
 
 from __future__ import annotations

@@ -178,6 +178,7 @@ def _finish(
 ) -> Asks[None]:
     """Store one row for each call, in call order; a message from the user, and reports on tasks in the
     background, are added to the last of them."""
+    # Into the last result, before it is stored: a stored row never changes (decision 6).
     added = [STEER.format(text="\n".join(steer))] if steer else []
     if added := [*added, *(f"\n\n{report}" for report in news)]:
         last = calls[-1]

@@ -110,7 +110,7 @@ def _show_trace(turn: TurnState) -> Asks[None]:
 
 def _outgrew_itself(turn: TurnState) -> bool:
     """A bad request on a very large session would grow with every try, if each left its message behind
-    (ERR-26)."""
+    (ERR-26, decision 21)."""
     failure = turn.recovery.failure
     refused = turn.ending.exit is E.NON_RETRYABLE_ERROR and failure is not None and failure.status == 400
     large = len(turn.history) > 80 or turn.call.estimate > 50_000

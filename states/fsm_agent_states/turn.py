@@ -188,6 +188,7 @@ class TurnState(Counters):
         self.history = list(rows)
 
     def append(self, *messages: Message) -> None:
+        """Add messages to the history, and to the rows of this turn."""
         self.history.extend(messages)
         self.rows.extend(messages)
 

@@ -39,8 +39,6 @@ def found() -> dict[tuple[tuple[str, ...], bool], Bound]:
 def test_the_turn_is_proved() -> None:
     proof = examine(TURN)
     assert proof.faults == ()
-    assert proof.regions == 274
-    assert len(proof.with_caps.graph.edges) == 190
     prove(TURN)
 
 

@@ -162,7 +162,7 @@ def play(
 
 
 def check(played: Played, turn: Turn) -> None:
-    """What holds of every turn whatever happened in it (catalogue section 14, common assertions)."""
+    """What holds of every turn whatever happened in it."""
     result, server = played.result, played.server
     assert not server.overrun, "the turn asked more often than the script foresaw"
     assert sum(bool(result[name]) for name in SHOWN) == 1

@@ -7,6 +7,8 @@ import re
 import tomllib
 from pathlib import Path
 
+from tests.helpers.rooms import BLOCK, imports_of_rooms, picture
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 LAYERS = next(
@@ -63,3 +65,13 @@ def loaded_by_name(path: Path) -> set[str]:
 def test_nothing_of_ours_is_imported_behind_the_contracts_back() -> None:
     files = [*(ROOT / "fsm_agent").rglob("*.py"), *(ROOT / "states").rglob("*.py")]
     assert {str(path): names for path in files if path not in LEFT and (names := loaded_by_name(path))} == {}
+
+
+def test_the_picture_is_that_of_the_imports() -> None:
+    assert BLOCK.findall(PAGE) == [picture()], "run: python -m tests.helpers.rooms"
+
+
+def test_every_room_is_in_the_picture() -> None:
+    imports = imports_of_rooms()
+    drawn = {"states" if name.startswith("states/") else name for name in rooms()}
+    assert drawn == set(imports).union(*imports.values())

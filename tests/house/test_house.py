@@ -9,16 +9,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (ROOT / "fsm_agent", ROOT / "states" / "fsm_agent_states")
+SOURCES = {
+    str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8"))
+    for package in PACKAGES
+    for path in package.rglob("*.py")
+}
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def test_each_class_name_is_used_once() -> None:
     """Also of private classes: who reads a name in a trace knows what it is."""
     places = defaultdict[str, list[str]](list)
-    for package in PACKAGES:
-        for path in package.rglob("*.py"):
-            for node in ast.parse(path.read_text(encoding="utf-8")).body:
-                if isinstance(node, ast.ClassDef):
-                    places[node.name].append(str(path.relative_to(ROOT)))
+    for path, tree in SOURCES.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(path)
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
@@ -29,11 +34,10 @@ CACHES = {"_FIELDS", "_KNOWN", "_MADE", "_PROVED", "_begun"}
 def test_what_the_process_keeps_stands_in_its_registry() -> None:
     """A module-level object that is filled while the program runs is either handed on, or documented there."""
     found = [
-        f"{path.relative_to(ROOT)}: {name}"
-        for package in PACKAGES
-        for path in package.rglob("*.py")
-        for name, value in _assigned(ast.parse(path.read_text(encoding="utf-8")))
-        if _filled_later(value) and name not in CACHES and path.name != "registry.py"
+        f"{path}: {name}"
+        for path, tree in SOURCES.items()
+        for name, value in _assigned(tree)
+        if _filled_later(value) and name not in CACHES and not path.endswith("registry.py")
     ]
     assert found == []
     registry = (ROOT / "fsm_agent" / "runtime" / "registry.py").read_text(encoding="utf-8")
@@ -67,3 +71,58 @@ def _filled_later(value: ast.expr) -> bool:
         or name.startswith("Weak")
         or (name in ("set", "dict", "list", "defaultdict") and not value.args)
     )
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    """Of modules, classes, functions and methods. A method that does what a base class or a protocol says of it
+    needs none of its own, and neither has what one name has besides its first definition (setters,
+    overloads)."""
+    classes = {
+        node.name: node
+        for tree in SOURCES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    }
+    promised = {name for node in classes.values() if "Protocol" in bases(node) for name in documented(node)}
+
+    def inherited(node: ast.ClassDef) -> set[str]:
+        above = [classes[name] for name in bases(node) if name in classes and name != node.name]
+        return set().union(*(documented(one) | inherited(one) for one in above))
+
+    def bare(body: ast.Module | ast.ClassDef, exempt: set[str], place: str) -> Iterator[str]:
+        for node in body.body:
+            if not isinstance(node, Function | ast.ClassDef) or node.name.startswith("_"):
+                continue
+            if not ast.get_docstring(node) and node.name not in exempt and not is_repeated(node):
+                yield f"{place}{node.name}"
+            if isinstance(node, ast.ClassDef):
+                yield from bare(node, promised | inherited(node), f"{place}{node.name}.")
+
+    found = [path for path, tree in SOURCES.items() if not ast.get_docstring(tree)]
+    found += [name for path, tree in SOURCES.items() for name in bare(tree, set(), f"{path}: ")]
+    assert [name for name in found if not name.startswith(WITHOUT)] == []
+
+
+WITHOUT: tuple[str, ...] = ()
+"""Rooms whose public names need not all have one yet; the list only gets shorter."""
+
+
+def bases(node: ast.ClassDef) -> set[str]:
+    """The last names of what a class inherits from."""
+    named = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
+    return {
+        one.id if isinstance(one, ast.Name) else one.attr
+        for one in named
+        if isinstance(one, ast.Name | ast.Attribute)
+    }
+
+
+def documented(node: ast.ClassDef) -> set[str]:
+    """Names of its methods that have a docstring."""
+    return {one.name for one in node.body if isinstance(one, Function) and ast.get_docstring(one)}
+
+
+def is_repeated(node: ast.stmt) -> bool:
+    """Another definition of a name that is there: a setter, an overload."""
+    marks = [ast.unparse(mark) for mark in getattr(node, "decorator_list", ())]
+    return any(mark.endswith((".setter", "overload")) for mark in marks)

@@ -459,8 +459,8 @@ def test_the_peer_finds_nothing_wrong(llmock: LLMock, behaviours: list[Behaviour
 
 
 def test_a_hundred_turns_of_chaos() -> None:
-    """One session, two faults a turn. A connection lost late in it counts as an overflow (over 200 rows,
-    catalogue 5.2)."""
+    """One session, two faults a turn. A connection lost late in it counts as an overflow (over 200
+    rows)."""
     rates = {
         "ERROR_RATE_429": 0.08,
         "ERROR_RATE_500": 0.08,

@@ -1,4 +1,4 @@
-"""Catalogue section 14, scenarios 5, 32 and 100, with the agent's own tools; and what the final answer says
+"""Turns with the agent's own tools; and what the final answer says
 of failed changes."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Catalogue section 14, scenarios 1-3: answers and tools when nothing goes wrong."""
+"""Answers and tools when nothing goes wrong."""
 
 from __future__ import annotations
 

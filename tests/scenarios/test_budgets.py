@@ -1,4 +1,4 @@
-"""Catalogue section 14, scenarios 85, 88, 105: budgets, the last word, and stable prefixes."""
+"""Budgets, the last word, and stable prefixes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Catalogue section 14, scenarios 68-75, and section 6: compaction inside a turn."""
+"""Compaction inside a turn."""
 
 from __future__ import annotations
 

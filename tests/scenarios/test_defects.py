@@ -1,4 +1,4 @@
-"""Defects of the loop that this engine replaces (catalogue section 13), each by its number, unless a scenario
+"""Defects that loops of agents are known for, each by its number, unless a scenario
 has it.
 
 Elsewhere: D-01, D-03 and D-05 in ``tests.helpers.harness.check`` (every scenario); D-04, D-11, D-14 and D-46 in

@@ -1,4 +1,4 @@
-"""How a turn ends, whatever it ends with: one Finalize, one result, nothing lost (catalogue section 9)."""
+"""How a turn ends, whatever it ends with: one Finalize, one result, nothing lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Catalogue section 14, scenarios 38-82: errors of providers and networks."""
+"""Errors of providers and networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Catalogue section 14, scenarios 25, 36, 42-46, and 10.5: the chain of fallbacks."""
+"""The chain of fallbacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Catalogue section 14, scenarios 90-93 and 109: interrupting and steering, at every place a turn can be
+"""Interrupting and steering, at every place a turn can be
 in."""
 
 from __future__ import annotations

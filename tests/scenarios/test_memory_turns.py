@@ -1,4 +1,4 @@
-"""Catalogue section 14, scenarios 101 and 102, and what an external memory brings: files and prompts over
+"""Notes, and what an external memory brings: files and prompts over
 several turns."""
 
 from __future__ import annotations

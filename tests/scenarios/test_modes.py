@@ -1,4 +1,4 @@
-"""Catalogue section 14 in every API mode: the turn does not know which wire it speaks, and may change it
+"""Turns in every API mode: the turn does not know which wire it speaks, and may change it
 under way."""
 
 from __future__ import annotations

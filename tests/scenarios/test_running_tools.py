@@ -1,4 +1,4 @@
-"""Catalogue section 14, scenarios 97-99: tools that fail, hang, return too much, or need a yes."""
+"""Tools that fail, hang, return too much, or need a yes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Catalogue section 14, scenarios 6-18: calls that are wrong in some way, and what is done about each."""
+"""Calls that are wrong in some way, and what is done about each."""
 
 from __future__ import annotations
 

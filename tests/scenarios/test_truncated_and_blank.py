@@ -1,4 +1,4 @@
-"""Catalogue section 14, scenarios 20-35: replies that are cut, blank, refused, or only reasoning."""
+"""Replies that are cut, blank, refused, or only reasoning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waits before the next attempt: the figures of the catalogue, the provider's wish, and repeatable jitter."""
+"""Waits before the next attempt: their figures, the provider's wish, and repeatable jitter."""
 
 from __future__ import annotations
 

@@ -186,7 +186,8 @@ def test_two_agents_review_until_the_text_is_accepted(tmp_path: Path) -> None:
 
 
 def test_a_program_prints_how_it_went(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "FSM_AGENT_HOME": str(tmp_path)}
+    path = os.pathsep.join(map(str, (ROOT, ROOT / "states")))
+    environment = {**os.environ, "PYTHONPATH": path, "FSM_AGENT_HOME": str(tmp_path)}
     run = [sys.executable, "-m", "examples.review_loop", "Say it short."]
     said = subprocess.run(
         run, capture_output=True, text=True, env=environment, cwd=tmp_path, check=True, timeout=60
@@ -265,7 +266,7 @@ def test_only_one_process_goes_on_with_an_order(tmp_path: Path) -> None:
         other.stdin.write("\n")
         other.stdin.flush()
         assert other.wait(30) == 0
-    assert ledger(tmp_path) == ["reserve", "charge", "ship"]
+    assert ledger(tmp_path) == [state.lower() for state in order.FORTH]
 
 
 def test_the_repeated_charge_is_noticed_when_the_engine_repeats_it(

@@ -1,4 +1,5 @@
-"""Phase 4: front, summary, rest; in alternating roles, with the summary framed so that nobody answers it."""
+"""Phase 4: front, summary, rest; in alternating roles, with the summary framed so that nobody answers it.
+(Why: decision 17.)"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Phase 2: where to cut. Boundaries fall between runs, so that no call is parted from its result."""
+"""Phase 2: where to cut. Boundaries fall between runs, so that no call is parted from its result.
+(Why: decision 56.)"""
 
 from __future__ import annotations
 

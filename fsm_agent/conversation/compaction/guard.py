@@ -1,6 +1,6 @@
 """When automatic compaction is left alone: after failures, and when it does not help.
 
-Figures (catalogue COMP-08..10): it stops after two compactions that left the prompt over the threshold or
+Figures (COMP-08..10): it stops after two compactions that left the prompt over the threshold or
 changed nothing, and after two summaries that had to be made without a model; after a failed summary it rests
 600 s when there is no provider, 60 s for a passing fault, 30 s for a broken reply, and 60, 300, 900 s for
 timeouts in a row."""
@@ -55,14 +55,17 @@ class CompactionGuard:
         return ""
 
     def succeeded(self, *, with_model: bool) -> None:
+        """Note a compaction; ``with_model`` is false when its summary was made without one."""
         self.done += 1
         self.timeouts, self.judged = 0, False
         self.without_model = 0 if with_model else self.without_model + 1
 
     def nothing_gained(self) -> None:
+        """Note a compaction that changed nothing."""
         self.ineffective += 1
 
     def summary_failed(self, fault: Fault, now: float) -> None:
+        """Note a summary that failed, and rest. ``now`` in seconds since the epoch."""
         rest = RESTS.get(fault)
         if rest is None:
             rest = TIMEOUTS[min(self.timeouts, len(TIMEOUTS) - 1)]

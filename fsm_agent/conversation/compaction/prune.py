@@ -12,7 +12,7 @@ from typing import Any
 from fsm_agent.conversation.messages import Message, ToolCall
 
 LONG_RESULT = 200
-"""Characters above which an old result becomes a line (COMP-13, 14)."""
+"""Characters above which an old result becomes a line (COMP-13, COMP-14)."""
 LONG_ARGUMENT, KEPT_ARGUMENT = 500, 200
 """Characters above which a string argument of an old call is shortened, and what is kept of it (COMP-15)."""
 IMAGE_GONE = {"type": "text", "text": "(an earlier image was here)"}

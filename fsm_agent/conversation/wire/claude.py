@@ -49,6 +49,7 @@ this wire."""
 
 
 def family_of(model: str) -> ModelFamily:
+    """Return the family that a model's name belongs to; a name that none fits counts as a new one."""
     name = model.lower().replace(".", "-")
     return _FAMILIES[max((part for part in _FAMILIES if part in name), key=len)]
 

@@ -2,7 +2,7 @@
 
 ``WireCopy`` keeps the bytes of every finished run and adds only what is new, so a request costs time
 proportional to what was appended, and request N is a byte prefix of request N+1 as long as nothing is
-recovered from (cache marks apart)."""
+recovered from (cache marks apart). (Why: decisions 5 and 14.)"""
 
 from __future__ import annotations
 

@@ -36,6 +36,7 @@ class View:
 
     @classmethod
     def of(cls, runtime: Runtime, repairs: frozenset[str], ttl: CacheTtl = "5m") -> View:
+        """Make it of what a turn runs on, and of the repairs that were done on its requests."""
         return cls(
             mode=runtime.api_mode,
             reasoning=runtime.reasoning_replay,

@@ -18,8 +18,10 @@ AGING: dict[ApiMode, Aging] = {"anthropic_messages": CURRENT_LOOP}
 
 
 def format_of(mode: ApiMode) -> Format:
+    """Return how conversations are written in an API mode."""
     return FORMATS[mode]
 
 
 def aging_of(mode: ApiMode) -> Aging:
+    """Return what rows lose in an API mode once newer ones are there."""
     return AGING.get(mode, AGELESS)

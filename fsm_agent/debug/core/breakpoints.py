@@ -62,6 +62,7 @@ class Breakpoint:
         )
 
     def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
         return asdict(self)
 
     def meets(self, step: Step) -> bool:
@@ -91,6 +92,7 @@ class BreakpointHit:
 
     @property
     def stops(self) -> bool:
+        """Say whether the turn stops here, instead of only noting it."""
         return not self.breakpoint.log
 
 
@@ -127,6 +129,7 @@ class Breakpoints:
         return made
 
     def drop(self, number: int) -> None:
+        """Remove the breakpoint of that number, if there is one."""
         for kept in (self._all, self._holds, self._counts):
             kept.pop(number, None)
 

@@ -40,6 +40,7 @@ class Comparison:
     stretches: tuple[Stretch, ...]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
         return asdict(self)
 
 

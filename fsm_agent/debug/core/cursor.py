@@ -21,6 +21,7 @@ class Cursor:
 
     @property
     def at(self) -> int:
+        """Return the position: the newest one while it follows."""
         return self.record.count if self.following else self._at
 
     def to(self, at: int) -> int:
@@ -32,9 +33,11 @@ class Cursor:
         return self._at
 
     def back(self) -> int:
+        """Go one move back; returns the position."""
         return self.to(self.at - 1)
 
     def forward(self) -> int:
+        """Go one move on; returns the position."""
         return self.to(self.at + 1)
 
     def back_to(self, breakpoints: Breakpoints) -> tuple[int, list[BreakpointHit]]:

@@ -43,6 +43,7 @@ class DebugSession:
 
     @property
     def can_run(self) -> bool:
+        """Say whether turns can be begun here, or only looked at."""
         return self._maker.can_run
 
     def recent(self, limit: int = 50) -> list[TurnInfo]:
@@ -104,6 +105,7 @@ class DebugSession:
         return self._run(self._maker.fork(turn_id, at, edit), like=turn_id)
 
     def compare(self, left: str, right: str) -> Comparison:
+        """Return where two turns part, by their ids."""
         return compare(Record(self.store, left), Record(self.store, right))
 
     def test(self, turn_id: str) -> str:

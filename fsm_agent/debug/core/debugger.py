@@ -69,14 +69,17 @@ class Debugger:
 
     @property
     def id(self) -> str:
+        """Return the turn's id."""
         return self.record.turn_id
 
     @property
     def breakpoints(self) -> Breakpoints:
+        """Return the turn's breakpoints."""
         return self.engine.breakpoints
 
     @property
     def status(self) -> Status:
+        """Return where the turn is, and what it does."""
         return self.engine.status()
 
     def listen(self, listener: Listener) -> Callable[[], None]:

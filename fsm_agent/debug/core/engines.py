@@ -28,15 +28,21 @@ class Engine(Protocol):
     """Commands may come from any thread and return at once; what they lead to is told to the listeners."""
 
     @property
-    def breakpoints(self) -> Breakpoints: ...
+    def breakpoints(self) -> Breakpoints:
+        """Return the breakpoints; changes take effect at once."""
+        ...
 
     def order(self, command: Command) -> None:
         """Carry out a command. Raises ``ConfigError`` for one that cannot be carried out."""
         ...
 
-    def status(self) -> Status: ...
+    def status(self) -> Status:
+        """Return where the turn is, and what it does."""
+        ...
 
-    def listen(self, listener: Listener) -> Callable[[], None]: ...
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Tell ``listener`` what happens; call what is returned to stop that."""
+        ...
 
     def close(self) -> None:
         """Leave the turn alone; it goes on by itself if somebody runs it."""

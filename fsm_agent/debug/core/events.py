@@ -65,6 +65,7 @@ class Status:
     interrupted: bool = False
 
     def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
         return asdict(self)
 
 
@@ -82,6 +83,7 @@ class Listeners:
         return lambda: self._drop(listener)
 
     def tell(self, event: DebugEvent) -> None:
+        """Tell all listeners, in the order in which they came."""
         for listener in self._all:
             listener(event)
 

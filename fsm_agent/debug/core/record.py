@@ -63,6 +63,7 @@ class Record:
 
     @property
     def info(self) -> TurnInfo:
+        """Return what is known of the turn."""
         return self._turns.info(self.turn_id)
 
     @property
@@ -168,6 +169,7 @@ class Record:
         return [{**one, "status": one["origin"] or one["status"]} for one in found]
 
     def message_count(self, at: int) -> int:
+        """Return the length of the transcript at a position."""
         return int(self._history(at)[2])
 
     def messages(self, at: int, first: int = 0, last: int | None = None) -> list[dict[str, Any]]:

@@ -240,6 +240,7 @@ def shown(point: EditorBreakpoint, client: Client, table_path: TableMap) -> dict
 
 
 def place(spot: Spot, client: Client) -> dict[str, int]:
+    """Return a piece of source as the editor counts lines and columns."""
     return {
         "line": client.line(spot.line),
         "column": client.column(spot.column),

@@ -64,6 +64,7 @@ class EditorContext:
             )
 
     def later(self, work: Callable[[], None]) -> None:
+        """Do this after the answer to the request at hand was sent."""
         self._later.append(work)
 
     def settle(self) -> None:
@@ -131,6 +132,7 @@ class EditorContext:
             self.terminated()
 
     def terminated(self) -> None:
+        """Tell the editor, once, that nothing more comes."""
         if not self.ended:
             self.ended = True
             self.outbox.event("terminated")

@@ -28,17 +28,25 @@ _HEADER = 256
 class ByteReader(Protocol):
     """A stream of bytes to read; unbuffered, so that it can be closed while somebody waits for more."""
 
-    def readline(self, size: int = -1, /) -> bytes: ...
+    def readline(self, size: int = -1, /) -> bytes:
+        """Read up to the end of a line."""
+        ...
 
-    def read(self, size: int = -1, /) -> bytes | None: ...
+    def read(self, size: int = -1, /) -> bytes | None:
+        """Read so many bytes."""
+        ...
 
 
 class ByteWriter(Protocol):
     """A buffered stream of bytes to write."""
 
-    def write(self, data: bytes, /) -> int: ...
+    def write(self, data: bytes, /) -> int:
+        """Write bytes; returns how many."""
+        ...
 
-    def flush(self) -> None: ...
+    def flush(self) -> None:
+        """Hand over what was written."""
+        ...
 
 
 class NotTheProtocol(ValueError):
@@ -111,6 +119,7 @@ class Client:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Client:
+        """Read from an editor's ``initialize`` how it counts lines and columns, and names files."""
         lines, columns = arguments.get("linesStartAt1", True), arguments.get("columnsStartAt1", True)
         return cls(int(bool(lines)), int(bool(columns)), arguments.get("pathFormat") == "uri")
 
@@ -119,6 +128,7 @@ class Client:
         return line - 1 + self.first_line
 
     def column(self, column: int) -> int:
+        """Return a column as the editor counts it; ours begin at 1."""
         return column - 1 + self.first_column
 
     def our_line(self, line: int) -> int:
@@ -126,9 +136,11 @@ class Client:
         return line + 1 - self.first_line
 
     def our_column(self, column: int) -> int:
+        """Return an editor's column as we count it, from 1."""
         return column + 1 - self.first_column
 
     def source(self, path: Path) -> dict[str, Any]:
+        """Return a file as the protocol names one."""
         return {"name": f"{path.parent.name}/{path.name}", "path": path.as_uri() if self.uris else str(path)}
 
     def path(self, source: Mapping[str, Any]) -> str:
@@ -153,6 +165,7 @@ class Outbox:
         self._numbers = itertools.count(1)
 
     def event(self, name: str, body: Mapping[str, Any] | None = None) -> None:
+        """Tell the editor of something that happened."""
         self._send({"type": "event", "event": name}, body)
 
     def output(self, text: str, category: str = "console", where: Mapping[str, Any] | None = None) -> None:
@@ -160,6 +173,7 @@ class Outbox:
         self.event("output", {"category": category, "output": f"{text}\n", **(where or {})})
 
     def reply(self, request: Mapping[str, Any], body: Mapping[str, Any] | None = None) -> None:
+        """Answer a request."""
         self._send(self._to(request, True), body)
 
     def refuse(self, request: Mapping[str, Any], why: str, *, show: bool = True) -> None:

@@ -31,6 +31,7 @@ _WORD = re.compile(r":?[\w.\[\]-]*$")
 
 
 def set_breakpoints(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
+    """Replace the breakpoints of a file."""
     source = arguments.get("source")
     if not isinstance(source, dict):
         raise ConfigError("breakpoints need a source", source, "a file")
@@ -41,10 +42,12 @@ def set_breakpoints(context: EditorContext, arguments: Arguments) -> dict[str, A
 
 
 def set_functions(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
+    """Replace the breakpoints on names of states."""
     return _set(context, context.breakpoints.set_functions(objects(arguments, "breakpoints")))
 
 
 def set_filters(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
+    """Replace the kinds of exits and failures at which to stop."""
     names = arguments.get("filters") or []
     if not isinstance(names, list):
         raise ConfigError("filters are no list", names, ", ".join(one.name for one in EXCEPTIONS))
@@ -77,10 +80,12 @@ def breakpoint_locations(context: EditorContext, arguments: Arguments) -> dict[s
 
 
 def threads(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
+    """Return the turns, a thread each."""
     return {"threads": [{"id": thread.id, "name": thread.name} for thread in context.threads]}
 
 
 def stack_trace(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
+    """Return where a turn stands, and the moves that led there."""
     thread = _thread(context, arguments)
     thread.stand()
     return context.frames.stack(
@@ -89,12 +94,14 @@ def stack_trace(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
 
 
 def scopes(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
+    """Return what there is to look into at a frame."""
     thread, at = _frame(context, arguments)
     thread.stand()
     return {"scopes": scopes_of(thread, at, context.references)}
 
 
 def variables(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
+    """Return what is in a value."""
     start, count = number(arguments, "start", 0), number(arguments, "count", 0)
     return {
         "variables": context.references.children(
@@ -104,6 +111,7 @@ def variables(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
 
 
 def exception_info(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
+    """Return what a turn stopped at: a failure or an exit."""
     thread = _thread(context, arguments)
     thread.stand()
     stop = thread.stop
@@ -121,6 +129,7 @@ def exception_info(context: EditorContext, arguments: Arguments) -> dict[str, An
 
 
 def loaded_sources(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
+    """Return the files of the table and of its states."""
     paths = dict.fromkeys(
         [context.breakpoints.map.path, *(where.path for where in context.breakpoints.states.values())]
     )

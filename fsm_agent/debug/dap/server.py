@@ -2,7 +2,7 @@
 
 The protocol knows no passwords. So standard input and output are the better way: only who started the process
 talks to it. On a port, only this machine is listened to, only one editor is ever served, and whoever begins
-with anything but the protocol, as a browser would, is turned away unheard."""
+with anything but the protocol, as a browser would, is turned away unheard. (Why: decision 78.)"""
 
 from __future__ import annotations
 

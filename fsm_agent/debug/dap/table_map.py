@@ -34,11 +34,13 @@ class Spot:
     named: str
 
     def holds(self, line: int, column: int | None = None) -> bool:
+        """Say whether a line, or a place in it, is within this piece of source."""
         if column is None:
             return self.line <= line <= self.end_line
         return (self.line, self.column) <= (line, column) < (self.end_line, self.end_column)
 
     def inside(self, other: Spot) -> bool:
+        """Say whether this piece is a part of another."""
         begins = (other.line, other.column) <= (self.line, self.column)
         return (
             self is not other

@@ -53,6 +53,7 @@ class TurnThread:
 
     @property
     def at(self) -> int:
+        """Return the position that a person looks at."""
         return self.debugger.cursor.at
 
     @property
@@ -100,6 +101,7 @@ class TurnThreads:
         return thread
 
     def of_turn(self, turn_id: str) -> TurnThread | None:
+        """Return the thread of a turn, if it has one."""
         return next((thread for thread in self if thread.debugger.id == turn_id), None)
 
     def get(self, number: Any) -> TurnThread:

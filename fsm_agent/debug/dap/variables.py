@@ -34,6 +34,7 @@ class ValuePlace:
     path: tuple[Key, ...] = ()
 
     def to(self, key: Key) -> ValuePlace:
+        """Return the place of one value within this one."""
         return ValuePlace(self.thread, self.at, self.scope, (*self.path, key))
 
 
@@ -91,6 +92,7 @@ class References:
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def add(self, place: ValuePlace, value: Any) -> int:
+        """Return a number by which the editor asks for what is in a value."""
         number = next(self._numbers)
         self._open[number] = (place, value)
         return number
@@ -158,6 +160,7 @@ class References:
 
 
 def is_list(value: Any) -> bool:
+    """Say whether a value is shown as a list."""
     return isinstance(value, list | tuple | Transcript)
 
 

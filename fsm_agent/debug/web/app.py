@@ -51,6 +51,7 @@ class DebugPage:
         self._session, self._first, self._secrets = session, first, secrets
 
     def routes(self) -> list[Route]:
+        """Return what is answered at which address."""
         turn = "/api/turns/{turn}"
         gets: list[tuple[str, Callable[[Request], Any]]] = [
             ("/api/hello", self.hello), ("/api/turns", self.turns), (turn, self.turn), (f"{turn}/moves", self.moves),
@@ -73,11 +74,13 @@ class DebugPage:
     # Files
 
     async def index(self, request: Request) -> Response:
+        """Answer with the page itself."""
         return Response(
             assets()["index.html"].body, media_type="text/html", headers={"cache-control": "no-store"}
         )
 
     async def asset(self, request: Request) -> Response:
+        """Answer with a file of the page, or that it did not change."""
         found = assets().get(request.path_params["path"])
         if found is None:
             return Response("No such file.\n", 404, media_type="text/plain")
@@ -89,6 +92,7 @@ class DebugPage:
     # What there is
 
     def hello(self, request: Request) -> Any:
+        """Answer with what the page needs once: the table, its map, what may be done."""
         kind, table = self._session.kind, self._session.kind.table
         return {
             "first": self._first or self._session.newest(),
@@ -115,10 +119,12 @@ class DebugPage:
         return _pictures(self._session.kind.table)
 
     def turns(self, request: Request) -> Any:
+        """Answer with the newest turns, at most 500."""
         limit = min(_number(request, "limit", 50), 500)
         return {"turns": [asdict(info) for info in self._session.recent(limit)]}
 
     def turn(self, request: Request) -> Any:
+        """Answer with one turn, where it is, and its breakpoints."""
         debugger = self._debugger(request)
         return {
             **debugger.record.overview(),
@@ -129,11 +135,13 @@ class DebugPage:
         }
 
     def moves(self, request: Request) -> Any:
+        """Answer with some of a turn's moves, by their numbers."""
         first = max(1, _number(request, "first", 1))
         last = min(_number(request, "last", first + WINDOW - 1), first + WINDOW - 1)
         return {"first": first, "moves": self._debugger(request).record.moves(first, last)}
 
     def lanes(self, request: Request) -> Any:
+        """Answer with a turn's path, summed up for a picture of so many columns."""
         record = self._debugger(request).record
         count = len(record.path()) - 1
         first, last = _number(request, "first", 0), min(_number(request, "last", count), count)
@@ -161,6 +169,7 @@ class DebugPage:
         }
 
     def messages(self, request: Request) -> Any:
+        """Answer with some messages of the transcript at a position."""
         record, at = self._debugger(request).record, request.path_params["at"]
         count = record.message_count(at)
         last = min(_number(request, "last", count - 1), count - 1)
@@ -172,6 +181,7 @@ class DebugPage:
         }
 
     def wire(self, request: Request) -> Any:
+        """Answer with the request that was sent at a position."""
         return self._debugger(request).wire(request.path_params["at"])
 
     def find(self, request: Request) -> Any:
@@ -190,12 +200,15 @@ class DebugPage:
         return {"at": found[0] if found else None}
 
     def test(self, request: Request) -> Any:
+        """Answer with a test that plays the turn again."""
         return {"text": self._session.test(request.path_params["turn"])}
 
     def export(self, request: Request) -> Any:
+        """Answer with the run as a file for another home."""
         return {"text": self._session.export(request.path_params["turn"])}
 
     def compare(self, request: Request) -> Any:
+        """Answer with where two turns part."""
         left, right = (request.query_params.get(name, "") for name in ("left", "right"))
         return self._session.compare(self._session.find(left), self._session.find(right)).to_dict()
 
@@ -210,6 +223,7 @@ class DebugPage:
     # What is done
 
     def start(self, request: Request, body: Body) -> Any:
+        """Begin a turn."""
         return {"turn": self._session.start(text(body, "text")).id}
 
     def order(self, request: Request, body: Body) -> Any:
@@ -218,19 +232,23 @@ class DebugPage:
         return {"status": debugger.status.to_dict()}
 
     def breakpoints(self, request: Request, body: Body) -> Any:
+        """Replace a turn's breakpoints."""
         debugger = self._debugger(request)
         return {"breakpoints": [one.to_dict() for one in debugger.set_breakpoints(breakpoints_in(body))]}
 
     def fork(self, request: Request, body: Body) -> Any:
+        """Begin a new turn at a position of another one, with changes."""
         edit = body.get("edit") or {}
         if not isinstance(edit, Mapping):
             raise ConfigError("edit is no object", edit, "what is changed in the fork, or none")
         return {"turn": self._session.fork(request.path_params["turn"], number(body, "at"), edit).id}
 
     def resume(self, request: Request, body: Body) -> Any:
+        """Go on with an unfinished turn."""
         return {"turn": self._session.resume(request.path_params["turn"]).id}
 
     def import_(self, request: Request, body: Body) -> Any:
+        """Take in a run that was exported."""
         return {"turn": self._session.import_(str(body.get("text", "")))}
 
     # Inside

@@ -16,6 +16,8 @@ TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Asset:
+    """A file of the page: its content, media type, and a tag that changes with it."""
+
     body: bytes
     type: str
     tag: str

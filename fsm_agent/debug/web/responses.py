@@ -1,5 +1,5 @@
 """All that leaves for the page, without secrets: answers as JSON, and events as they happen (server-sent
-events)."""
+events). (Why: decision 47.)"""
 
 from __future__ import annotations
 

@@ -30,6 +30,7 @@ class BoundChange:
 
     @property
     def changed(self) -> bool:
+        """Say whether the formula or its figure changed."""
         return (self.old, self.old_value) != (self.new, self.new_value)
 
 
@@ -47,6 +48,7 @@ class ProofChange:
 
     @property
     def changed(self) -> bool:
+        """Say whether a check, the ranking or a bound changed."""
         found = any(before != after for _, before, after in self.checks)
         return found or self.old_ranking != self.new_ranking or any(bound.changed for bound in self.bounds)
 

@@ -2,7 +2,7 @@
 
 Ids of rows are places in a ladder, so they are no identity: a rung put in at the top would change them all.
 Rows of one event are aligned by what they do, and a row whose guard differs only because of the rungs before
-it is told apart from one that changed itself."""
+it is told apart from one that changed itself. (Why: decision 76.)"""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class RowChange:
 
     @property
     def row(self) -> Row:
+        """Return the new row, or the old one when it is gone."""
         found = self.new or self.old
         assert found is not None
         return found
@@ -79,6 +80,7 @@ class Difference:
 
     @property
     def changed(self) -> bool:
+        """Say whether the versions differ in anything."""
         return bool(self.rows or self.names)
 
     def count(self, change: Change, state: str | None = None) -> int:

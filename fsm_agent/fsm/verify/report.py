@@ -20,6 +20,7 @@ class Check:
 
     @property
     def ok(self) -> bool:
+        """Say whether the check found nothing."""
         return not self.findings
 
 
@@ -99,6 +100,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
+        """Say whether no check found anything."""
         return all(check.ok for check in self.checks)
 
     def to_dict(self) -> dict[str, object]:

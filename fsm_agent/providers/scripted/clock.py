@@ -19,6 +19,7 @@ class FakeClock:
         self._lock = threading.Lock()
 
     def now(self) -> float:
+        """Return the simulated time."""
         return self._now
 
     async def sleep(self, seconds: float) -> None:

@@ -48,6 +48,7 @@ class ScriptedModel:
         self._clock = clock or FakeClock()
 
     async def call(self, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure:
+        """Play the next entry of the script, and keep the request."""
         body = json.loads(request.body)
         self.requests.append(body)
         self.sent.append(request)
@@ -65,6 +66,7 @@ class ScriptedModel:
         self.rebuilt += 1
 
     async def aclose(self) -> None:
+        """Note that it was closed."""
         self.closed = True
 
     async def _play(self, reply: Reply, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure:

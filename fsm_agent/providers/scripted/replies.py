@@ -103,34 +103,42 @@ def call(name: str, arguments: Mapping[str, Any] | str | None = None, id: str | 
 
 
 def text(content: str, **options: Unpack[Options]) -> Reply:
+    """Reply with text."""
     return Reply(text=content, **options)
 
 
 def tools(*calls: Call, text: str = "", reasoning: str = "", **options: Unpack[Options]) -> Reply:
+    """Reply with calls of tools, and perhaps text beside them."""
     return Reply(text=text, reasoning=reasoning, calls=calls, finish="tool_calls", **options)
 
 
 def blank(**options: Unpack[Options]) -> Reply:
+    """Reply with nothing at all."""
     return Reply(**options)
 
 
 def reasoning(content: str, **options: Unpack[Options]) -> Reply:
+    """Reply with thoughts and nothing else."""
     return Reply(reasoning=content, **options)
 
 
 def length(content: str, **options: Unpack[Options]) -> Reply:
+    """Reply with text that the output cap cut."""
     return Reply(text=content, finish="length", **options)
 
 
 def cut_tool_call(name: str = "echo", arguments: str = '{"text": "abc', **options: Unpack[Options]) -> Reply:
+    """Reply with a call that the output cap cut in its arguments."""
     return Reply(calls=(call(name, arguments),), finish="length", **options)
 
 
 def bad_json(name: str = "echo", arguments: str = '{"text": }', **options: Unpack[Options]) -> Reply:
+    """Reply with a call whose arguments are no JSON."""
     return Reply(calls=(call(name, arguments),), finish="tool_calls", **options)
 
 
 def content_filter(content: str = "", **options: Unpack[Options]) -> Reply:
+    """Reply with text that the provider's filter ended."""
     return Reply(text=content, finish="content_filter", **options)
 
 
@@ -163,18 +171,22 @@ def overflow(limit: int = 8192, used: int | None = None, **options: Unpack[Optio
 
 
 def drop(**options: Unpack[Options]) -> Reply:
+    """Take the connection away before anything was said."""
     return Reply(shape="drop", **options)
 
 
 def cut(content: str = "", *calls: Call, **options: Unpack[Options]) -> Reply:
+    """Take the connection away in the middle of the reply."""
     return Reply(text=content, calls=calls, finish=None, end="cut", **options)
 
 
 def no_finish(content: str = "", *calls: Call, **options: Unpack[Options]) -> Reply:
+    """End the stream in good order, without saying why the reply ends."""
     return Reply(text=content, calls=calls, finish=None, end="eof", **options)
 
 
 def empty_sse(**options: Unpack[Options]) -> Reply:
+    """Send a stream without a single event."""
     return Reply(shape="empty", **options)
 
 
@@ -210,6 +222,7 @@ def json_reply(body: Any, **options: Unpack[Options]) -> Reply:
 
 
 def malformed_chunk(content: str = "", chunk: str = '{"choices": [{', **options: Unpack[Options]) -> Reply:
+    """Send an event that is no JSON, behind some text."""
     return Reply(text=content, finish=None, end="eof", raw=(chunk,), **options)
 
 

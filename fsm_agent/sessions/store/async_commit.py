@@ -2,7 +2,7 @@
 when it looks.
 
 Waking a loop costs a system call in the writer's thread and two in the loop's. A commit of fifty turns wakes
-their loop once."""
+their loop once. (Why: decision 29.)"""
 
 from __future__ import annotations
 

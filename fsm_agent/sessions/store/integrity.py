@@ -3,7 +3,7 @@
 A file is damaged by a disk, a power failure, or a copy that was made while it was written, and none of them
 leaves a sign beside it. So every page is read once by each process that writes, and every index compared with
 its table: about a second for each gigabyte. Reading does not wait for it. What stands in the texts is checked
-when they are read (``sealed``)."""
+when they are read (``sealed``). (Why: decision 53.)"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A line has no limit: a conversation that was compacted a thousand times is as long. Every walk is one
 statement, and each session is visited once (``UNION`` drops what was seen), so that a circle in a damaged
-file ends it too."""
+file ends it too. (Why: decision 50.)"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Live copies of the sessions of one home: each is read from the database once, and again when somebody
-changed it."""
+changed it. (Why: decision 70.)"""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ is another one.
 
 JSON may end in blanks, and whatever reads it passes over them. So the CRC-32 of a text stands behind it as
 sixteen blanks of four kinds, two bits each: every text has it in its own column, who reads JSON need not know
-of it, and texts without it, which were written before, are read as they are."""
+of it, and texts without it, which were written before, are read as they are. (Why: decision 53.)"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 Commits are grouped: what is waiting when the writer is free goes into one transaction with one flush to disk,
 each job behind a savepoint of its own, so that a job which is refused takes nothing of the others with it.
 SQLite takes back a whole transaction by itself when it runs out of memory or of disk: who was not at fault is
-then run again, alone and in order. Nobody is told that a job is done before it is in the file."""
+then run again, alone and in order. Nobody is told that a job is done before it is in the file.
+(Why: decision 62.)"""
 
 from __future__ import annotations
 

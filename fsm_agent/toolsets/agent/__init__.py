@@ -1,7 +1,7 @@
 """Tools that are a part of the agent itself: they work on its session, its notes, its person, or start turns
 of their own.
 
-``AgentTools`` is the one place where they run (catalogue AGT-01). The registry of other tools refuses their
+``AgentTools`` is the one place where they run (AGT-01). The registry of other tools refuses their
 names, so nothing else, a program that calls tools for instance, reaches them past the turn.
 
 ==========  ==========================================================================================

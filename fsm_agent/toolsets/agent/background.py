@@ -4,7 +4,7 @@ ended (AGT-07).
 They live on the engine's own loop. What came of one is told to the callbacks at once (event
 ``child:report``), and to the model with the next results of its tools or, when its turn has ended, in front
 of the person's next message. Nothing of it depends on this process: a task is in the store before its child
-begins, and the session's next turn takes up one whose process is gone."""
+begins, and the session's next turn takes up one whose process is gone. (Why: decision 80.)"""
 
 from __future__ import annotations
 

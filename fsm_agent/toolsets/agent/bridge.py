@@ -2,7 +2,7 @@
 (EXEC-34).
 
 ``tool_call`` is never run: the turn takes the call out of it before anything looks at it, so that rules,
-approvals, limits and callbacks see the tool itself."""
+approvals, limits and callbacks see the tool itself. (Why: decision 82.)"""
 
 from __future__ import annotations
 

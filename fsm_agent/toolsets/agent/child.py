@@ -44,13 +44,16 @@ class ChildTask:
 
     @property
     def message(self) -> str:
+        """Return what the child is told: its goal, and the context that it needs."""
         return f"{self.goal}\n\nContext:\n{self.context}" if self.context.strip() else self.goal
 
 
 class RunningTurn(Protocol):
     """What a child needs of ``fsm_agent.sessions.turn.Turn``."""
 
-    async def arun(self) -> TurnResult: ...
+    async def arun(self) -> TurnResult:
+        """Run the turn to its end."""
+        ...
 
 
 class ChildAgent(Protocol):
@@ -58,10 +61,21 @@ class ChildAgent(Protocol):
 
     def start(
         self, user_message: str, system_message: str | None = None, *, task_id: str | None = None
-    ) -> RunningTurn: ...
-    def resume(self, session_or_turn_id: str) -> RunningTurn: ...
-    def interrupt(self, message: str | None = None) -> None: ...
-    async def aclose(self) -> None: ...
+    ) -> RunningTurn:
+        """Return a turn that has not moved yet."""
+        ...
+
+    def resume(self, session_or_turn_id: str) -> RunningTurn:
+        """Return an unfinished turn, where it was."""
+        ...
+
+    def interrupt(self, message: str | None = None) -> None:
+        """Ask the running turn to stop."""
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of connections and tools."""
+        ...
 
 
 class ChildFactory(Protocol):
@@ -117,6 +131,7 @@ class Child:
 
     @property
     def in_tool(self) -> bool:
+        """Say whether a tool of the child is running."""
         return bool(self._tools)
 
     @property

@@ -1,4 +1,4 @@
-"""A question of the model to the person (catalogue AGT-08)."""
+"""A question of the model to the person (AGT-08)."""
 
 from __future__ import annotations
 

@@ -22,6 +22,7 @@ class AgentTools:
         self.names = tuple(spec.name for spec in self.specs)
 
     def handles(self, name: str) -> bool:
+        """Say whether a tool is a part of the agent."""
         return name in self.names
 
     def close(self) -> None:
@@ -29,6 +30,7 @@ class AgentTools:
         self._runner.close()
 
     async def run(self, request: RunTool, scene: ToolContext) -> ToolOutcome:
+        """Run a call of one in its surroundings."""
         context = contextvars.copy_context()
         context.run(enter, scene)
         work = asyncio.get_running_loop().create_task(

@@ -1,8 +1,8 @@
-"""What compactions took out of the conversation, for the model that works on it (catalogue AGT-10). No model
+"""What compactions took out of the conversation, for the model that works on it (AGT-10). No model
 is asked.
 
 A compaction puts rows aside and never deletes them, so what a summary left out can be had back, word for
-word. ``session_search`` looks everywhere else."""
+word. ``session_search`` looks everywhere else. (Why: decision 59.)"""
 
 from __future__ import annotations
 
@@ -72,4 +72,5 @@ class LookingBack:
 
 
 def lookback_tool(store: Store) -> Tool:
+    """Make ``look_back`` over a store."""
     return tool(concurrency="parallel", effect="pure")(LookingBack(store).look_back)

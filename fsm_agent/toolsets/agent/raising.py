@@ -32,12 +32,14 @@ class Care:
         return f"stopped after {idle:.0f} s {where}" if idle > limit else ""
 
     def heartbeat(self, children: Sequence[Child]) -> None:
+        """Tell the parent's people what its children are doing."""
         busy = [child.doing for child in children if child.end is None]
         self._callbacks.emit(
             "status", f"{len(busy)} of {len(children)} delegated tasks at work: {'; '.join(busy)}"
         )
 
     def watch(self) -> Stopwatch:
+        """Return a stopwatch that runs from now."""
         return Stopwatch(self._clock)
 
 

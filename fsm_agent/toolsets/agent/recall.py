@@ -1,4 +1,4 @@
-"""Earlier sessions, for the model that works on this one (catalogue AGT-04). No model is asked."""
+"""Earlier sessions, for the model that works on this one (AGT-04). No model is asked."""
 
 from __future__ import annotations
 
@@ -70,6 +70,7 @@ class Recollection:
 
 
 def recall_tool(store: Store) -> Tool:
+    """Make ``session_search`` over a store."""
     return tool(concurrency="parallel", effect="pure")(Recollection(store).session_search)
 
 

@@ -1,7 +1,7 @@
-"""The list of things to do: the model's own plan for the session (catalogue AGT-02).
+"""The list of things to do: the model's own plan for the session (AGT-02).
 
 The list is the result of the last call, as the journal has it, so it survives a crash, a compaction and a
-resume, and a fork or an undo goes back to what it was then."""
+resume, and a fork or an undo goes back to what it was then. (Why: decision 41.)"""
 
 from __future__ import annotations
 

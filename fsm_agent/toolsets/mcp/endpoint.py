@@ -42,6 +42,7 @@ def expanded(text: str, environment: Mapping[str, str], found: set[str]) -> str:
 
 
 def all_expanded(words: Mapping[str, str], environment: Mapping[str, str], found: set[str]) -> dict[str, str]:
+    """Return the words with variables replaced by their values; ``found`` takes the values used."""
     return {name: expanded(text, environment, found) for name, text in words.items()}
 
 

@@ -35,6 +35,7 @@ class Statuses:
         self.code, self.phrase = 0, ""
 
     def note(self, response: httpx2.Response) -> None:
+        """Remember how the newest message to the server was answered, if it was refused."""
         if response.request.method == "POST":
             refused = response.status_code >= 400
             self.code, self.phrase = (response.status_code, response.reason_phrase) if refused else (0, "")

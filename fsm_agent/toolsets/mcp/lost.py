@@ -13,6 +13,7 @@ class ConnectionEnding:
         self._event = asyncio.Event()
 
     def told(self, reason: str) -> None:
+        """Hear that the connection ended; the first reason stays."""
         self.reason = self.reason or reason
         self._event.set()
 
@@ -23,9 +24,11 @@ class ConnectionEnding:
 
     @property
     def came(self) -> bool:
+        """Say whether it has ended."""
         return self._event.is_set()
 
     async def wait(self) -> str:
+        """Wait until it ends, and return why."""
         await self._event.wait()
         return self.reason
 

@@ -80,6 +80,7 @@ class McpServer:
 
     @property
     def status(self) -> Status:
+        """Return how the server is: ready, starting, down (it failed) or idle (not yet wanted)."""
         if self._connection is not None and self._connection.alive:
             return "ready"
         if self._attempt is not None and not self._attempt.done():

@@ -1,4 +1,4 @@
-"""The MCP servers of an agent, as a source of tools."""
+"""The MCP servers of an agent, as a source of tools. (Why: decisions 34 and 35.)"""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ class Checked:
     outcome: ToolOutcome | None = None
 
     def answer(self, text: str, status: Literal["error", "ok", "denied", "not_started"] = "error") -> None:
+        """Give the call this result instead of running it."""
         self.outcome = ToolOutcome(self.call.id, status, text)
 
 

@@ -1,7 +1,7 @@
 """Which class of error is it? A table of (predicate, class) rows in priority order; the first that matches
 names it.
 
-Order (behaviour catalogue 5.2): wording that overrides the status, then status with wording, then the
+Order: wording that overrides the status, then status with wording, then the
 provider's structured code, then wording alone, then TLS, then the kind of failure. Structured codes are
 preferred over English where both exist. A provider's own rows (``ErrorRow`` of its profile) come before all
 of these."""
@@ -69,6 +69,7 @@ def pattern(*alternatives: str) -> Predicate:
 
 
 def status(*codes: int) -> Predicate:
+    """Accept a failure with one of these HTTP codes."""
     return lambda failure, _: status_of(failure) in codes
 
 
@@ -88,18 +89,22 @@ def code(*codes: str) -> Predicate:
 
 
 def kind(*kinds: str) -> Predicate:
+    """Accept a failure of one of these kinds."""
     return lambda failure, _: failure.kind in kinds
 
 
 def both(*parts: Predicate) -> Predicate:
+    """Accept what all parts accept."""
     return lambda failure, size: all(part(failure, size) for part in parts)
 
 
 def either(*parts: Predicate) -> Predicate:
+    """Accept what at least one part accepts."""
     return lambda failure, size: any(part(failure, size) for part in parts)
 
 
 def neither(*parts: Predicate) -> Predicate:
+    """Accept what no part accepts."""
     return lambda failure, size: not any(part(failure, size) for part in parts)
 
 
@@ -109,30 +114,37 @@ def unnumbered(failure: Failure, _: Size) -> bool:
 
 
 def server_side(failure: Failure, _: Size) -> bool:
+    """Accept a failure with a code from 500."""
     return (status_of(failure) or 0) >= 500
 
 
 def client_side(failure: Failure, _: Size) -> bool:
+    """Accept a failure with a code from 400 to 499."""
     return 400 <= (status_of(failure) or 0) < 500
 
 
 def redirected(failure: Failure, _: Size) -> bool:
+    """Accept a failure with a code from 300 to 399."""
     return 300 <= (status_of(failure) or 0) < 400
 
 
 def short(failure: Failure, _: Size) -> bool:
+    """Accept a failure whose message has fewer than 30 characters."""
     return len(failure.message) < 30
 
 
 def was_sent(failure: Failure, _: Size) -> bool:
+    """Accept a failure of a request that left this machine."""
     return failure.sent
 
 
 def on_large(_: Failure, size: Size) -> bool:
+    """Accept any failure of a large request."""
     return size.large
 
 
 def on_very_large(_: Failure, size: Size) -> bool:
+    """Accept any failure of a very large request, unless the model is one that thinks for long."""
     return size.very_large and not size.thinks
 
 

@@ -159,7 +159,8 @@ def compactable(turn: TurnState) -> bool:
 
 
 def window_too_small(turn: TurnState) -> bool:
-    """Not even prompt, tools and the newest request fit into the window of a local model."""
+    """Not even prompt, tools and the newest request fit into the window of a local model
+    (decision 7)."""
     window = turn.setup.runtime.window
     if window is None or not turn.setup.runtime.local:
         return False

@@ -1,7 +1,7 @@
 """Loop detection among tool calls of one turn: the same failure again, the same tool failing, the same result
 again.
 
-Figures (behaviour catalogue 7.4): warnings after 2 identical failures, 3 failures of one tool, 2 identical
+Figures: warnings after 2 identical failures, 3 failures of one tool, 2 identical
 results of a read-only tool; hard stops, when nobody is present to stop the turn, after 5, 8 and 5.
 """
 

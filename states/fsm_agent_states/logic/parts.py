@@ -2,7 +2,7 @@
 methods.
 
 What is stored of a turn does not show the parts, so a field's name is used once over all of them. None holds
-a clock, a connection or a callback.
+a clock, a connection or a callback. (Why: decision 84.)
 """
 
 from __future__ import annotations
@@ -122,6 +122,7 @@ class CurrentCall:
         return self.request
 
     def came_back(self, reply: ModelReply, visible: str, thoughts: str) -> None:
+        """Take the reply, with what is spoken and what is thought in it."""
         self.reply, self.visible, self.thoughts = reply, visible, thoughts
 
     def was_cancelled(self, cancelled: Cancelled) -> None:
@@ -230,6 +231,7 @@ class Recovery:
         self.order("output_cap")
 
     def drop_scaffold(self) -> None:
+        """Send nothing more behind the history."""
         self.scaffold = ()
 
     def note(self, line: str) -> None:
@@ -258,6 +260,7 @@ class Compaction:
         self.compaction_blocked = known.blocked
 
     def force(self, focus: str = "") -> None:
+        """Order a compaction that must gain something; ``focus``: what its summary is to dwell on."""
         self.forced, self.focus = True, focus or self.focus
 
     def relax(self) -> None:
@@ -335,6 +338,7 @@ class Ending:
     cleanup_errors: list[str] = field(default_factory=list)
 
     def decide(self, reason: ExitReason) -> None:
+        """Set the exit reason."""
         self.exit = reason
 
     def hear(self, signals: Signals) -> None:

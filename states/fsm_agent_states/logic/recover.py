@@ -2,6 +2,7 @@
 
 A row has no action: what it spent says what is to be done. Each recovery is one small function; a recovery
 that could not be done reports ``failed``, and ClassifyError goes on down the ladder with the new facts.
+(Why: decision 2.)
 """
 
 from __future__ import annotations

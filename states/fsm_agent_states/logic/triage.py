@@ -37,6 +37,7 @@ class Said:
 
 
 def spoken_in(reply: ModelReply) -> Said:
+    """Return what is said and what is thought in a reply; thoughts may stand in tags in its text."""
     visible, inline, open_tag = split_reasoning(reply.text)
     return Said(visible, reply.reasoning or inline, open_tag)
 
@@ -78,7 +79,7 @@ def _tool_kind(reply: ModelReply, tools: Sequence[ToolSpec]) -> ReplyKind:
 
 def _whole(call: ToolCall, tools: Sequence[ToolSpec]) -> bool:
     """May a call be trusted although the stream ended without saying so? Only with arguments, or where none
-    are needed."""
+    are needed (decision 22)."""
     parsed = parse(call.arguments)
     if parsed.kind != "ok" or parsed.repaired:
         return False

@@ -33,6 +33,7 @@ def note_files(turn: TurnState, calls: Sequence[Checked]) -> None:
 
 
 def changes_files(tool: ToolSpec) -> bool:
+    """Say whether the tool may change files that its arguments name."""
     return bool(tool.path_arguments) and tool.effect != "pure"
 
 

@@ -28,6 +28,7 @@ class Proof:
 
     @property
     def faults(self) -> tuple[Fault, ...]:
+        """Return all that is wrong with the table; empty when it is proved."""
         endless = ending_faults(self.with_caps) or ending_faults(self.without_caps)
         return (*self.partition, *self.structure, *self.counters, *endless)
 

@@ -25,6 +25,7 @@ class Location:
 
     @property
     def name(self) -> str:
+        """Return the state's name, with a mark for each flag that is set."""
         return self.state + "'" * len(self.flags)
 
 
@@ -56,6 +57,7 @@ class Graph:
 
     @cached_property
     def flags(self) -> frozenset[str]:
+        """Return the names of the counters that are 0 or 1."""
         return frozenset(counter.name for counter in self.table.counters if counter.flag)
 
     def names(self, locations: Iterable[int]) -> str:

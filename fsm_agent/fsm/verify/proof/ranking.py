@@ -34,6 +34,7 @@ class Ranking:
 
     @property
     def ends(self) -> bool:
+        """Say whether every turn ends: no loop is left."""
         return not self.loops
 
     def lines(self) -> list[str]:

@@ -2,7 +2,7 @@
 
 It checks the formulas of ``worst_case`` and the verdict of ``ranking`` independently: it knows nothing of
 locations, rankings or covers. At the default limits of a real table the pairs are far too many; then only the
-formulas speak."""
+formulas speak. (Why: decision 40.)"""
 
 from __future__ import annotations
 

@@ -27,10 +27,12 @@ class Goal:
 
     @property
     def state(self) -> str:
+        """Return the state in which the rows begin."""
         return self.rows[0].source
 
     @property
     def aim(self) -> Aim:
+        """Return the ids of the rows."""
         return tuple(row.id for row in self.rows)
 
 

@@ -96,6 +96,7 @@ class Heuristic:
         self._far = len(graph.locations) + 1
 
     def location(self, pair: Pair) -> int:
+        """Return the number of the location that a pair is in."""
         flags = frozenset(name for place, name in self._flags if pair[place])
         return self._number[self.graph.table.states[pair[0]], flags]
 

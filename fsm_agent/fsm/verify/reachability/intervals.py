@@ -59,6 +59,7 @@ def meets(box: Box, here: Ranges | None) -> bool:
 
 
 def as_box(here: Ranges) -> Box:
+    """Return ranges that include their ends as a box that leaves its upper ends out."""
     return {counter: (least, largest + 1) for counter, (least, largest) in here.items()}
 
 

@@ -48,6 +48,7 @@ class Paths:
         self._macro = {number for number, row in enumerate(table.rows) if row.event in table.is_macro}
 
     def moves(self, pair: Pair) -> list[tuple[int, Pair]]:
+        """Return the moves that are open at a pair: the row's number, and the pair that it leads to."""
         found = self._known.get(pair)
         if found is None:
             found = self._known[pair] = self._moves_of(pair)

@@ -67,6 +67,7 @@ class BudgetValue:
         return renewed + sum(self.counts(self.graph.locations[edge.dest].state) for edge in way)
 
     def counts(self, state: str) -> bool:
+        """Say whether a visit of this state is counted."""
         return self._states is None or state in self._states
 
     def _cycles(self, edge: Edge) -> Iterator[tuple[Edge, ...]]:

@@ -43,14 +43,17 @@ class EdgeSets:
         return out | into
 
     def leaving(self, region: int) -> int:
+        """Return the edges that lead out of a region, as bits."""
         out, into = self._ends_of(region)
         return out & ~into
 
     def entering(self, region: int) -> int:
+        """Return the edges that lead into a region, as bits."""
         out, into = self._ends_of(region)
         return into & ~out
 
     def inside(self, region: int) -> int:
+        """Return the edges within a region, as bits."""
         out, into = self._ends_of(region)
         return out & into
 

@@ -10,7 +10,7 @@ How often each edge is taken is a variable. Every run keeps these laws, and each
 it.
 
 So no run has more than the largest sum under these laws. It is often less than the value of a formula, which
-adds up what every state can cost as if all of it were paid in one run."""
+adds up what every state can cost as if all of it were paid in one run. (Why: decision 65.)"""
 
 from __future__ import annotations
 

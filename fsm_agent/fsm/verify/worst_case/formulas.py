@@ -26,15 +26,18 @@ class Bound:
 
     @property
     def name(self) -> str:
+        """Return what is counted, in words."""
         return f"visits of {' and '.join(self.states)}" if self.states else "moves"
 
     @property
     def text(self) -> str:
+        """Return the formula; of several the least counts."""
         texts = [self.printer.text(formula) for formula in self.formulas]
         return f"min({', '.join(texts)})" if len(texts) > 1 else texts[0]
 
     @property
     def legend(self) -> list[str]:
+        """Return a line for each name in the formula that stands for a sum."""
         return self.printer.legend(self.text)
 
     def value(self, limits: Mapping[str, int]) -> int:

@@ -22,6 +22,7 @@ class Polynomial:
 
     @classmethod
     def constant(cls, value: int) -> Polynomial:
+        """Make the polynomial that is always ``value``."""
         return cls({(): value} if value else {})
 
     @classmethod
@@ -54,6 +55,7 @@ class Polynomial:
 
     @property
     def variables(self) -> list[Variable]:
+        """Return its variables, sorted."""
         return sorted({variable for monomial in self.terms for variable in monomial})
 
     def quotient(self, variable: Variable) -> Polynomial:
@@ -80,6 +82,7 @@ class Printer:
     maxima: Mapping[str, Variable] = field(default_factory=dict)
 
     def text(self, polynomial: Polynomial) -> str:
+        """Return the polynomial as text, known sums by their names."""
         for name, variables in self.sums.items():
             polynomial = _substitute(polynomial, name, variables)
         return self._sum(polynomial)

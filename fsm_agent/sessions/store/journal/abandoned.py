@@ -1,4 +1,5 @@
-"""Turns that nobody runs any more, and what becomes of them when their session goes on without them."""
+"""Turns that nobody runs any more, and what becomes of them when their session goes on without them.
+(Why: decision 31.)"""
 
 from __future__ import annotations
 

@@ -74,6 +74,7 @@ class TurnLog:
 
     @property
     def epoch(self) -> int:
+        """Return the epoch under which this process writes."""
         return self._epoch
 
     def began(self, epoch: int, recording: Recording | None = None) -> None:

@@ -82,6 +82,7 @@ class Turns:
         self._database = database
 
     def info(self, turn_id: str) -> TurnInfo:
+        """Return what is known of a turn; raises ``ConfigError`` when there is none of that id."""
         with self._database.reading() as c:
             return _info(c, turn_id)
 

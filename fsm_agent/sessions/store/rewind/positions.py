@@ -1,5 +1,5 @@
 """Where a turn can be continued from: its snapshot after some move, the rows of that moment, and what is
-known of the visit."""
+known of the visit. (Why: decision 33.)"""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class Position:
 
     @property
     def version(self) -> int:
+        """Return the version of the transcript at this position."""
         return int(self.snapshot["history"][1])
 
     @property

@@ -1,4 +1,5 @@
-"""Taking turns back: the transcript is again what it was before them. No row is lost (SESS-12)."""
+"""Taking turns back: the transcript is again what it was before them. No row is lost (SESS-12).
+(Why: decision 74.)"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Reading back what ``export`` wrote: every line is checked before any is stored, and all are stored or
-none."""
+none. (Why: decision 75.)"""
 
 from __future__ import annotations
 

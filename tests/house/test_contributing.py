@@ -1,0 +1,129 @@
+"""The exercises of CONTRIBUTING.md: their patches fit this tree, and the checks that they name are green after
+them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+COPIED = ("fsm_agent", "states", "tests", "examples", "diagrams", "docs", "pyproject.toml", "README.md", "CONTRIBUTING.md")  # fmt: skip
+EXERCISES = {
+    part.partition("\n")[0]: re.findall(r"^```diff\n(.*?)^```$", part, re.MULTILINE | re.DOTALL)
+    for part in PAGE.partition("## Three exercises")[2].split("\n### ")[1:]
+}
+
+
+def patched(blocks: list[str], root: Path) -> set[str]:
+    """Apply patches below ``root``; the files that were changed. Raises ``AssertionError``
+    for a piece that does not stand in its file exactly once."""
+    changed = set()
+    for name, pieces in files_in(blocks):
+        path = root / name
+        text = path.read_text(encoding="utf-8")
+        for lines in pieces:
+            before = "".join(line[1:] for line in lines if line[0] in " -")
+            after = "".join(line[1:] for line in lines if line[0] in " +")
+            assert text.count(before) == 1, f"{name} has not exactly one\n{before}"
+            text = text.replace(before, after)
+        path.write_text(text, encoding="utf-8")
+        changed.add(name)
+    return changed
+
+
+def files_in(blocks: list[str]) -> Iterator[tuple[str, list[list[str]]]]:
+    """Each file of some patches, with its pieces."""
+    for part in re.split(r"^\+\+\+ ", "".join(blocks), flags=re.MULTILINE)[1:]:
+        name, _, pieces = part.partition("\n")
+        split = [
+            piece.splitlines(keepends=True) for piece in re.split(r"^@@\n", pieces, flags=re.MULTILINE)[1:]
+        ]
+        yield name, [[line if line.strip("\n") else " \n" for line in piece] for piece in split]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The tree, without what git does not know."""
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():  # with the compiled files beside the sources
+            shutil.copytree(source, tmp_path / name, ignore=shutil.ignore_patterns("pictures", "peers"))
+        else:
+            shutil.copy2(source, tmp_path / name)
+    return tmp_path
+
+
+def run(root: Path, *arguments: str) -> str:
+    """What ``python -m`` prints in the copy; fails with it when the command does."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (root, root / "states")))}
+    command = [sys.executable, "-m", *arguments]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=900, check=False)  # fmt: skip
+    assert done.returncode == 0, f"{' '.join(arguments)}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def with_diagrams(root: Path) -> None:
+    """As ``make diagrams`` does."""
+    run(root, "fsm_agent.diagram", "diagrams")
+    order = ["--table", "examples.order:TABLE", "--limits", "examples.order:LIMITS"]
+    run(root, "fsm_agent.diagram", "examples/diagrams/order", *order)
+
+
+def test_the_page_says_how_much_each_exercise_changes() -> None:
+    for title, blocks in EXERCISES.items():
+        text = PAGE.partition(f"### {title}\n")[2].partition("\n### ")[0]
+        lines = sum(
+            line.startswith("+") and not line.startswith("+++") for line in "".join(blocks).splitlines()
+        )
+        assert f"{len(list(files_in(blocks)))} files, {lines} lines written" in " ".join(text.split())
+
+
+def test_the_exercises_can_be_done(copy: Path) -> None:
+    """All in one copy, because they share no file; the checks that take a moment."""
+    changed = [patched(blocks, copy) for blocks in EXERCISES.values()]
+    assert len(changed) == 3
+    assert len(set().union(*changed)) == sum(map(len, changed))
+    quick = ["states/test_states.py", "fsm/test_table.py::test_the_turn_has_the_size_that_is_written_down"]
+    quick += ["providers/test_choose.py", "scenarios/test_answers.py"]
+    quick += [
+        f"workflow/test_examples_of_tables.py::test_{name}"
+        for name in ("what_cannot_be_packed_is_paid_back", "every_row_runs_on_the_real_states")
+    ]
+    run(copy, "pytest", "-p", "no:cacheprovider", *(f"tests/{name}" for name in quick))
+
+
+@pytest.mark.slow
+def test_everything_that_an_exercise_names_is_green_after_it(copy: Path) -> None:
+    for blocks in EXERCISES.values():
+        patched(blocks, copy)
+    with_diagrams(copy)
+    named = set(
+        re.findall(r"tests/\w+(?:/\w+)*\.py", "".join(re.findall(r"^\$ pytest .*$", PAGE, re.MULTILINE)))
+    )
+    assert len(named) >= 7
+    run(copy, "pytest", "-p", "no:cacheprovider", "-m", "not slow", *sorted(named))
+    run(copy, "ruff", "check", ".")
+    run(copy, "ruff", "format", "--check", ".")
+    run(copy, "mypy")
+
+
+@pytest.mark.slow
+def test_what_fails_before_an_exercise_is_done(copy: Path) -> None:
+    """The table alone, as the page says: who forgets the rest is told."""
+    patched(next(iter(EXERCISES.values()))[:1], copy)
+    for arguments, says in (
+        (("fsm_agent.diagram", "--check", "diagrams"), "stale: diagrams/turn.svg (run: "),
+        (("pytest", "tests/states/test_states.py"), "echoed"),
+        (("pytest", "tests/fsm/test_table.py"), "SIZE"),
+        (("pytest", "tests/states/test_row_coverage.py", "-k", "every_row"), "nothing: CallLLM.echoed/2"),
+    ):
+        with pytest.raises(AssertionError, match=re.escape(says)):
+            run(copy, *arguments)

@@ -24,7 +24,7 @@ test-slow: .venv/developing ## long random runs, the kill matrix, then real serv
 	@$(BIN)/pytest -m slow tests/peers tests/browser
 
 explore: .venv/developing ## 20,000 random turns that nobody has tried; what fails becomes an example of the fast test
-	@EXPLORE=1 $(BIN)/pytest -m slow tests/test_properties.py
+	@EXPLORE=1 $(BIN)/pytest -m slow tests/agent/test_properties.py
 
 check: .venv/developing ## style, types, import rules, and diagrams that must be fresh
 	@$(BIN)/ruff check .

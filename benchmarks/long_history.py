@@ -3,10 +3,11 @@
     python benchmarks/long_history.py [--json]
 
 1. *Building*: the time to make request N+1 after request N (one tool round was added), for histories of 10 to
-   5,000 rows, beside the time to make the first request over the same history. 2. *Sending*: the client's
-   processor time for one streamed call on histories of 10 and 1,000 rows, through the low-level door of the
-   SDK that the engine uses, and through its typed ``create()``. The server runs in a process of its own. 3.
-   *Compacting*: pruning, dividing and assembling 2,000 rows, without the summary call (target: under 100 ms).
+   5,000 rows, beside the time to make the first request over the same history.
+2. *Sending*: the client's processor time for one streamed call on histories of 10 and 1,000 rows, through the
+   low-level door of the SDK that the engine uses, and through its typed ``create()``. The server runs in a
+   process of its own.
+3. *Compacting*: pruning, dividing and assembling 2,000 rows, without the summary call (target: under 100 ms).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fsm_agent.conversation.compaction import assembled, divide, pruned, summary
 from fsm_agent.conversation.effects import ModelRequest, Runtime
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
-from fsm_agent.providers.openai_chat import OpenAIChat
+from fsm_agent.providers.openai_port import OpenAIChat
 from fsm_agent.testing import ScriptedServer, repeat, text
 
 RUNTIME = Runtime("openai", "scripted")

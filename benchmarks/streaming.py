@@ -23,8 +23,7 @@ from typing import Any
 from fsm_agent import Agent
 from fsm_agent.conversation.effects import ModelRequest
 from fsm_agent.providers.anthropic_messages import AnthropicMessages
-from fsm_agent.providers.openai_chat import OpenAIChat
-from fsm_agent.providers.openai_responses import OpenAIResponses
+from fsm_agent.providers.openai_port import OpenAIChat, OpenAIResponses
 
 PIECE = "word "
 WIRES = {

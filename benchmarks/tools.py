@@ -6,11 +6,12 @@ A trivial call does nothing, so its whole time is the engine's. ``runner``: thro
 checks arguments, starts the handler (a synchronous one in a thread that is kept for the next call), watches
 time limit and interrupt, and writes the result down. ``turn``: in a whole turn that gets all calls in one
 reply from a scripted model, with dispatch, guardrails, callbacks, journal and store. ``plain``: calling the
-function. ``eight``: eight calls that wait 100 ms each, at the same time. ``agent``: making one with every
-toolset, the first of a process and those after it.
+function. ``eight``: eight calls that wait 100 ms each, at the same time.
+``agent``: making one with every toolset, the first of a process and those after it.
 
 Medians of the runs: time by the clock, and what all threads of this process computed in it. The rest is
-waiting, in a turn mostly for the disk to say that a call is written down before it begins."""
+waiting, in a turn mostly for the disk to say that a call is written down before it begins.
+"""
 
 from __future__ import annotations
 

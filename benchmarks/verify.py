@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from fsm_agent.conversation.effects import Runtime
 from fsm_agent.fsm.verify import bounds, examine, verify_table
-from fsm_agent.fsm.verify.cover import pair_scripts, row_scripts
-from fsm_agent.fsm.verify.longest import long_run
+from fsm_agent.fsm.verify.reachability.cover import pair_scripts, row_scripts
+from fsm_agent.fsm.verify.worst_case.longest_run import long_run
 from fsm_agent.settings.model import Settings
 from fsm_agent_states.table import TURN
 from fsm_agent_states.turn import limits_of

@@ -50,7 +50,7 @@ from fsm_agent.settings.model import Settings
 from fsm_agent.support.threads import LOOP
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.agent import Background
-from fsm_agent.toolsets.agent.family import children_of
+from fsm_agent.toolsets.agent.posted import children_of
 
 MAX_MESSAGE = 8_000_000
 """Characters of one user message; more is refused, not cut."""

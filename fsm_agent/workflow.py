@@ -55,7 +55,7 @@ class WorkflowResult(Generic[T]):
 
     turn_id: str
     exit: str
-    outcome: OutcomeName
+    outcome: OutcomeName | None
     turn: T
     steps: tuple[Step, ...]
     stored: bool = True

@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 from tomlkit.exceptions import ParseError, TOMLKitError
 
+from fsm_agent.cli.arguments import value_of
 from fsm_agent.cli.screen import clean, console_of
-from fsm_agent.cli.sets import value_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.choose import MODEL_ENV
 from fsm_agent.providers.config_file import CONFIG, KEYS, Config, checked_config, config_of

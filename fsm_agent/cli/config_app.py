@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fsm_agent.cli.groups import ShowAlone
-from fsm_agent.cli.options import Home, Json
+from fsm_agent.cli.options import Home, Json, ShowAlone
 
 config = typer.Typer(
     cls=ShowAlone,

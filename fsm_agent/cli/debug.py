@@ -6,12 +6,11 @@ import os
 import sys
 import webbrowser
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any
 
 from fsm_agent.agent import Agent
+from fsm_agent.cli.arguments import attribute_of
 from fsm_agent.cli.given import CliOptions, agent_of
-from fsm_agent.cli.table import attribute_of
 from fsm_agent.cli.verify import limits
 from fsm_agent.debug import DebugSession
 from fsm_agent.debug.core.manual import played
@@ -20,10 +19,6 @@ from fsm_agent.fsm.table import Table
 from fsm_agent.sessions.store import store_for
 from fsm_agent.support.home import home_of
 from fsm_agent.workflow import Workflow
-
-EDITOR_FACE = "fsm_agent.cli.debug_dap"
-"""The module that serves editors: ``serve(session, first, port, given) -> int``; ``port`` is ``None`` for
-standard input and output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +141,6 @@ def _page(session: DebugSession, first: str | None, wanted: Wanted, given: CliOp
 
 
 def _editor(session: DebugSession, first: str | None, port: int | None, given: CliOptions) -> int:
-    try:
-        serve = import_module(EDITOR_FACE).serve
-    except ModuleNotFoundError as error:
-        if error.name != EDITOR_FACE:
-            raise
-        raise ConfigError("editors are not served by this installation", None, "--web") from None
-    code: int = serve(session, first, port, given)
-    return code
+    from fsm_agent.cli.debug_dap import serve
+
+    return serve(session, first, port, given)

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fsm_agent.cli.groups import ShowUnlessTold
-from fsm_agent.cli.options import Json
+from fsm_agent.cli.options import Json, ShowUnlessTold
 
 FORMAT = "mermaid, dot, svg, md or json."
 

@@ -8,24 +8,20 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fsm_agent.cli.sets import nested
-from fsm_agent.cli.table import table_of
-from fsm_agent.diagram import FORMATS, Layout, render, written
+from fsm_agent.cli.arguments import nested, table_of
+from fsm_agent.composition.turn_table import TURN
+from fsm_agent.diagram import FORMATS, render, written
 from fsm_agent.diagram import runs as files
-from fsm_agent.diagram.around import around, neighbourhood
+from fsm_agent.diagram.around import around, near_json, near_markdown, neighbourhood
 from fsm_agent.diagram.counted import covered, overlaid
 from fsm_agent.diagram.countedtext import counted_json, coverage_markdown, run_markdown
-from fsm_agent.diagram.layers import automatic
-from fsm_agent.diagram.model import Diagram, diagram_of
-from fsm_agent.diagram.neartext import near_json, near_markdown
+from fsm_agent.diagram.model import diagram_of
 from fsm_agent.diagram.proof import proof_lines
 from fsm_agent.diagram.roomy import roomy
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import Table
 from fsm_agent.support.home import home_of
-from fsm_agent_states.logic.layout import LAYOUT
-from fsm_agent_states.table import TURN
 
 STORE = "store"
 """In place of a turn: all of them."""
@@ -60,7 +56,7 @@ def show(
         text = written(diagram_of(table), "svg", engine=engine)
     else:
         text = render(
-            table, chosen, layout=_layout(table), proof_lines=proof_lines(table) if chosen == "svg" else ()
+            table, chosen, layout=table.layout, proof_lines=proof_lines(table) if chosen == "svg" else ()
         )
     sys.stdout.write(text)
     return 0
@@ -97,11 +93,12 @@ def diff(old: str, new: str, format: str, name: str | None, sets: Sequence[str],
     elif format == "json":
         answer = text.as_diff_json(a, b, difference, proofs)
     else:
-        layout = LAYOUT if b.table.name == TURN.name and name is None and _is_ours(b.table) else None
+        layout = TURN.layout if b.table.name == TURN.name and name is None and _is_ours(b.table) else None
         ways_out = layout.get("ways_out") if layout else None
         before, after = diagram_of(a.table, ways_out), diagram_of(b.table, ways_out)
         united = picture.united(before, after, difference, proofs, (a.name, b.name))
-        answer = written(united, format, _roomier(united, layout))
+        plain = diagram_of(TURN, ways_out)
+        answer = written(united, format, roomy(layout, plain, united) if layout else None)
     sys.stdout.write(answer)
     return int(exit_code and (difference.changed or proofs.changed))
 
@@ -113,21 +110,9 @@ def _chosen(format: str, names: Sequence[str]) -> str:
     return chosen
 
 
-def _layout(table: Table) -> Layout | None:
-    return LAYOUT if table is TURN else None
-
-
 def _is_ours(table: Table) -> bool:
-    """It is a version of the turn's table: most of its states have a place in the layout."""
-    return len(set(table.states) & set(LAYOUT["boxes"])) > len(table.states) / 2
-
-
-def _roomier(diagram: Diagram, layout: Layout | None) -> Layout:
-    return (
-        automatic(diagram)
-        if layout is None
-        else roomy(layout, diagram_of(TURN, layout.get("ways_out")), diagram)
-    )
+    """It is a version of the turn's table: most of its states are states of the turn."""
+    return len(set(table.states) & set(TURN.states)) > len(table.states) / 2
 
 
 def _near(table: Table, state: str, format: str, engine: str) -> str:
@@ -150,10 +135,10 @@ def _counted(table: Table, format: str, engine: str, overlay: str | None, covera
         return counted_json(table, tally)
     if format == "markdown":
         return coverage_markdown(table, tally) if overlay is None else run_markdown(table, tally)
-    layout = _layout(table)
+    layout = table.layout
     plain = diagram_of(table, layout.get("ways_out") if layout else None)
     marked = covered(plain, tally) if overlay is None else overlaid(plain, tally)
-    return written(marked, format, _roomier(marked, layout), engine)
+    return written(marked, format, roomy(layout, plain, marked) if layout else None, engine)
 
 
 def _limits(sets: Sequence[str]) -> Mapping[str, int]:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from fsm_agent.cli.figures import count
 from fsm_agent.cli.screen import clean, console_of
+from fsm_agent.composition.turn_table import TURN
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.fsm.verify import examine
 from fsm_agent.providers.config_file import Config, config_of
@@ -29,7 +30,6 @@ from fsm_agent.support.threads import LOOP
 from fsm_agent.support.version import __version__
 from fsm_agent.toolsets.mcp.log import LOGS
 from fsm_agent.toolsets.mcp.servers import McpServers
-from fsm_agent_states.table import TURN
 
 PACKAGES = (
     "transitions",
@@ -43,6 +43,7 @@ PACKAGES = (
     "rich",
     "prompt-toolkit",
     "tomlkit",
+    "genai-prices",
 )
 OLDEST = (3, 11)
 

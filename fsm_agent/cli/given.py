@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.agent import Agent
-from fsm_agent.cli.sets import nested
+from fsm_agent.cli.arguments import nested
 from fsm_agent.composition.options import DEFAULT_TOOLSETS, AgentOptions
 from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.config_file import config_of

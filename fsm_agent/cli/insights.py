@@ -12,9 +12,9 @@ from rich.text import Text
 from fsm_agent.cli.figures import cost, count, share, short, spell, tokens
 from fsm_agent.cli.screen import clean, preview
 from fsm_agent.cli.sessions import OUTCOMES, put, screen, store_of
+from fsm_agent.composition.turn_table import TURN
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store.reports.insights import Insights, insights
-from fsm_agent_states.table import TURN
 
 ORDINARY = frozenset({"iterations", "free_rounds"})
 RECOVERIES = frozenset(

@@ -1,10 +1,14 @@
-"""Options that several commands have."""
+"""Options that several commands have, and what a group of commands does when none of its commands is
+named."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+
+from fsm_agent.errors import ConfigError
 
 Model = Annotated[
     str | None, typer.Option("--model", "-m", help="<provider>:<model>; default: what is there.")
@@ -21,3 +25,33 @@ Sets = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes/--ask", "-y", help="Approve every tool call without asking.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+class Commands(TyperGroup):
+    """Without anything, help; a command that is not there is one line that says which are."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args or ["--help"])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands:
+            raise ConfigError("no such command", args[0], ", ".join(self.commands))
+        return super().resolve_command(ctx, args)
+
+
+class ShowUnlessTold(TyperGroup):
+    """``diagram …`` is ``diagram show …``: what does not begin with the name of a command belongs to
+    ``show``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+class ShowAlone(Commands):
+    """``config`` and ``config --json`` are ``config show``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        alone = not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names)
+        return super().parse_args(ctx, ["show", *args] if alone else args)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 from rich.text import Text
 
 from fsm_agent.agent import Agent
 from fsm_agent.cli.approval import attend
 from fsm_agent.cli.given import CliOptions, agent_of
-from fsm_agent.cli.interrupts import ctrl_c
 from fsm_agent.cli.live import ProgressView
 from fsm_agent.cli.screen import console_of
 from fsm_agent.conversation.result import TurnResult
@@ -67,3 +70,26 @@ async def _one(agent: Agent, turn: Turn, live: ProgressView) -> TurnResult:
         return await played(agent, turn, live)
     finally:
         await agent.aclose()
+
+
+@contextmanager
+def ctrl_c(interrupt: Callable[[], object]) -> Iterator[None]:
+    """Within the event loop of the turn. ``interrupt`` is called in the loop, because a signal may come at a
+    moment at which a lock is held; the second signal raises ``KeyboardInterrupt``."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop, pressed = asyncio.get_running_loop(), 0
+
+    def handle(*_: Any) -> None:
+        nonlocal pressed
+        pressed += 1
+        if pressed > 1:
+            raise KeyboardInterrupt
+        loop.call_soon_threadsafe(interrupt)
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

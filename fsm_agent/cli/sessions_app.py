@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fsm_agent.cli.groups import Commands
-from fsm_agent.cli.options import ApiKey, BaseUrl, Home, Json, Model, Yes
+from fsm_agent.cli.options import ApiKey, BaseUrl, Commands, Home, Json, Model, Yes
 
 sessions = typer.Typer(
     cls=Commands, rich_markup_mode=None, help="What was said and done: show, find, go on, carry elsewhere."

@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
+from fsm_agent.cli.arguments import value_of
 from fsm_agent.cli.figures import cost, count, moment, spell, tokens
 from fsm_agent.cli.screen import clean, preview, seconds
 from fsm_agent.cli.sessions import OUTCOMES, last_exit, put, screen, store_of
@@ -101,7 +102,7 @@ def _head(shown: Shown) -> Iterator[Text]:
 
 def _turn(record: TurnReport, width: int) -> Iterator[RenderableType]:
     info = record.info
-    outcome = info.outcome or "unfinished"
+    outcome = info.outcome or ("unfinished" if info.ended is None else "ended")
     line = Text.assemble(
         "\n── ", (clean(info.id), "bold"), "  ", (clean(outcome), OUTCOMES.get(outcome, "yellow"))
     )
@@ -177,7 +178,7 @@ def _message(row: ShownMessage, full: bool) -> Iterator[RenderableType]:
         yield Text.assemble(
             ("  → ", "magenta"),
             (preview(function["name"], 60), "bold"),
-            f"  {preview(_arguments(function['arguments']), 200)}",
+            f"  {preview(value_of(function['arguments']), 200)}",
         )
 
 
@@ -195,13 +196,6 @@ def _result(body: Mapping[str, Any], text: str, aside: str, full: bool) -> Itera
 
 def _short(line: str) -> str:
     return line if len(line) <= LONG else line[: LONG - 1] + "…"
-
-
-def _arguments(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 def _text(content: Any) -> str:

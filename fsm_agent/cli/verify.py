@@ -8,17 +8,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fsm_agent.cli.sets import nested
-from fsm_agent.cli.table import table_of
-from fsm_agent.conversation.effects import Runtime
+from fsm_agent.cli.arguments import nested, table_of
+from fsm_agent.composition.turn_table import TURN, limits_for
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import search, verify_table
-from fsm_agent.fsm.verify.promela import STATES_OF_THE_END, promela
-from fsm_agent.fsm.verify.scopes import limit_names
+from fsm_agent.fsm.verify.reachability.promela import STATES_OF_THE_END, promela
+from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
 from fsm_agent.settings.model import Settings
-from fsm_agent_states.table import TURN
-from fsm_agent_states.turn import limits_of
 
 LARGEST = 10_000_000
 """A maximum of more is a mistake; the formulas have no limit of their own."""
@@ -58,7 +55,7 @@ def limits(table: Table, sets: Sequence[str]) -> Mapping[str, int] | None:
     settings = {key: value for key, value in given.items() if table is TURN and key in Settings.model_fields}
     values: dict[str, int] = {}
     if table is TURN:
-        values.update(limits_of(Settings.of(settings), Runtime("any", "any")))
+        values.update(limits_for(settings))
     for key, value in given.items():
         if key not in settings:
             values[key] = _maximum(key, value, known, table)

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fsm_agent.diagram.dot import as_dot
-from fsm_agent.diagram.graphviz import laid_out
+from fsm_agent.diagram.dot import as_dot, laid_out
 from fsm_agent.diagram.jsonform import as_json
-from fsm_agent.diagram.layout import Layout
 from fsm_agent.diagram.markdown import as_markdown
 from fsm_agent.diagram.mermaid import as_mermaid
 from fsm_agent.diagram.model import Diagram, diagram_of
 from fsm_agent.diagram.svg import as_svg
 from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.layout import Layout
 from fsm_agent.fsm.table import Table
 
 __all__ = ["FORMATS", "Layout", "render", "written"]

@@ -11,14 +11,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from fsm_agent.diagram.describe import default_limits
-from fsm_agent.diagram.layout import Layout
 from fsm_agent.diagram.stale import files, stale, write
 from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.layout import Layout
 from fsm_agent.fsm.table import Table
-from fsm_agent.fsm.verify.scopes import limit_names
+from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
 
-TABLE, LAYOUT = "fsm_agent_states.table:TURN", "fsm_agent_states.logic.layout:LAYOUT"
+TABLE = "fsm_agent_states.table:TURN"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,16 +27,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is stale")
     parser.add_argument("--table", default=TABLE, metavar="MODULE:NAME", help=f"default: {TABLE}")
-    parser.add_argument(
-        "--layout", metavar="MODULE:NAME", help=f"default: {LAYOUT} for the default table, else automatic"
-    )
-    parser.add_argument(
-        "--limits", metavar="MODULE:NAME", help="a mapping that the figures of the proofs page are for"
-    )
+    parser.add_argument("--layout", metavar="MODULE:NAME", help="default: the table's own, else automatic")
+    figures = "a mapping that the figures of the proofs page are for; default: the table's own"
+    parser.add_argument("--limits", metavar="MODULE:NAME", help=figures)
     options = parser.parse_args(arguments)
     try:
         table, layout = _load(options.table, options.layout)
-        limits = default_limits() if options.table == TABLE else _limits(table, options.limits)
+        limits = _limits(table, options.limits)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
@@ -65,7 +61,7 @@ def _command(options: argparse.Namespace) -> str:
 
 def _limits(table: Table, name: str | None) -> Mapping[str, int] | None:
     if name is None:
-        return None
+        return table.default_limits() if table.default_limits else None
     limits = _attribute(name)
     if not isinstance(limits, Mapping) or not all(type(value) is int for value in limits.values()):
         raise ConfigError(
@@ -80,8 +76,7 @@ def _load(table_name: str, layout_name: str | None) -> tuple[Table, Layout | Non
     table = _attribute(table_name)
     if not isinstance(table, Table):
         raise ConfigError("not a transition table", table_name, "module:attribute of a Table")
-    name = layout_name or (LAYOUT if table_name == TABLE else None)
-    return table, cast(Layout, _attribute(name)) if name else None
+    return table, cast(Layout, _attribute(layout_name)) if layout_name else table.layout
 
 
 def _attribute(name: str) -> object:

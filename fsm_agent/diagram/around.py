@@ -5,12 +5,13 @@ Sources stand on the left, the state in the middle, what it leads to on the righ
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fsm_agent.diagram.geometry import Side
-from fsm_agent.diagram.layout import Layout, Route
+from fsm_agent.diagram.describe import row_form
+from fsm_agent.diagram.markdown import row_grid
 from fsm_agent.diagram.model import (
     Arrow,
     Box,
@@ -25,6 +26,7 @@ from fsm_agent.diagram.model import (
 from fsm_agent.diagram.scene import label_size, measure
 from fsm_agent.diagram.textwidth import joined
 from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.layout import Layout, Route, Side
 from fsm_agent.fsm.table import Row, Table
 
 MARGIN, GAP, LABEL_GAP = 24.0, 28.0, 8.0
@@ -182,3 +184,29 @@ def _from_far(table: Table, box: Box, state: str) -> Box:
                 )
             )
     return replace(box, entries=tuple(entries))
+
+
+def near_markdown(table: Table, state: str) -> str:
+    """The rows that leave a state, and those that lead to it from others."""
+    out = [row for row in table.rows if row.source == state]
+    into = [row for row in table.rows if row.dest == state and row.source != state]
+    lines = [f"# {state}, a state of the {table.name} table"]
+    for title, rows in (("Out", out), ("In", into)):
+        if rows:
+            lines += ["", f"## {title}", "", *row_grid(table, rows)]
+    return "\n".join(lines) + "\n"
+
+
+def near_json(diagram: Diagram, state: str) -> str:
+    """``table, state, out, in, arrows``."""
+    rows = diagram.table.rows
+    value = {
+        "table": diagram.table.name,
+        "state": state,
+        "out": [row_form(row) for row in rows if row.source == state],
+        "in": [row_form(row) for row in rows if row.dest == state and row.source != state],
+        "arrows": [
+            {"source": a.source, "dest": a.dest, "labels": a.labels, "rows": a.rows} for a in diagram.arrows
+        ],
+    }
+    return json.dumps(value, ensure_ascii=False, indent=2) + "\n"

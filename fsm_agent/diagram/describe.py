@@ -24,8 +24,8 @@ HOMES = (
     ("fsm_agent_states.turn", "fsm_agent.settings.model", "fsm_agent.conversation.effects"),
     ("states.turn", "fsm_agent.settings", "fsm_agent.requests"),
 )
-"""Where the limits of the turn, the settings and the runtime stand in this version, and stood in older
-ones."""
+"""Where the limits of the turn, the settings and the runtime stood in versions whose table does not know its
+default limits."""
 
 
 def describe(table: Any) -> dict[str, Any]:
@@ -122,9 +122,12 @@ def load(roots: list[str], target: str) -> Any:
     return next(iter(tables.values()))
 
 
-def default_limits() -> dict[str, int] | None:
-    """What the version's own turn takes for limits with default settings, two fallbacks and two keys that can
-    be renewed. ``None`` where that cannot be known."""
+def default_limits(table: Any) -> dict[str, int] | None:
+    """The limits that the table says its figures are for; of older versions, in which no table says so, those
+    of the turn with default settings, two fallbacks and two keys that can be renewed. ``None`` where that
+    cannot be known."""
+    if getattr(table, "default_limits", None):
+        return dict(table.default_limits())
     for turn, settings, effects in HOMES:
         try:
             runtime = importlib.import_module(effects).Runtime(
@@ -165,7 +168,8 @@ def main(arguments: list[str]) -> int:
     roots, target, wants_limits = arguments[0].split(os.pathsep), arguments[1], "--limits" in arguments
     answer, sys.stdout = sys.stdout, sys.stderr
     try:
-        value = {"table": describe(load(roots, target)), "limits": default_limits() if wants_limits else None}
+        table = load(roots, target)
+        value = {"table": describe(table), "limits": default_limits(table) if wants_limits else None}
     except BaseException as error:  # the code that is loaded may raise anything, SystemExit included
         reason = " ".join(str(error).split())
         print(f"\n{type(error).__name__}{': ' if reason else ''}{reason}", file=sys.stderr)

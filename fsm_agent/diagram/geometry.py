@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import dist
-from typing import Literal
 
-Side = Literal["left", "right", "top", "bottom"]
-Point = tuple[float, float]
+from fsm_agent.fsm.layout import Point, Side
+
 Cubic = tuple[Point, Point, Point, Point]
 
 NORMALS: dict[Side, Point] = {"left": (-1, 0), "right": (1, 0), "top": (0, -1), "bottom": (0, 1)}

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fsm_agent.diagram.geometry import CORNER, Rect
-from fsm_agent.diagram.layout import Layout, Route
 from fsm_agent.diagram.model import Arrow, Diagram
 from fsm_agent.diagram.scene import LABEL_WRAP, PAD, default_route, label_size, measure
 from fsm_agent.diagram.textwidth import joined
+from fsm_agent.fsm.layout import Layout, Route
 
 MARGIN = 24.0
 BOX_GAP = 56.0
@@ -68,7 +68,7 @@ def automatic(diagram: Diagram) -> Layout:
 
 
 def _grid(diagram: Diagram) -> _Grid:
-    layers = _layers(diagram)
+    layers = layers_of(diagram)
     depth = {state: number for number, layer in enumerate(layers) for state in layer}
     kinds: tuple[list[Arrow], list[Arrow], list[Arrow]] = ([], [], [])
     for arrow in diagram.arrows:
@@ -81,7 +81,7 @@ def _grid(diagram: Diagram) -> _Grid:
     return grid
 
 
-def _layers(diagram: Diagram) -> list[list[str]]:
+def layers_of(diagram: Diagram) -> list[list[str]]:
     """States by their distance from the first one; what no arrow reaches, and then the final state, stand
     last."""
     final, first = diagram.table.final, diagram.table.initial

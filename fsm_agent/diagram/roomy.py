@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fsm_agent.diagram.geometry import Point, Rect
-from fsm_agent.diagram.layout import Layout, Route
+from fsm_agent.diagram.geometry import Rect
 from fsm_agent.diagram.model import Diagram
 from fsm_agent.diagram.scene import Scene, scene_of
+from fsm_agent.fsm.layout import Layout, Point, Route
 
 ALIKE = 1e-6  # coordinates that differ by less are the same, however they were worked out
 Span = tuple[float, float, float]

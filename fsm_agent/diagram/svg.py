@@ -11,7 +11,6 @@ from xml.sax.saxutils import escape, quoteattr
 
 from fsm_agent.diagram.geometry import Rect, number
 from fsm_agent.diagram.layers import automatic
-from fsm_agent.diagram.layout import Layout
 from fsm_agent.diagram.model import Diagram, StateEntry
 from fsm_agent.diagram.scene import (
     HEAD,
@@ -27,6 +26,7 @@ from fsm_agent.diagram.scene import (
     thickness,
 )
 from fsm_agent.diagram.theme import style_sheet, tone_names
+from fsm_agent.fsm.layout import Layout
 
 ROUND = 7.0
 

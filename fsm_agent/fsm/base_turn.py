@@ -100,12 +100,12 @@ class BaseTurn:
         return frozenset(self.last_transition.spends) if self.last_transition else frozenset()
 
     @property
-    def outcome(self) -> OutcomeName:
-        """How well the turn ended: what ``outcomes`` says of its exit reason; ``failed`` for one that is not
-        in it, and for a bug. A class without ``outcomes`` is content with every end."""
+    def outcome(self) -> OutcomeName | None:
+        """How well the turn ended: what ``outcomes`` says of its exit reason; ``failed`` for one that is not in
+        it, and for a bug. ``None`` for a class without ``outcomes``: nobody but its owner can tell."""
         if self.bug:
             return "failed"
-        return self.outcomes.get(self.exit or "", "failed" if self.outcomes else "completed")
+        return self.outcomes.get(self.exit or "", "failed") if self.outcomes else None
 
 
 def with_counters(counts: Mapping[str, int], changes: Mapping[str, Any]) -> dict[str, int]:

@@ -16,11 +16,12 @@ printed as words ("no retries left"), proved and drawn. They read a turn through
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from fsm_agent.errors import TableError
+from fsm_agent.fsm.layout import Layout
 
 
 class Counted(Protocol):
@@ -253,7 +254,11 @@ class Table:
 
     ``states`` in reading order (the first is initial), ``final`` has no line. ``macros`` are (event, {state:
     exit}) pairs: lines that exist in many states and always end the turn. Raises ``TableError`` for unknown
-    or repeated names."""
+    or repeated names.
+
+    Two things are for readers alone and change neither the digest nor what is equal: ``layout`` says where
+    boxes and arrows stand in pictures, and ``default_limits`` returns the limits that figures in generated
+    pages are for."""
 
     name: str
     states: tuple[str, ...]
@@ -262,6 +267,8 @@ class Table:
     lines: tuple[Line, ...]
     macros: tuple[tuple[str, Mapping[str, str]], ...] = ()
     reset_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    layout: Layout | None = field(default=None, compare=False, repr=False)
+    default_limits: Callable[[], Mapping[str, int]] | None = field(default=None, compare=False, repr=False)
     rows: tuple[Row, ...] = field(init=False)
     by_event: Mapping[tuple[str, str], tuple[Row, ...]] = field(init=False)
 

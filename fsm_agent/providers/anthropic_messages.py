@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from fsm_agent.conversation.effects import Failure, ModelRequest
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.providers.anthropic_reply import MessagesReply, whole_message
-from fsm_agent.providers.sdk_port import NO_KEY, SdkPort, headers_of, http_client
+from fsm_agent.providers.sdk_port import NO_KEY, SdkPort
 from fsm_agent.runtime.ports import StreamSink
 
 HOST = "api.anthropic.com"
@@ -49,14 +49,7 @@ class AnthropicMessages(SdkPort):
     async def _send(self, client: Any, request: ModelRequest) -> Any:
         from anthropic import AsyncStream
 
-        return await client.post(
-            "/v1/messages",
-            content=request.body,
-            cast_to=object,
-            stream=True,
-            stream_cls=AsyncStream[object],
-            options={"headers": {**self._key_headers(), **headers_of(request)}, "max_retries": 0},
-        )
+        return await self._post(client, "/v1/messages", request, AsyncStream[object], self._key_headers())
 
     def _key_headers(self) -> dict[str, Any]:
         """The key in one header only: the SDK would send it as a bearer, which older gateways do not read.
@@ -69,15 +62,7 @@ class AnthropicMessages(SdkPort):
         return {"X-Api-Key": key, "Authorization": Omit()}
 
     def _make(self, sdk: Any) -> Any:
-        """A client with a key of its own, so that the SDK looks for none in the environment or on disk."""
-        connect, read = self._timeouts
-        client = sdk.AsyncAnthropic(
-            api_key=self._key or NO_KEY,
-            base_url=self.base_url,
-            max_retries=0,
-            timeout=sdk.Timeout(read, connect=connect, pool=connect),
-            http_client=http_client(sdk, self.base_url),
-        )
+        client = sdk.AsyncAnthropic(**self._client_options(sdk))
         if not _is_own(self.base_url):
             client._custom_headers = {}
         return client

@@ -37,8 +37,7 @@ def connect(choice: Choice, settings: Settings, clock: Clock) -> ModelPort:
 
         return ScriptedModel(script_from(choice.model), clock)
     from fsm_agent.providers.anthropic_messages import AnthropicMessages
-    from fsm_agent.providers.openai_chat import OpenAIChat
-    from fsm_agent.providers.openai_responses import OpenAIResponses
+    from fsm_agent.providers.openai_port import OpenAIChat, OpenAIResponses
 
     timeout, stale = settings.timeout, settings.stale
     url, key = choice.base_url or "", choice.keys[0] if choice.keys else ""

@@ -1,12 +1,16 @@
-"""The two wires of the OpenAI SDK, through its low-level door: they differ in their path and in how a reply
-is read."""
+"""The two wires of the OpenAI SDK as ports, through its low-level door: they differ in their path and in how
+a reply is read."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from fsm_agent.conversation.effects import ModelRequest
-from fsm_agent.providers.sdk_port import NO_KEY, SdkPort, headers_of, http_client
+from fsm_agent.conversation.effects import Failure, ModelRequest
+from fsm_agent.conversation.messages import ModelReply
+from fsm_agent.providers.chat_reply import ChatReply, whole_reply
+from fsm_agent.providers.responses_reply import ResponsesReply, whole_response
+from fsm_agent.providers.sdk_port import NO_KEY, SdkPort
+from fsm_agent.runtime.ports import StreamSink
 
 
 class OpenAIPort(SdkPort):
@@ -20,28 +24,41 @@ class OpenAIPort(SdkPort):
     async def _send(self, client: Any, request: ModelRequest) -> Any:
         import openai
 
-        return await client.post(
-            self.path,
-            content=request.body,
-            cast_to=object,
-            stream=True,
-            stream_cls=openai.AsyncStream[object],
-            options={
-                "headers": {"Authorization": f"Bearer {self._key or NO_KEY}", **headers_of(request)},
-                "max_retries": 0,
-            },
-        )
+        key = {"Authorization": f"Bearer {self._key or NO_KEY}"}
+        return await self._post(client, self.path, request, openai.AsyncStream[object], key)
 
     def _make(self, sdk: Any) -> Any:
-        connect, read = self._timeouts
-        client = sdk.AsyncOpenAI(
-            api_key=self._key or NO_KEY,
-            base_url=self.base_url,
-            max_retries=0,
-            timeout=sdk.Timeout(read, connect=connect, pool=connect),
-            http_client=http_client(sdk, self.base_url),
-        )
+        client = sdk.AsyncOpenAI(**self._client_options(sdk))
         if "api.openai.com" not in self.base_url:
             client.organization = client.project = None
         client.admin_api_key = None
         return client
+
+
+class OpenAIChat(OpenAIPort):
+    """One model at one chat-completions endpoint. See ``SdkPort`` for its arguments."""
+
+    path = "/chat/completions"
+
+    def _growing(self, sink: StreamSink) -> ChatReply:
+        return ChatReply(sink)
+
+    def _whole(self, body: Any, sink: StreamSink) -> ModelReply | Failure:
+        return whole_reply(body, sink, self._now(), self._secrets)
+
+
+class OpenAIResponses(OpenAIPort):
+    """One model at one Responses endpoint. ``issuer``: whose encrypted reasoning its replies carry. See
+    ``SdkPort`` for the other arguments."""
+
+    path = "/responses"
+
+    def __init__(self, base_url: str, key: str = "", *, issuer: str = "", **options: Any) -> None:
+        super().__init__(base_url, key, **options)
+        self._issuer = issuer
+
+    def _growing(self, sink: StreamSink) -> ResponsesReply:
+        return ResponsesReply(sink, self._issuer, self._now(), self._secrets)
+
+    def _whole(self, body: Any, sink: StreamSink) -> ModelReply | Failure:
+        return whole_response(body, sink, self._issuer, self._now(), self._secrets)

@@ -1,17 +1,18 @@
-"""What tokens cost: a dated table of list prices, and sums over it.
+"""What tokens cost: list prices of the collection ``genai-prices``, and sums over them.
 
-Prices are in US dollars for a million tokens: the vendors' list prices for their own APIs
-(https://openai.com/api/pricing, https://claude.com/pricing) as the collection ``genai-prices`` 0.2.3 of
-November 2026 gives them, read on 2026-11-22. Models whose price depends on the time of day or, within their
-usual window, on the length of the prompt are left out, and so are aggregators: what is not known exactly
-counts as unknown, never as 0. A row is for its name, followed by nothing but a date or ``-latest``: a new
-member of a family has a price of its own."""
+Prices are in US dollars for a million tokens: the vendors' list prices for their own APIs, as the installed
+version of the collection has them; nothing is fetched. What is not known exactly counts as unknown, never as
+0: models whose price depends on the time of day or, within their window, on the length of the prompt, models
+that are paid for other things than text, and aggregators. A price is for its model's name, followed by
+nothing but a date or ``-latest``: a new member of a family has a price of its own."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
 from typing import Literal
 
 from fsm_agent.conversation.messages import Usage
@@ -19,64 +20,29 @@ from fsm_agent.providers.profiles import PROFILES
 from fsm_agent.settings.model import CacheTtl
 
 Status = Literal["estimated", "included", "unknown"]
-SOURCE = "list prices of 2026-11-22"
+SOURCE = "list prices of genai-prices"
 PER = 1_000_000
-_VERSION = re.compile(r"(-\d{4}-\d{2}-\d{2}|-\d{8}|-latest)?\Z")
-_HOUR = 2.0
-"""What writing to Anthropic's cache for an hour costs, as a multiple of input."""
+VENDORS: Mapping[str, str] = {"openai": "openai", "openai-responses": "openai", "anthropic": "anthropic"}
+"""Providers with a price list, and its name in the collection."""
+_VERSION = re.compile(r"(-0)?(-\d{4}-\d{2}-\d{2}|-\d{8}|-latest)?\Z")
+_KEYS = {
+    "input": "input_mtok", "output": "output_mtok",
+    "read": "cache_read_mtok", "write": "cache_write_mtok", "write_1h": "cache_write_1h_mtok",
+}  # fmt: skip
+_OTHER_THAN_TEXT = re.compile(r"audio|realtime|image|transcribe|tts")
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """``write``: for five minutes, where writing to the cache costs anything besides the input. ``read`` is
-    ``None`` where there is no cache, or no price for it."""
+    """US dollars for a million tokens. ``write``: for five minutes, ``write_1h``: for an hour, where writing
+    to the cache costs anything besides the input. ``read`` is ``None`` where there is no cache, or no price
+    for it."""
 
     input: float
     output: float
     read: float | None = None
     write: float | None = None
-
-
-OPENAI: dict[str, Price] = {
-    "gpt-4o": Price(2.5, 10, 1.25),
-    "gpt-4o-2024-05-13": Price(5, 15),
-    "gpt-4o-mini": Price(0.15, 0.6, 0.075),
-    "gpt-4.1": Price(2, 8, 0.5),
-    "gpt-4.1-mini": Price(0.4, 1.6, 0.1),
-    "gpt-4.1-nano": Price(0.1, 0.4, 0.025),
-    "gpt-5": Price(1.25, 10, 0.125),
-    "gpt-5-mini": Price(0.25, 2, 0.025),
-    "gpt-5-nano": Price(0.05, 0.4, 0.005),
-    "gpt-5-pro": Price(15, 120),
-    "gpt-5.1": Price(1.25, 10, 0.125),
-    "gpt-5.2": Price(1.75, 14, 0.175),
-    "gpt-5.4-mini": Price(0.75, 4.5, 0.075),
-    "gpt-5.4-nano": Price(0.2, 1.25, 0.02),
-    "o1": Price(15, 60, 7.5),
-    "o3": Price(2, 8, 0.5),
-    "o3-mini": Price(1.1, 4.4, 0.55),
-    "o4-mini": Price(1.1, 4.4, 0.275),
-}
-ANTHROPIC: dict[str, Price] = {
-    "claude-3-haiku": Price(0.25, 1.25, 0.03, 0.3),
-    "claude-3-5-haiku": Price(0.8, 4, 0.08, 1),
-    "claude-3-5-sonnet": Price(3, 15, 0.3, 3.75),
-    "claude-3-7-sonnet": Price(3, 15, 0.3, 3.75),
-    "claude-sonnet-4": Price(3, 15, 0.3, 3.75),
-    "claude-sonnet-4-0": Price(3, 15, 0.3, 3.75),
-    "claude-sonnet-4-5": Price(3, 15, 0.3, 3.75),
-    "claude-sonnet-5": Price(2, 10, 0.2, 2.5),
-    "claude-sonnet-5-5": Price(2, 10, 0.1, 2.5),
-    "claude-haiku-4-5": Price(1, 5, 0.1, 1.25),
-    "claude-opus-4": Price(15, 75, 1.5, 18.75),
-    "claude-opus-4-0": Price(15, 75, 1.5, 18.75),
-    "claude-opus-4-1": Price(15, 75, 1.5, 18.75),
-    "claude-opus-4-5": Price(5, 25, 0.5, 6.25),
-    "claude-opus-5": Price(5, 25, 0.5, 6.25),
-    "claude-opus-5-5": Price(4, 20, 0.2, 5),
-}
-TABLES: dict[str, dict[str, Price]] = {"openai": OPENAI, "openai-responses": OPENAI, "anthropic": ANTHROPIC}
-"""By provider."""
+    write_1h: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +63,10 @@ def cost(model: str, provider: str, usage: Usage, ttl: CacheTtl = "5m") -> Cost:
     profile = PROFILES.get(provider)
     if profile is not None and (profile.local or profile.in_process):
         return INCLUDED
-    price = price_of(model, TABLES.get(provider, {}))
+    price = price_of(model, provider)
     if price is None or (usage.cache_read and price.read is None):
         return UNKNOWN
-    write = price.input if price.write is None else _HOUR * price.input if ttl == "1h" else price.write
+    write = (price.write_1h if ttl == "1h" else price.write) or price.input
     tokens = (
         (usage.input, price.input),
         (usage.output, price.output),
@@ -110,10 +76,36 @@ def cost(model: str, provider: str, usage: Usage, ttl: CacheTtl = "5m") -> Cost:
     return Cost(sum(count * (each or 0.0) for count, each in tokens) / PER, "estimated", SOURCE)
 
 
-def price_of(model: str, table: Mapping[str, Price]) -> Price | None:
-    """The row of the longest name that the model's begins with, if nothing but a version follows."""
-    fitting = [name for name in table if model.startswith(name) and _VERSION.match(model, len(name))]
-    return table[max(fitting, key=len)] if fitting else None
+@cache
+def price_of(model: str, provider: str) -> Price | None:
+    """Return the price as of the first time it is asked for; ``None`` where it is not known exactly."""
+    if provider not in VENDORS or _OTHER_THAN_TEXT.search(model):
+        return None
+    from genai_prices.data_snapshot import get_snapshot  # here, because only the end of a turn needs it
+    from genai_prices.types import TieredPrices, TimeOfDateConstraint
+
+    try:
+        _, found = get_snapshot().find_provider_model(model, None, VENDORS[provider], None)
+    except LookupError:
+        return None
+    conditions = [one.constraint for one in found.prices] if isinstance(found.prices, list) else []
+    if _VERSION.sub("", model) != _VERSION.sub("", found.id) or any(
+        isinstance(one, TimeOfDateConstraint) for one in conditions
+    ):
+        return None
+    listed = found.get_prices(datetime.now(UTC))
+    figures: dict[str, float] = {}
+    for name, key in _KEYS.items():
+        figure = getattr(listed, key)
+        if isinstance(figure, TieredPrices):
+            if found.context_window is None or any(
+                tier.start < found.context_window for tier in figure.tiers
+            ):
+                return None
+            figure = figure.base
+        if figure is not None:
+            figures[name] = float(figure)
+    return Price(**figures) if {"input", "output"} <= set(figures) else None
 
 
 def total_cost(usages: Mapping[tuple[str, str], Usage], ttl: CacheTtl = "5m") -> Cost:

@@ -13,7 +13,7 @@ import json
 import ssl
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, Callable
+from collections.abc import AsyncIterable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
@@ -100,6 +100,32 @@ class SdkPort(ABC):
         events: AsyncIterable[Any] = stream
         return events
 
+    # What wires share
+
+    def _client_options(self, sdk: Any) -> dict[str, Any]:
+        """What every SDK's client is made with: a key of its own, so that it looks for none in the
+        environment or on disk."""
+        connect, read = self._timeouts
+        return {
+            "api_key": self._key or NO_KEY,
+            "base_url": self.base_url,
+            "max_retries": 0,
+            "timeout": sdk.Timeout(read, connect=connect, pool=connect),
+            "http_client": http_client(sdk, self.base_url),
+        }
+
+    async def _post(
+        self, client: Any, path: str, request: ModelRequest, stream: Any, key: Mapping[str, Any]
+    ) -> Any:
+        """Open a response through an SDK's low-level door. ``stream`` is the SDK's class for streams, ``key``
+        the headers that carry the key."""
+        kind = "text/event-stream" if request.stream else "application/json"
+        headers = {**key, "Content-Type": "application/json", "Accept": kind}
+        options = {"headers": headers, "max_retries": 0}
+        return await client.post(
+            path, content=request.body, cast_to=object, stream=True, stream_cls=stream, options=options
+        )
+
     # The port
 
     async def call(self, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure:
@@ -179,14 +205,6 @@ def http_client(sdk: Any, base_url: str) -> Any:
         follow_redirects=False,
         event_hooks={"request": [watched]},
     )
-
-
-def headers_of(request: ModelRequest) -> dict[str, Any]:
-    """The headers that every wire sends."""
-    return {
-        "Content-Type": "application/json",
-        "Accept": "text/event-stream" if request.stream else "application/json",
-    }
 
 
 def _is_stream(request: ModelRequest, content_type: str) -> bool:

@@ -113,10 +113,9 @@ def drawn(coverage: RowCoverage) -> str:
     rows = {row.id: coverage.counts[row.id] for row in table.rows}
     visits = {state: sum(rows[row.id] for row in table.rows if row.source == state) for state in table.states}
     visits[table.final] = sum(rows[row.id] for row in table.rows if row.dest == table.final)
-    layout = import_module("fsm_agent_states.logic.layout").LAYOUT if table is _table(TURN) else None
-    plain = diagram_of(table, layout.get("ways_out") if layout else None)
+    plain = diagram_of(table, table.layout.get("ways_out") if table.layout else None)
     picture = covered(plain, Tally(rows, visits))
-    return written(picture, "svg", roomy(layout, plain, picture) if layout else None)
+    return written(picture, "svg", roomy(table.layout, plain, picture) if table.layout else None)
 
 
 def _table(named: str, root: Path | None = None) -> Table:

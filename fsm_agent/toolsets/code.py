@@ -13,8 +13,8 @@ from typing import Annotated
 from pydantic import Field
 
 from fsm_agent.tools import Tool, ToolFailure, tool
-from fsm_agent.toolsets.keeper import SupervisorOrder
 from fsm_agent.toolsets.process import TERM_GRACE, ProcessEnded, run, run_errors
+from fsm_agent.toolsets.process_supervisor import SupervisorOrder
 
 MAX_SECONDS = 300
 MAX_CODE = 200_000

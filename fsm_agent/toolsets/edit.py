@@ -56,10 +56,12 @@ class Edits:
         diff then.
 
         Args:
-            path: The file, relative to the working directory. old_text: The text to replace, as it is in the
-            file, without line numbers. It must occur exactly once, so take in enough lines around the place.
-            new_text: What to put there. Empty to delete. every: Replace every place where old_text is letter
-            for letter."""
+            path: The file, relative to the working directory.
+            old_text: The text to replace, as it is in the file, without line numbers. It must occur exactly
+                once, so take in enough lines around the place.
+            new_text: What to put there. Empty to delete.
+            every: Replace every place where old_text is letter for letter.
+        """
         real = self._writable(path)
         with plain_errors(path):
             real.stat()

@@ -1,7 +1,7 @@
 """Programs that run in the background of an agent, and end with it.
 
-Each has a keeper of its own, which ends it when this process goes away, also by ``kill -9``. Output goes to
-files of bounded size in a temporary folder, so that nothing waits for a reader."""
+Each has a supervisor of its own, which ends it when this process goes away, also by ``kill -9``. Output goes
+to files of bounded size in a temporary folder, so that nothing waits for a reader."""
 
 from __future__ import annotations
 
@@ -18,8 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fsm_agent.tools import ToolFailure
-from fsm_agent.toolsets.keeper import SupervisorOrder, SupervisorReport
-from fsm_agent.toolsets.process import STOP, TERM_GRACE, environment, keeper_words, report_from, shell_words
+from fsm_agent.toolsets.process import (
+    STOP,
+    TERM_GRACE,
+    environment,
+    report_from,
+    shell_words,
+    supervisor_words,
+)
+from fsm_agent.toolsets.process_supervisor import SupervisorOrder, SupervisorReport
 
 MAX_RUNNING = 8
 MAX_KEPT = 32
@@ -27,7 +34,7 @@ MAX_KEPT = 32
 LOG_BYTES = 4_000_000
 """Bytes of the newest output that are kept of a job."""
 STOP_SECONDS = 5.0
-"""Seconds that a keeper may take to end its job before it is killed itself."""
+"""Seconds that a supervisor may take to end its job before it is killed itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +113,7 @@ class Job:
     def read(self, since: int | None, most: int) -> OutputPage:
         """At most ``most`` bytes from ``since`` on, or as much as is still kept; the newest when ``since`` is
         ``None``."""
-        for _ in range(3):  # the keeper may throw a file away while it is looked at
+        for _ in range(3):  # the supervisor may throw a file away while it is looked at
             with contextlib.suppress(FileNotFoundError):
                 return self._read(since, most)
         return OutputPage(b"", since or 0, since or 0)
@@ -187,11 +194,12 @@ class Jobs:
         with far_end:
             try:
                 process = subprocess.Popen(  # noqa: S603  # approved by a person
-                    keeper_words(order),
-                    stdin=far_end.fileno(),
+                    supervisor_words(order, far_end),
+                    stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     env=environment(),
+                    pass_fds=(far_end.fileno(),),
                     start_new_session=True,
                 )
             except BaseException:

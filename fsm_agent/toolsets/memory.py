@@ -45,10 +45,13 @@ class NoteKeeper:
         of operations is done whole or not at all.
 
         Args:
-            action: What to do with one note. target: memory for facts about machine, project and work; user
-            for the person and what they prefer. content: The new note; for add and replace, which puts it in
-            place of the whole old note. old_text: A part of the old note that no other note has; for replace
-            and remove. operations: Several changes at once, instead of action, content and old_text."""
+            action: What to do with one note.
+            target: memory for facts about machine, project and work; user for the person and what they
+                prefer.
+            content: The new note; for add and replace, which puts it in place of the whole old note.
+            old_text: A part of the old note that no other note has; for replace and remove.
+            operations: Several changes at once, instead of action, content and old_text.
+        """
         file, turn = self.files[target], turn_here()
         asked = list(operations or ())
         if action != "read":

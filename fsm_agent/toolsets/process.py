@@ -1,5 +1,5 @@
-"""Running a command under a keeper, as a process group of its own, with bounded output. POSIX only, because
-of the groups."""
+"""Running a command under a supervisor, as a process group of its own, with bounded output. POSIX only,
+because of the groups."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fsm_agent.tools import ToolFailure
-from fsm_agent.toolsets import keeper
-from fsm_agent.toolsets.keeper import SupervisorOrder, SupervisorReport
+from fsm_agent.toolsets import process_supervisor
 from fsm_agent.toolsets.output import Output
+from fsm_agent.toolsets.process_supervisor import SupervisorOrder, SupervisorReport
 
 TERM_GRACE = 1.0
 """Seconds between asking a group to end and killing it; less than the three that a tool has after an
 interrupt."""
-_KEEPER_GRACE = 5.0
-"""Seconds that a keeper may take to end its command; it is killed after that, and the command with it."""
+_SUPERVISOR_GRACE = 5.0
+"""Seconds that a supervisor may take to end its command; it is killed after that, and the command with it."""
 _DRAIN = 0.5
 """Seconds to wait for output after the end, when a daemon still holds the pipe."""
 STOP = b"stop"
+DEVNULL, PIPE = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
 
 _QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "TERM": "dumb", "GIT_TERMINAL_PROMPT": "0"}
 _OURS = ("FSM_AGENT_", "ANTHROPIC_", "OPENAI_", "OPENROUTER_")
@@ -59,21 +60,29 @@ def environment() -> dict[str, str]:
     return {**kept, **_QUIET}
 
 
-def keeper_words(order: SupervisorOrder) -> list[str]:
-    """The command line of a keeper."""
-    return [sys.executable, "-I", "-S", "-X", "utf8", keeper.__file__, json.dumps(order._asdict())]
+def supervisor_words(order: SupervisorOrder, line: socket.socket) -> list[str]:
+    """The command line of a supervisor, which is handed ``line``."""
+    script = process_supervisor.__file__
+    return [
+        sys.executable,
+        "-I",
+        "-S",
+        "-X",
+        "utf8",
+        script,
+        json.dumps(order._replace(line=line.fileno())._asdict()),
+    ]
 
 
-def report_from(line: socket.socket) -> SupervisorReport:
-    """What a keeper that has ended had to say. Never waits."""
+def report_from(line: socket.socket, said: bytes = b"") -> SupervisorReport:
+    """What a supervisor that has ended had to say, after what it ``said`` before. Never waits."""
     line.setblocking(False)
-    said = b""
     with contextlib.suppress(OSError):
         while piece := line.recv(65_536):
             said += piece
     return (
         SupervisorReport(**json.loads(said))
-        if said
+        if said.strip()
         else SupervisorReport(-9, error="the process that watches over it was killed")
     )
 
@@ -105,7 +114,7 @@ async def run(order: SupervisorOrder, environ: Mapping[str, str], limit: float) 
         try:
             pipe, _ = await loop.connect_read_pipe(lambda: output, os.fdopen(read_end, "rb", 0))
             try:
-                process = await _started(order, environ, line, far_end, write_end)
+                process = await started(order, environ, line, far_end, DEVNULL, write_end)
             except BaseException:
                 pipe.close()
                 raise
@@ -123,29 +132,31 @@ async def run(order: SupervisorOrder, environ: Mapping[str, str], limit: float) 
     return ProcessEnded(report.code, output.kept.text(), timed_out, report.left and not timed_out)
 
 
-async def _started(
+async def started(
     order: SupervisorOrder,
     environ: Mapping[str, str],
     line: socket.socket,
     far_end: socket.socket,
-    write_end: int,
+    stdin: int,
+    out: int,
 ) -> asyncio.subprocess.Process:
-    """The keeper's process. A cancellation while it starts ends it too: it may be there before it is
-    known."""
+    """Start a supervisor; its command's standard input is ``stdin``, output and error are ``out``. A
+    cancellation while it starts ends it too: it may be there before it is known."""
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
-            *keeper_words(order),
-            stdin=far_end.fileno(),
-            stdout=write_end,
-            stderr=write_end,
+            *supervisor_words(order, far_end),
+            stdin=stdin,
+            stdout=out,
+            stderr=out,
             env=environ,
-            start_new_session=True,
+            pass_fds=(far_end.fileno(),),
+            start_new_session=True,  # a key that stops the agent does not stop this first
         )
     )
     try:
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
-        await _stop(await starting, line)
+        await stop(await starting, line)
         raise
 
 
@@ -156,18 +167,19 @@ async def _ended(process: asyncio.subprocess.Process, line: socket.socket, limit
             await process.wait()
         return False
     except TimeoutError:
-        await _stop(process, line)
+        await stop(process, line)
         return True
     except asyncio.CancelledError:
-        await _stop(process, line)
+        await stop(process, line)
         raise
 
 
-async def _stop(process: asyncio.subprocess.Process, line: socket.socket) -> None:
+async def stop(process: asyncio.subprocess.Process, line: socket.socket) -> None:
+    """Have a supervisor end its command and all that it started; they are gone when this returns."""
     with contextlib.suppress(OSError):
         line.send(STOP)
     try:
-        await asyncio.wait({asyncio.ensure_future(process.wait())}, timeout=TERM_GRACE + _KEEPER_GRACE)
+        await asyncio.wait({asyncio.ensure_future(process.wait())}, timeout=TERM_GRACE + _SUPERVISOR_GRACE)
     finally:
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):

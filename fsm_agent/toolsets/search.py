@@ -49,10 +49,13 @@ class FileSearch:
         Skips .git, .venv, node_modules and the like, links, binary files, and files over 10 MB.
 
         Args:
-            content: A Python regular expression to find in lines. name: A glob that the file's name must
-            match, such as "*.py"; with a slash, its path, such as "src/**/*.py". path: The directory or file
-            to search, relative to the working directory. ignore_case: Ignore upper and lower case, in content
-            and name. max_results: How many results to show. All are counted."""
+            content: A Python regular expression to find in lines.
+            name: A glob that the file's name must match, such as "*.py"; with a slash, its path, such as
+                "src/**/*.py".
+            path: The directory or file to search, relative to the working directory.
+            ignore_case: Ignore upper and lower case, in content and name.
+            max_results: How many results to show. All are counted.
+        """
         if content is None and name is None:
             raise ToolFailure("Give content, name, or both.")
         base = resolve(self.root, path)

@@ -114,9 +114,12 @@ class BackgroundProcess:
         output.
 
         Args:
-            job: The job's name. timeout: Seconds to wait at most. The job goes on when they are over. text:
-            Wait only until this text is in the output, such as "listening on". since: Where to read on: the
-            number at the end of the last answer. Leave it out for the newest output."""
+            job: The job's name.
+            timeout: Seconds to wait at most. The job goes on when they are over.
+            text: Wait only until this text is in the output, such as "listening on".
+            since: Where to read on: the number at the end of the last answer. Leave it out for the newest
+                output.
+        """
         waited_for, deadline = self.jobs.job(job), time.monotonic() + timeout
         wanted, at = (text or "").encode(), since or 0
         while waited_for.running and time.monotonic() < deadline and not cancelled():

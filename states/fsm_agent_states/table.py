@@ -6,8 +6,9 @@ defined once, above the table, in four groups: the door to the model, recovery, 
 ``end(...)`` ends the turn with an exit reason, ``go(...)`` is unconditional. Three rules:
 
 1. BuildMessages is the only door to the model; caps, open block, iteration and grace are tested there and
-nowhere else. 2. Every rung that can be part of a loop spends a counter. Counters grow or are reset, they
-never go down. 3. A row has no action. The state that is entered sees what the row spent, and does it first.
+    nowhere else.
+2. Every rung that can be part of a loop spends a counter. Counters grow or are reset, they never go down.
+3. A row has no action. The state that is entered sees what the row spent, and does it first.
 
 A call block is all requests that serve one iteration. It opens (and the iteration is charged) by ``send``;
 what goes out again inside it (``send again``) is not charged; a reply closes it.
@@ -15,9 +16,11 @@ what goes out again inside it (``send again``) is not charged; a reply closes it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 from fsm_agent.fsm.table import Counter, Rung, Table, any_of, end, go, left, lines_of, on
+from fsm_agent_states.logic.layout import LAYOUT
 
 StateName = Literal[
     "Prepare",
@@ -180,6 +183,17 @@ CANCELLED_IN = {
     "ExecuteTools": "interrupted_in_tools",
 }
 
+
+def _default_limits() -> Mapping[str, int]:
+    """Return the limits of a turn with default settings, whatever the environment says, two fallbacks and two
+    more keys."""
+    from fsm_agent.conversation.effects import Runtime
+    from fsm_agent.settings.model import Settings
+    from fsm_agent_states.turn import limits_of  # here, because few readers of the table want figures
+
+    return limits_of(Settings.model_construct(), Runtime("any", "any", usable_fallbacks=2, possible_rekeys=2))
+
+
 TURN = Table(
     name="turn",
     states=get_args(StateName),
@@ -188,4 +202,6 @@ TURN = Table(
     lines=LINES,
     macros=(("cancelled", CANCELLED_IN), ("crashed", dict.fromkeys(EVERYWHERE, "local_processing_error"))),
     reset_groups={"BLOCK": BLOCK, "EMPTIES": EMPTIES, "STREAKS": STREAKS, "PROVIDER": PROVIDER},
+    layout=LAYOUT,
+    default_limits=_default_limits,
 )

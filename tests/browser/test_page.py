@@ -27,7 +27,7 @@ from tests.browser.scenes import (
     provider,
     workshop_of,
 )
-from tests.test_debug_remote import Elsewhere
+from tests.debug.test_debug_remote import Elsewhere
 
 pytestmark = pytest.mark.slow
 PLACES = 8

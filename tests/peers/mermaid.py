@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from html import unescape
 from pathlib import Path
 
-from tests.diagram_reading import Seen
+from tests.helpers.diagram_reading import Seen
 from tests.peers.environment import PeerUnavailable, peer_package
 
 MERMAID = ("mermaid", "12.3.0")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.dap_editor import TABLE, line_of
-from tests.dap_schema import check
+from tests.helpers.dap_editor import TABLE, line_of
+from tests.helpers.dap_schema import check
 from tests.peers.environment import PeerUnavailable, peer_package
 
 pytestmark = pytest.mark.slow

@@ -28,7 +28,7 @@ from fsm_agent.providers.profiles import LOCAL_SERVERS
 from fsm_agent.sessions.store.rows import REPLY
 from fsm_agent.testing import FakeClock
 from fsm_agent_states.logic.limits import window_from
-from tests.harness import SHOWN, Heard, assert_legal_path, echo
+from tests.helpers.harness import SHOWN, Heard, assert_legal_path, echo
 from tests.peers.environment import PeerUnavailable
 from tests.peers.gateway import WholeRepliesOnly
 from tests.peers.llamacpp import MODEL, NAME, PORT, SENTENCE, VERSION, LlamaCpp, is_free

@@ -22,7 +22,7 @@ from fsm_agent.fsm.runner import Step
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.support.clock import SystemClock
 from fsm_agent.testing import FakeClock
-from tests.harness import SHOWN, TOOLS, Heard, assert_legal_path
+from tests.helpers.harness import SHOWN, TOOLS, Heard, assert_legal_path
 from tests.peers.environment import PeerUnavailable
 from tests.peers.llmock import VERSION, LLMock
 

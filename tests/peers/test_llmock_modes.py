@@ -10,6 +10,7 @@ import pytest
 from fsm_agent import Agent, tool
 from fsm_agent.conversation.history_rules import violations
 from fsm_agent.testing import FakeClock
+from tests.helpers.wire_rows import chat_rows
 from tests.peers.llmock import LLMock
 from tests.peers.test_llmock import (
     IMPATIENT,
@@ -23,7 +24,6 @@ from tests.peers.test_llmock import (
     says,
     stream_fault,
 )
-from tests.wire_rows import chat_rows
 
 pytestmark = pytest.mark.slow
 

@@ -18,9 +18,9 @@ import pytest
 from fsm_agent import Agent
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.tools.runner import UNKNOWN_EFFECT
-from tests.mcp_bench import Bench, bench
+from tests.helpers.mcp_bench import Bench, bench
+from tests.helpers.processes import alive, children
 from tests.peers import mcp_servers
-from tests.processes import alive, children
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 

@@ -13,11 +13,11 @@ from fsm_agent.diagram.model import diagram_of
 from fsm_agent.fsm.table import Rung, Table, end, lines_of, on
 from fsm_agent_states.logic.layout import LAYOUT
 from fsm_agent_states.table import TURN
-from tests.diagram_reading import missing_rows
-from tests.diagram_tables import SMALL, changed_pair, coverage_of, overlay_of, united_of
+from tests.helpers.diagram_reading import missing_rows
+from tests.helpers.diagram_tables import SMALL, changed_pair, coverage_of, overlay_of, united_of
+from tests.helpers.tables import courier
 from tests.peers import mermaid
 from tests.peers.environment import PeerUnavailable
-from tests.tables import courier
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from fsm_agent import tool
 from fsm_agent.settings.model import Guardrail
 from fsm_agent.testing import blank, call, text, tools
 from fsm_agent_states.logic.guardrails import REMEMBERED, Guardrails
-from tests.harness import Played, echo, play, table
+from tests.helpers.harness import Played, echo, play, table
 
 
 def results(played: Played) -> list[str]:

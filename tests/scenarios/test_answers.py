@@ -8,8 +8,8 @@ import pytest
 
 from fsm_agent import tool
 from fsm_agent.testing import call, json_reply, reasoning, text, tools
-from tests.harness import echo, play
-from tests.waiting import PATIENCE
+from tests.helpers.harness import echo, play
+from tests.helpers.waiting import PATIENCE
 
 
 def test_01_a_plain_answer() -> None:
@@ -145,7 +145,7 @@ def test_a_whole_reply_to_a_streaming_request_is_accepted() -> None:
 
 
 def test_a_session_goes_on_from_turn_to_turn() -> None:
-    from tests.harness import table
+    from tests.helpers.harness import table
 
     with table([text("one"), text("two")]) as (agent, server, _, _):
         assert agent.chat("first") == "one"

@@ -10,7 +10,7 @@ import pytest
 from fsm_agent import tool
 from fsm_agent.runtime.budget import IterationBudget, tree_budget
 from fsm_agent.testing import blank, call, repeat, status, text, tools
-from tests.harness import echo, play
+from tests.helpers.harness import echo, play
 
 
 def rounds(count: int) -> list[object]:

@@ -20,7 +20,7 @@ from fsm_agent.testing import (
     text,
     tools,
 )
-from tests.harness import TOOLS, Heard, play, table
+from tests.helpers.harness import TOOLS, Heard, play, table
 
 PARAGRAPH = "a paragraph of an earlier conversation, with facts in it. " * 12
 

@@ -1,7 +1,7 @@
 """Defects of the loop that this engine replaces (catalogue section 13), each by its number, unless a scenario
 has it.
 
-Elsewhere: D-01, D-03 and D-05 in ``tests.harness.check`` (every scenario); D-04, D-11, D-14 and D-46 in
+Elsewhere: D-01, D-03 and D-05 in ``tests.helpers.harness.check`` (every scenario); D-04, D-11, D-14 and D-46 in
 ``test_truncated_and_blank``; D-06, D-34 and D-35 in ``test_errors``; D-07, D-08, D-09 and D-40 in
 ``test_tool_calls``; D-33 and D-49 in ``test_fallback``; D-37 in ``test_interrupts``; D-41 and D-42 in
 ``test_running_tools``; D-44 in ``test_endings``; D-18 in ``benchmarks/overhead.py``."""
@@ -34,7 +34,7 @@ from fsm_agent.testing import (
 )
 from fsm_agent_states.logic import scaffolds
 from fsm_agent_states.table import TURN
-from tests.harness import play, table
+from tests.helpers.harness import play, table
 
 SOURCES = sorted(Path(inspect.getfile(fsm_agent_states)).parent.rglob("*.py"))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fsm_agent.testing import FakeClock, call, repeat, silence, slow, status, text, tools
-from tests.harness import Interrupt, play, table
+from tests.helpers.harness import Interrupt, play, table
 
 
 def test_fin_10_the_transform_callback_changes_what_is_delivered_and_nothing_else() -> None:

@@ -26,8 +26,8 @@ from fsm_agent.testing import (
     tools,
 )
 from fsm_agent_states.table import TURN
-from tests.deaf_proxy import BEHIND, deaf_proxy
-from tests.harness import play, reads, table
+from tests.helpers.deaf_proxy import BEHIND, deaf_proxy
+from tests.helpers.harness import play, reads, table
 
 
 def error(message: str, code: str | None = None) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from fsm_agent.testing import (
     text,
     tools,
 )
-from tests.harness import TOOLS, Heard
+from tests.helpers.harness import TOOLS, Heard
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fsm_agent.testing import Reply, call, json_reply, repeat, status, text, tools
-from tests.harness import Played, play, table
+from tests.helpers.harness import Played, play, table
 
 RESPONSES = {"model": "openai-responses:gpt-5"}
 

@@ -14,9 +14,9 @@ from fsm_agent import Agent, tool
 from fsm_agent.errors import SessionBusy
 from fsm_agent.testing import ScriptedModel, ScriptedServer, call, repeat, silence, status, text, tools
 from fsm_agent.tools import cancelled
-from tests.deaf_proxy import BEHIND, deaf_proxy
-from tests.harness import Interrupt, play, reads, table
-from tests.waiting import PATIENCE, until, until_so
+from tests.helpers.deaf_proxy import BEHIND, deaf_proxy
+from tests.helpers.harness import Interrupt, play, reads, table
+from tests.helpers.waiting import PATIENCE, until, until_so
 
 
 def test_90_before_the_start() -> None:

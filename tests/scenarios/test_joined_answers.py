@@ -10,7 +10,7 @@ import pytest
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.testing import ScriptedModel, blank, call, length, overflow, repeat, status, text, tools
-from tests.harness import Played, play, table
+from tests.helpers.harness import Played, play, table
 
 ACKS = {"continuation": {"acks_enabled": True}}
 ANNOUNCEMENT = "I'll look at the files now."

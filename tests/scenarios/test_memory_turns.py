@@ -12,7 +12,7 @@ import pytest
 from fsm_agent import Agent, tool
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import FakeClock, FakeMemory, ScriptedServer, call, status, text, tools
-from tests.harness import play, table
+from tests.helpers.harness import play, table
 
 OWN = {"toolsets": ["memory"], "tools": []}
 DAY = 86_400.0

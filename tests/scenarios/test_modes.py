@@ -34,8 +34,8 @@ from fsm_agent.testing import (
     text,
     tools,
 )
-from tests.harness import TOOLS, Interrupt, Played, play, reads, table
-from tests.wire_rows import chat_rows, rows_key
+from tests.helpers.harness import TOOLS, Interrupt, Played, play, reads, table
+from tests.helpers.wire_rows import chat_rows, rows_key
 
 MODELS = {
     "chat_completions": "openai:gpt-x",

@@ -10,7 +10,7 @@ import pytest
 
 from fsm_agent import tool
 from fsm_agent.testing import call, repeat, text, tools
-from tests.harness import Played, fail, play
+from tests.helpers.harness import Played, fail, play
 
 
 def results(played: Played) -> list[str]:

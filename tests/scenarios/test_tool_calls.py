@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fsm_agent import tool
 from fsm_agent.testing import bad_json, call, cut_tool_call, no_finish, repeat, text, tools
-from tests.harness import play
+from tests.helpers.harness import play
 
 
 def tool_rows(played) -> list[str]:  # type: ignore[no-untyped-def]

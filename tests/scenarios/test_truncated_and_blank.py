@@ -18,7 +18,7 @@ from fsm_agent.testing import (
     text,
     tools,
 )
-from tests.harness import play
+from tests.helpers.harness import play
 
 
 def test_20_a_cut_answer_is_continued_and_stored_as_one() -> None:

@@ -1,13 +1,15 @@
 """Making a conversation shorter, in four phases of pure functions: prune, divide, summarise, assemble.
 
-1. ``prune``: old tool results become one informative line each; nothing is asked of a model. 2. ``divide``:
-what stays in front, what goes, what stays behind; boundaries never part a call from its result, and the
-newest user request always stays behind, word for word. 3. ``summary``: the prompt for what goes (an update of
-the summary before it, if there is one), and a summary of last resort. 4. ``assemble``: front, summary, rest,
-in alternating roles.
+1. ``prune``: old tool results become one informative line each; nothing is asked of a model.
+2. ``divide``: what stays in front, what goes, what stays behind; boundaries never part a call from its
+   result, and the newest user request always stays behind, word for word.
+3. ``summary``: the prompt for what goes (an update of the summary before it, if there is one), and a summary
+    of last resort.
+4. ``assemble``: front, summary, rest, in alternating roles.
 
 ``protect`` plans the first two before anything is paid; a provider that refuses what is left makes it protect
-less, and at last ``cut`` the texts that stay."""
+less, and at last ``cut`` the texts that stay.
+"""
 
 from __future__ import annotations
 

@@ -37,9 +37,9 @@ class DebugSession:
         return cls(workflow.store, maker=WorkflowTurnFactory(workflow))
 
     @property
-    def subject(self) -> TurnKind:
+    def kind(self) -> TurnKind:
         """What kind of turns these are."""
-        return self._maker.subject
+        return self._maker.kind
 
     @property
     def can_run(self) -> bool:
@@ -47,7 +47,7 @@ class DebugSession:
 
     def recent(self, limit: int = 50) -> list[TurnInfo]:
         """The newest turns first."""
-        return self._turns.recent(limit, table=self.subject.table.name)
+        return self._turns.recent(limit, table=self.kind.table.name)
 
     def newest(self) -> str | None:
         """The turn that a page opens with: the newest one."""
@@ -85,7 +85,7 @@ class DebugSession:
                 known = None
             if known is None:
                 before = self._open.get(turn_id)
-                known = self._open[turn_id] = Debugger.attach(self.store, turn_id, self.subject)
+                known = self._open[turn_id] = Debugger.attach(self.store, turn_id, self.kind)
                 if before is not None:
                     known.set_breakpoints(before.breakpoints)
             return known
@@ -109,7 +109,7 @@ class DebugSession:
     def test(self, turn_id: str) -> str:
         """A pytest file that plays the turn again. Raises ``ConfigError`` for turns of a table of the user's
         own."""
-        if not self.subject.talks:
+        if not self.kind.talks:
             raise ConfigError(
                 "tests are made of this agent's turns only",
                 turn_id,

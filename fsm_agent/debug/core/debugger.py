@@ -34,11 +34,11 @@ class Debugger:
     Commands and listeners may be used from any thread; see ``fsm_agent.debug.core.commands`` and ``events``
     for what there is."""
 
-    def __init__(self, store: Store, record: Record, engine: Engine, subject: TurnKind = KIND) -> None:
-        self.record, self.engine, self.subject = record, engine, subject
+    def __init__(self, store: Store, record: Record, engine: Engine, kind: TurnKind = KIND) -> None:
+        self.record, self.engine, self.kind = record, engine, kind
         self._store = store
-        self.table = subject.table
-        self.cursor = Cursor(record, subject.counters)
+        self.table = kind.table
+        self.cursor = Cursor(record, kind.counters)
 
     @classmethod
     def of(cls, store: Store, turn: Runs, *, paused: bool = True) -> Debugger:
@@ -50,9 +50,9 @@ class Debugger:
         return cls(store, Record(store, turn.id), engine, turn.gate.kind)
 
     @classmethod
-    def attach(cls, store: Store, turn_id: str, subject: TurnKind = KIND) -> Debugger:
+    def attach(cls, store: Store, turn_id: str, kind: TurnKind = KIND) -> Debugger:
         """Debug a turn that there is: one that runs in this process or in another goes on running; one that
-        ended, or that no process runs, can be looked at. ``subject``: its kind, where it is not this agent's.
+        ended, or that no process runs, can be looked at. ``kind``: its kind, where it is not this agent's.
         Raises ``ConfigError`` for a turn that is not there, or has a debugger already."""
         record = Record(store, turn_id)
         info = record.info
@@ -64,8 +64,8 @@ class Debugger:
             and info.owner not in (None, store.owners.me)
             and store.owners.alive(info.owner) is not None
         ):
-            return cls(store, record, RemoteDebugClient(store, record, subject.table), subject)
-        return cls(store, record, RecordedEngine(record, subject.table), subject)
+            return cls(store, record, RemoteDebugClient(store, record, kind.table), kind)
+        return cls(store, record, RecordedEngine(record, kind.table), kind)
 
     @property
     def id(self) -> str:
@@ -124,7 +124,7 @@ class Debugger:
     def wire(self, at: int) -> dict[str, Any]:
         """Return the request that went to the model from a position, composed again: ``body``, or ``why``
         there is none."""
-        if not self.subject.talks:
+        if not self.kind.talks:
             return {"body": None, "why": "the turns of this table ask no model"}
         return composed(self._store, self.id, at)
 

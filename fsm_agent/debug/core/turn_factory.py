@@ -39,7 +39,7 @@ class TurnFactory(Protocol):
     """All raise ``ConfigError`` for what cannot be made."""
 
     @property
-    def subject(self) -> TurnKind: ...
+    def kind(self) -> TurnKind: ...
 
     @property
     def can_run(self) -> bool: ...
@@ -56,7 +56,7 @@ class TurnFactory(Protocol):
 class AgentTurnFactory:
     """Each running turn gets an agent of its own, because an interrupt is the agent's."""
 
-    subject = KIND
+    kind = KIND
 
     def __init__(self, store: Store, agents: Agents | None) -> None:
         self._turns, self._agents = Turns(store.database), agents
@@ -99,7 +99,7 @@ class WorkflowTurnFactory:
     can_run = True
 
     def __init__(self, workflow: Workflow[Any]) -> None:
-        self._workflow, self.subject = workflow, workflow.kind
+        self._workflow, self.kind = workflow, workflow.kind
 
     def start(self, text: str) -> Runs:
         try:

@@ -52,7 +52,7 @@ class EditorContext:
         looked up again when its table is another."""
         before = getattr(self, "breakpoints", None)
         self.session = session
-        table, states = session.subject.table, state_sources(session.subject.states)
+        table, states = session.kind.table, state_sources(session.kind.states)
         if before is not None and before.table is table:
             return
         map = table_map_of(table)

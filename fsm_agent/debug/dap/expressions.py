@@ -37,7 +37,7 @@ def evaluate(thread: TurnThread, at: int, said: str) -> tuple[ValuePlace, Any]:
     path = path_of(said)
     if path is not None:
         return _value(thread, at, path, said)
-    counters = thread.debugger.record.counters(at, thread.debugger.subject.counters)
+    counters = thread.debugger.record.counters(at, thread.debugger.kind.counters)
     return ValuePlace(thread.id, at, "Guards", (said,)), condition(said, counters)(counters)
 
 
@@ -45,7 +45,7 @@ def names_after(thread: TurnThread, at: int, before: str) -> list[str]:
     """What may come after ``before``, which ends in the middle of a name."""
     whole, _, _ = before.rpartition(".")
     if not whole:
-        return [*thread.debugger.subject.counters, *facts(thread.debugger, at), *SCOPES]
+        return [*thread.debugger.kind.counters, *facts(thread.debugger, at), *SCOPES]
     path = path_of(whole)
     if path is None:
         return []
@@ -54,7 +54,7 @@ def names_after(thread: TurnThread, at: int, before: str) -> list[str]:
 
 
 def _value(thread: TurnThread, at: int, path: tuple[Key, ...], said: str) -> tuple[ValuePlace, Any]:
-    first, names = str(path[0]), thread.debugger.subject.counters
+    first, names = str(path[0]), thread.debugger.kind.counters
     scope = "Counters" if first in names else SCOPES.get(first, "Facts")
     value = scope_value(thread.debugger, at, scope)
     if first not in SCOPES and first not in value:
@@ -144,7 +144,7 @@ def edit_of(debugger: Debugger, place: ValuePlace, said: str) -> tuple[dict[str,
 
 
 def _counter(debugger: Debugger, name: str, said: str) -> tuple[dict[str, Any], int]:
-    if name not in debugger.subject.counters or not said.strip().isdecimal():
+    if name not in debugger.kind.counters or not said.strip().isdecimal():
         raise ConfigError(f"counter {name} cannot be set so", said, "a whole number from 0")
     return {"counters": {name: int(said)}}, int(said)
 

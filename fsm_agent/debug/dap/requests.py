@@ -300,7 +300,7 @@ def _forward(debugger: Debugger, command: Onward) -> list[BreakpointHit]:
                 return found[1]
             cursor.to(record.count)
         case StepOver():
-            path, over = record.path(), debugger.subject.over
+            path, over = record.path(), debugger.kind.over
             there = range(cursor.at + 1, len(path))
             found_at = (
                 at for at in there if (path[at] == over if over is not None else path[at] != path[cursor.at])

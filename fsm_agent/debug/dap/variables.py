@@ -234,7 +234,7 @@ def scopes_of(thread: TurnThread, at: int, references: References) -> list[dict[
     """The body of ``scopes`` at a position."""
     debugger, made = thread.debugger, list[dict[str, Any]]()
     for name in get_args(ScopeName):
-        if name != "Messages" or debugger.subject.talks:
+        if name != "Messages" or debugger.kind.talks:
             value = (
                 Lazy(lambda: asked(debugger, at)) if name == "Request" else scope_value(debugger, at, name)
             )
@@ -246,7 +246,7 @@ def scope_value(debugger: Debugger, at: int, name: ScopeName) -> Any:
     """All that a scope shows at a position."""
     match name:
         case "Counters":
-            return counters(debugger.record.snapshot(at), debugger.subject.counters)
+            return counters(debugger.record.snapshot(at), debugger.kind.counters)
         case "Facts":
             return facts(debugger, at)
         case "Messages":
@@ -285,7 +285,7 @@ def guards(debugger: Debugger, at: int) -> dict[str, Any]:
 
 def facts(debugger: Debugger, at: int) -> dict[str, Any]:
     """The stored turn without what has a scope of its own."""
-    names = ELSEWHERE.union(debugger.subject.counters)
+    names = ELSEWHERE.union(debugger.kind.counters)
     return {name: value for name, value in debugger.record.snapshot(at).items() if name not in names}
 
 
@@ -312,7 +312,7 @@ def asked(debugger: Debugger, at: int) -> dict[str, Any]:
         found[label(entry)] = shown
     if at == status.seq and status.held:
         found["waits for a person"] = [dict(one) for one in status.held]
-    if debugger.subject.talks and debugger.record.path()[at] == debugger.subject.over:
+    if debugger.kind.talks and debugger.record.path()[at] == debugger.kind.over:
         found["on the wire"] = Lazy(lambda: debugger.wire(at))
     return found
 

@@ -17,7 +17,6 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from fsm_agent.composition.turn_wiring import KIND
 from fsm_agent.debug.core.arguments import number, text
 from fsm_agent.debug.core.breakpoints import Kind, outcome_of, targets_of
 from fsm_agent.debug.core.commands import breakpoints_in, read_command
@@ -90,16 +89,16 @@ class DebugPage:
     # What there is
 
     def hello(self, request: Request) -> Any:
-        subject, table = self._session.subject, self._session.subject.table
+        kind, table = self._session.kind, self._session.kind.table
         return {
             "first": self._first or self._session.newest(),
             "canRun": self._session.can_run,
             "states": list(table.states),
             "final": table.final,
-            "counters": subject.counters,
-            "talks": subject.talks,
-            "over": subject.over,
-            "holds": subject.holds,
+            "counters": kind.counters,
+            "talks": kind.talks,
+            "over": kind.over,
+            "holds": kind.holds,
             "name": table.name,
             "rows": {
                 row.id: {"rung": row.rung, "guard": row.guard.label, "why": row.why, "exit": row.exit}
@@ -107,13 +106,13 @@ class DebugPage:
             },
             **self._pictures,
             "outcomes": {row.exit: outcome_of(row.exit) for row in table.rows if row.exit},
-            "targets": {kind: targets_of(table, kind) for kind in get_args(Kind)},
+            "targets": {one: targets_of(table, one) for one in get_args(Kind)},
         }
 
     @cached_property
     def _pictures(self) -> dict[str, str]:
         """Drawn once."""
-        return _pictures(self._session.subject.table)
+        return _pictures(self._session.kind.table)
 
     def turns(self, request: Request) -> Any:
         limit = min(_number(request, "limit", 50), 500)
@@ -139,7 +138,7 @@ class DebugPage:
         count = len(record.path()) - 1
         first, last = _number(request, "first", 0), min(_number(request, "last", count), count)
         buckets = max(1, min(_number(request, "buckets", 1000), 4000))
-        masks = record.lanes(first, last, buckets, self._session.subject.table.states)
+        masks = record.lanes(first, last, buckets, self._session.kind.table.states)
         return {"first": first, "last": last, "count": count, "masks": masks}
 
     def at(self, request: Request) -> Any:
@@ -154,7 +153,7 @@ class DebugPage:
             "visit": record.visit(at - 1) if at else [],
             "now": debugger.visit(at),
             "changed": [] if at == 0 else record.changed(at),
-            "counters": record.counters(at, debugger.subject.counters),
+            "counters": record.counters(at, debugger.kind.counters),
             "limits": snapshot.get("limits", {}),
             "snapshot": snapshot,
             "messages": record.message_count(at),
@@ -266,12 +265,9 @@ class DebugPage:
 
 def _pictures(table: Table) -> dict[str, str]:
     """The map and the whole table."""
-    from importlib import import_module
-
     from fsm_agent.diagram import render
 
-    layout = import_module("fsm_agent_states.logic.layout").LAYOUT if table is KIND.table else None
-    return {"map": map_of(table), "table": bare(render(table, "svg", layout=layout))}
+    return {"map": map_of(table), "table": bare(render(table, "svg", layout=table.layout))}
 
 
 def _number(request: Request, name: str, default: int) -> int:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fsm_agent.diagram.geometry import Point, Rect, Side
-from fsm_agent.diagram.layout import Layout, Route
+from fsm_agent.diagram.geometry import Rect
+from fsm_agent.diagram.layers import layers_of
 from fsm_agent.diagram.model import Arrow, Diagram
 from fsm_agent.diagram.scene import label_size, measure
+from fsm_agent.fsm.layout import Layout, Point, Route, Side
 
 MARGIN, ROW, TRACK, LANE = 16.0, 62.0, 13.0, 24.0
 LOOP = 40.0
@@ -87,16 +88,7 @@ def landscape(diagram: Diagram) -> Layout:
 
 
 def _columns_of(diagram: Diagram) -> _Columns:
-    final, first = diagram.table.final, diagram.table.initial
-    depth, waiting = {first: 0}, [first]
-    while waiting:
-        state = waiting.pop(0)
-        for arrow in diagram.arrows:
-            if arrow.source == state and arrow.dest not in depth and arrow.dest != final:
-                depth[arrow.dest] = depth[state] + 1
-                waiting.append(arrow.dest)
-    deepest = max(depth.values())
-    depth |= {state: deepest + 1 for state in diagram.states if state not in depth}
+    depth = {state: number for number, layer in enumerate(layers_of(diagram)) for state in layer}
     places: dict[str, tuple[int, int]] = {}
     last: dict[int, int] = {}
     for state in diagram.states:

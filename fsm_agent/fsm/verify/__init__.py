@@ -12,20 +12,20 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fsm_agent.fsm.verify.fault import Fault
-from fsm_agent.fsm.verify.proof import Proof, examine, prove
+from fsm_agent.fsm.verify.proof import Fault
+from fsm_agent.fsm.verify.proof.examine import Proof, examine, prove
 
 if TYPE_CHECKING:
-    from fsm_agent.fsm.verify.bound import Bound, bounds
-    from fsm_agent.fsm.verify.exact import Search, search
+    from fsm_agent.fsm.verify.reachability.exact import Search, search
     from fsm_agent.fsm.verify.report import Check, Figure, Report
     from fsm_agent.fsm.verify.verdict import verify_table
+    from fsm_agent.fsm.verify.worst_case.formulas import Bound, bounds
 
 _HOMES = {
-    **dict.fromkeys(("Bound", "bounds"), "bound"),
+    **dict.fromkeys(("Bound", "bounds"), "worst_case.formulas"),
     **dict.fromkeys(("Check", "Figure", "Report"), "report"),
     "verify_table": "verdict",
-    **dict.fromkeys(("Search", "search"), "exact"),
+    **dict.fromkeys(("Search", "search"), "reachability.exact"),
 }
 
 __all__ = [

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fsm_agent.fsm.table import Row, Table
-from fsm_agent.fsm.verify.below import Known, all_known, worst
-from fsm_agent.fsm.verify.bound import Bound, bounds
-from fsm_agent.fsm.verify.cover import row_scripts
-from fsm_agent.fsm.verify.proof import Proof, examine
-from fsm_agent.fsm.verify.ranking import ending_faults
+from fsm_agent.fsm.verify.proof.examine import Proof, examine
+from fsm_agent.fsm.verify.proof.ranking import ending_faults
+from fsm_agent.fsm.verify.reachability.cover import row_scripts
+from fsm_agent.fsm.verify.reachability.small_scopes import Scope, small_scopes
 from fsm_agent.fsm.verify.report import Check, Figure, Report, Worst
-from fsm_agent.fsm.verify.scopes import Scope, small_scopes
+from fsm_agent.fsm.verify.worst_case.formulas import Bound, bounds
+from fsm_agent.fsm.verify.worst_case.lower_bounds import Known, all_known, worst
 
 EVERY = "every configuration"
 

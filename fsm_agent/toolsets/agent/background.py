@@ -27,8 +27,7 @@ from fsm_agent.support.threads import LOOP
 from fsm_agent.support.untrusted import wrapped
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets.agent.child import Child, ChildEnded, ChildFactory, ChildTask
-from fsm_agent.toolsets.agent.family import children_of
-from fsm_agent.toolsets.agent.posted import Posted, note_told, post, untold
+from fsm_agent.toolsets.agent.posted import Posted, children_of, note_told, post, untold
 from fsm_agent.toolsets.agent.raising import Care, ChildFamily, fitted, room
 
 REPORT = '[Report on the task "{goal}" ({handle}), from this program and not from the user. {how}]'

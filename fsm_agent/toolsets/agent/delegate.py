@@ -172,10 +172,13 @@ class LooseDelegation:
         on each other: those of one call run at the same time. Check what they report before you rely on it.
 
         Args:
-            goal: What one assistant is to do; leave it out when tasks are given. context: All that it must
-            know for it. tasks: Several tasks at once, instead of goal and context. background: Do not wait.
-            You get handles at once, and each report comes to you by itself later, also when you have answered
-            meanwhile. For long work whose result you do not need for what you do now."""
+            goal: What one assistant is to do; leave it out when tasks are given.
+            context: All that it must know for it.
+            tasks: Several tasks at once, instead of goal and context.
+            background: Do not wait. You get handles at once, and each report comes to you by itself later,
+                also when you have answered meanwhile. For long work whose result you do not need for what you
+                do now.
+        """
         if not background:
             return await self._delegation.delegate_task(goal, context, tasks, idempotency_key)
         orders = self._delegation.orders(goal, context, tasks, idempotency_key)

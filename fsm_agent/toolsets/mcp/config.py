@@ -58,12 +58,13 @@ class ServerConfig(_McpModel):
 
     ``env`` is added to a small safe environment; ``env``, ``headers`` and ``url`` may hold ``${VAR}`` or
     ``${VAR:-default}``. ``cwd`` defaults to the agent's working directory. ``roots`` are the directories that
-    the server is told of: default the agent's working directory, none to tell it of no directory. ``trust``:
-    believe what the server says about its tools: which only read, which may be repeated. ``approval`` and
-    ``effect`` of its tools win over that; without either its tools ask and are ``unsafe``. ``tools``: rules
-    by pattern, of which the first that matches and says something counts. ``include`` and ``exclude`` are
-    patterns of names of tools. ``timeout``: seconds of one call. ``plain_http``: send to a host that is not
-    this machine without TLS."""
+    the server is told of: default the agent's working directory, none to tell it of no directory.
+    ``trust``: believe what the server says about its tools: which only read, which may be repeated.
+    ``approval`` and ``effect`` of its tools win over that; without either its tools ask and are ``unsafe``.
+    ``tools``: rules by pattern, of which the first that matches and says something counts. ``include`` and
+    ``exclude`` are patterns of names of tools.
+    ``timeout``: seconds of one call. ``plain_http``: send to a host that is not this machine without TLS.
+    """
 
     command: str | None = None
     args: tuple[str, ...] = ()

@@ -32,10 +32,10 @@ from fsm_agent.support.version import __version__
 from fsm_agent.toolsets.mcp.endpoint import Endpoint
 from fsm_agent.toolsets.mcp.http import NOT_SENT, Statuses, http
 from fsm_agent.toolsets.mcp.lines import Flood, Misbehaved
-from fsm_agent.toolsets.mcp.listed import Listed
 from fsm_agent.toolsets.mcp.log import ServerLog
 from fsm_agent.toolsets.mcp.lost import Broken, ConnectionEnding, McpRefused, Unusable
 from fsm_agent.toolsets.mcp.results import Result, result_of
+from fsm_agent.toolsets.mcp.schema import Listed
 from fsm_agent.toolsets.mcp.stdio import MOMENT, stdio
 
 log = logging.getLogger(__name__)

@@ -15,9 +15,8 @@ from fsm_agent.support.texts import clean, one_line, shorten
 from fsm_agent.tools.decorator import Tool
 from fsm_agent.tools.signature import Signature
 from fsm_agent.toolsets.mcp.config import ServerConfig
-from fsm_agent.toolsets.mcp.listed import Listed
 from fsm_agent.toolsets.mcp.names import names_of
-from fsm_agent.toolsets.mcp.schema import Unfit
+from fsm_agent.toolsets.mcp.schema import Listed, Unfit
 
 MOST_TOOLS = 128
 """Tools of one request; providers refuse it when there are more."""

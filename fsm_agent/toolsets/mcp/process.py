@@ -1,4 +1,5 @@
-"""A server as a process of its own: how it is started, and how it ends."""
+"""A server as a process under a supervisor: how it is started, and how it ends, also when this program is
+killed."""
 
 from __future__ import annotations
 
@@ -7,16 +8,19 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fsm_agent.toolsets.mcp.groups import GROUPS
+from fsm_agent.toolsets import process as supervised
+from fsm_agent.toolsets.process_supervisor import SETTLE, SupervisorOrder
 
 GRACE = 1.0
-"""Seconds that a process gets after its input was closed, and again after it was asked to end."""
+"""Seconds that a server gets after its input was closed, and again after it was asked to end."""
 _POLL = 0.01
+_POSIX = os.name == "posix"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,48 +33,81 @@ class Launch:
     cwd: Path = Path()
 
 
-async def started(launch: Launch) -> asyncio.subprocess.Process:
-    """The running process, with pipes, in a group of its own. Raises ``OSError`` that names the command.
+@dataclass(frozen=True, slots=True)
+class ServerProcess:
+    """``process`` has the server's pipes and ends as it does; without a ``line`` to a supervisor (on systems
+    without process groups) it is the server itself, which then may outlive a program that was killed."""
 
-    A cancellation while it starts ends it: it may be there before it is known.
-    """
-    starting = asyncio.ensure_future(
-        asyncio.create_subprocess_exec(
-            _found(launch),
-            *launch.args,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            cwd=launch.cwd,
-            env=dict(launch.env),
-            start_new_session=True,
+    process: asyncio.subprocess.Process
+    line: socket.socket | None
+
+    async def end(self, *, polite: bool) -> None:
+        """End the server and all that it started: its input is closed, then it is asked, then it is killed.
+        At most two graces; without politeness it is asked at once."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            if not (polite and await self._gone(GRACE + SETTLE)):
+                self._ask()
+                await self._gone(2 * GRACE + SETTLE)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+            if self.line is not None:
+                self.line.close()
+        await self._gone(GRACE)
+        _close_pipes(self.process)
+
+    def _ask(self) -> None:
+        with contextlib.suppress(OSError):
+            if self.line is not None:
+                self.line.send(supervised.STOP)
+            else:
+                self.process.terminate()
+
+    async def _gone(self, seconds: float) -> bool:
+        """Did it end in time? Asked for its code instead of waited for, because that would wait for its pipes
+        too."""
+        until = time.monotonic() + seconds
+        while self.process.returncode is None:
+            if time.monotonic() >= until:
+                return False
+            await asyncio.sleep(_POLL)
+        return True
+
+
+async def started(launch: Launch) -> ServerProcess:
+    """Return the running server. Raises ``OSError`` that names the command. A cancellation while it starts
+    ends it."""
+    command = [_found(launch), *launch.args]
+    if not _POSIX:
+        pipe = supervised.PIPE
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, cwd=launch.cwd, env=dict(launch.env)
         )
-    )
+        return ServerProcess(process, None)
+    line, far_end = socket.socketpair()
+    line.setblocking(False)
+    order = SupervisorOrder(command, str(launch.cwd), GRACE)
+    with far_end:
+        try:
+            process = await supervised.started(
+                order, launch.env, line, far_end, supervised.PIPE, supervised.PIPE
+            )
+        except BaseException:
+            line.close()
+            raise
+    server = ServerProcess(process, line)
+    said = b""
     try:
-        process = await asyncio.shield(starting)
-    except asyncio.CancelledError:
-        late = await starting
-        GROUPS.add(late.pid)
-        await ended(late, polite=False)
+        said = await asyncio.get_running_loop().sock_recv(line, 1)
+        if said != b" ":
+            await process.wait()
+            raise OSError(supervised.report_from(line, said).error)
+    except BaseException:
+        await server.end(polite=said != b"")
         raise
-    GROUPS.add(process.pid)
-    return process
-
-
-async def ended(process: asyncio.subprocess.Process, *, polite: bool) -> None:
-    """End a process and all that it started: its input is closed, then it is asked, then it is killed. At
-    most two graces; without politeness it is asked at once."""
-    assert process.stdin is not None
-    process.stdin.close()
-    try:
-        if not (polite and await _gone(process)):
-            GROUPS.signal(process.pid, signal.SIGTERM)
-            await _gone(process)
-    finally:
-        GROUPS.kill(process.pid)
-        GROUPS.remove(process.pid)
-    await _gone(process)
-    _close_pipes(process)
+    return server
 
 
 def status_of(code: int) -> str:
@@ -80,17 +117,6 @@ def status_of(code: int) -> str:
     with contextlib.suppress(ValueError):
         return f"signal {signal.Signals(-code).name}"
     return f"signal {-code}"
-
-
-async def _gone(process: asyncio.subprocess.Process) -> bool:
-    """Did it end within the grace? Asked for its code instead of waited for, because that would wait for its
-    pipes too."""
-    until = time.monotonic() + GRACE
-    while process.returncode is None:
-        if time.monotonic() >= until:
-            return False
-        await asyncio.sleep(_POLL)
-    return True
 
 
 def _found(launch: Launch) -> str:

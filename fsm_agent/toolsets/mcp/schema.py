@@ -5,11 +5,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from fsm_agent.toolsets.mcp.listed import Listed
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """``name`` is the server's own. The hints are what the server says of itself; ``None`` when it says
+    nothing. ``problem``: why its schema cannot be given to a model, empty when it can."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+    reads_only: bool | None = None
+    repeatable: bool | None = None
+    problem: str = ""
+
 
 MAX_SCHEMA = 40_000
 """Characters of one tool's schema as JSON; it is sent with every request."""

@@ -4,7 +4,6 @@ than is good."""
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,12 +21,10 @@ from fsm_agent.support.untrusted import wrapped
 from fsm_agent.tools.failure import ToolFailure
 from fsm_agent.tools.runner import UNKNOWN_EFFECT
 from fsm_agent.toolsets.mcp.config import ServerConfig
-from fsm_agent.toolsets.mcp.endpoint import Endpoint, endpoint_of
-from fsm_agent.toolsets.mcp.listed import Listed
+from fsm_agent.toolsets.mcp.endpoint import Endpoint, Unset, endpoint_of
 from fsm_agent.toolsets.mcp.log import LOGS, ServerLog
 from fsm_agent.toolsets.mcp.lost import Broken, McpRefused, Unusable
-from fsm_agent.toolsets.mcp.schema import looked_over
-from fsm_agent.toolsets.mcp.variables import Unset
+from fsm_agent.toolsets.mcp.schema import Listed, looked_over
 
 if TYPE_CHECKING:
     from fsm_agent.toolsets.mcp.connection import Connection
@@ -182,9 +179,9 @@ class McpServer:
             around = self._around
             endpoint = self._endpoint = endpoint_of(self.config, around.workdir, around.environment)
             server_log = self._log = ServerLog(around.home / LOGS / f"mcp-{self.name}.log", endpoint.secrets)
-        module = await in_daemon_thread(importlib.import_module, "fsm_agent.toolsets.mcp.connection")
+        connection_class = await in_daemon_thread(_connection_class)
         server_log.hush()
-        connection: Connection = module.Connection(
+        connection = connection_class(
             endpoint, server_log, self._around.limits.max_message_bytes, self._changed
         )
         self._connections.add(connection)
@@ -268,6 +265,13 @@ class McpServer:
             if len(secret) >= _SHORTEST:
                 text = text.replace(secret, MASK)
         return text
+
+
+def _connection_class() -> type[Connection]:
+    """Load the SDK, which takes a while: not on the loop."""
+    from fsm_agent.toolsets.mcp.connection import Connection
+
+    return Connection
 
 
 _SHORTEST = 6

@@ -19,9 +19,9 @@ from fsm_agent.settings.model import Settings
 from fsm_agent.support.threads import LOOP
 from fsm_agent.tools.decorator import Tool
 from fsm_agent.toolsets.mcp.config import ServerConfig, servers_of
-from fsm_agent.toolsets.mcp.listed import Listed
 from fsm_agent.toolsets.mcp.names import server_of
 from fsm_agent.toolsets.mcp.offer import MOST_TOOLS, Offer, offered
+from fsm_agent.toolsets.mcp.schema import Listed
 from fsm_agent.toolsets.mcp.server import McpServer, Surroundings
 
 T = TypeVar("T")

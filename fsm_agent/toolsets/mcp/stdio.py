@@ -20,7 +20,7 @@ from mcp_types import jsonrpc_message_adapter
 from fsm_agent.toolsets.mcp.lines import Flood, LineReader, Misbehaved
 from fsm_agent.toolsets.mcp.log import ServerLog
 from fsm_agent.toolsets.mcp.lost import ConnectionEnding
-from fsm_agent.toolsets.mcp.process import Launch, ended, started, status_of
+from fsm_agent.toolsets.mcp.process import Launch, started, status_of
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,8 @@ async def stdio(
 ) -> AsyncIterator[Streams]:
     """The streams of a session with a new process. ``most``: bytes of one message. When the process ends or
     misbehaves, ``ending`` is told why and the streams end. Raises ``OSError`` when it cannot be started."""
-    process = await started(launch)
+    server = await started(launch)
+    process = server.process
     to_session, incoming = anyio.create_memory_object_stream[Incoming](0)
     outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
     try:
@@ -51,7 +52,7 @@ async def stdio(
                 yield incoming, outgoing
             finally:
                 with anyio.CancelScope(shield=True):
-                    await ended(process, polite=ending.wanted)
+                    await server.end(polite=ending.wanted)
                 tasks.cancel_scope.cancel()
     finally:
         for stream in (to_session, incoming, outgoing, from_session):

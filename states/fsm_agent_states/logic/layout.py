@@ -1,4 +1,4 @@
-"""Where the boxes and arrows of our turn stand in its picture. Fixed by role, so two versions compare box by
+"""Where the boxes and arrows of our turn stand in its pictures. Fixed by role, so two versions compare box by
 box.
 
 The way in and Compress are on the left, recovery from errors below them; the main loop BuildMessages,
@@ -7,10 +7,50 @@ names the sides it joins by absolute coordinates, a label its centre."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from fsm_agent.fsm.layout import Layout, way
 
-if TYPE_CHECKING:
-    from fsm_agent.diagram.layout import Layout
+_MAP: Layout = {
+    "size": (940, 452),
+    "boxes": {
+        "Prepare": (40, 40, 158),
+        "BuildMessages": (262, 40, 420),
+        "Compress": (40, 146, 172),
+        "ClassifyError": (40, 262, 260),
+        "CallLLM": (412, 238, 176),
+        "ExecuteTools": (716, 142, 176),
+        "EmptyRecovery": (716, 300, 176),
+        "Finalize": (412, 376, 176),
+    },
+    "arrows": {
+        ("Prepare", "BuildMessages"): way("right", 69, "left", 69),
+        ("BuildMessages", "BuildMessages"): way("top", 520, "top", 580, label=(622, 18), reach=24),
+        ("BuildMessages", "Compress"): way("bottom", 308, "right", 164, [(308, 164)], (250, 164)),
+        ("Compress", "BuildMessages"): way("right", 190, "bottom", 336, [(336, 190)], (268, 206)),
+        ("BuildMessages", "ClassifyError"): way("bottom", 280, "top", 280, label=(280, 236)),
+        ("ClassifyError", "BuildMessages"): way("right", 280, "bottom", 376, [(376, 280)], (376, 236)),
+        ("ClassifyError", "Compress"): way("top", 110, "bottom", 110, label=(110, 234)),
+        ("CallLLM", "ClassifyError"): way("left", 292, "right", 304, label=(356, 303)),
+        ("BuildMessages", "CallLLM"): way("bottom", 530, "top", 530, label=(530, 190)),
+        ("CallLLM", "BuildMessages"): way("top", 446, "bottom", 446, label=(446, 150)),
+        ("CallLLM", "ExecuteTools"): way("right", 254, "bottom", 760, [(760, 254)], (760, 228)),
+        ("ExecuteTools", "BuildMessages"): way("top", 760, "right", 80, [(760, 80)], (722, 80)),
+        ("ExecuteTools", "ExecuteTools"): way("top", 820, "top", 870, label=(845, 108), reach=30),
+        ("CallLLM", "EmptyRecovery"): way("right", 284, "left", 316, label=(672, 302)),
+        ("EmptyRecovery", "BuildMessages"): way(
+            "right", 330, "right", 56, [(918, 330), (918, 56)], (820, 56)
+        ),
+        ("CallLLM", "Finalize"): way("bottom", 500, "top", 500, label=(500, 336)),
+        ("ClassifyError", "Finalize"): way("bottom", 156, "left", 398, [(156, 398)], (250, 398)),
+        ("Compress", "Finalize"): way("left", 176, "left", 412, [(24, 176), (24, 412)], (340, 412)),
+        ("Prepare", "Finalize"): way("left", 69, "left", 426, [(10, 69), (10, 426)], (120, 426)),
+        ("BuildMessages", "Finalize"): way("bottom", 616, "right", 392, [(616, 392)], (616, 150)),
+        ("ExecuteTools", "Finalize"): way("left", 172, "right", 408, [(648, 172), (648, 408)], (660, 350)),
+        ("EmptyRecovery", "Finalize"): way("bottom", 804, "right", 424, [(804, 424)], (804, 396)),
+    },
+    "how_to_read": (0, 0, 0),
+    "proved": (0, 0, 0),
+}
+"""The small picture: a box says only what happened there, and every way out is an arrow."""
 
 LAYOUT: Layout = {
     "size": (1600, 912),
@@ -25,66 +65,28 @@ LAYOUT: Layout = {
         "Finalize": (590, 760, 402),
     },
     "arrows": {
-        ("Prepare", "BuildMessages"): {"start": ("right", 70), "end": ("left", 70)},
-        ("BuildMessages", "BuildMessages"): {"start": ("right", 84), "end": ("right", 118), "reach": 44},
-        ("BuildMessages", "Compress"): {
-            "start": ("left", 150),
-            "via": [(250, 150)],
-            "end": ("top", 250),
-            "label": (352, 150),
-        },
-        ("BuildMessages", "ClassifyError"): {
-            "start": ("bottom", 660),
-            "end": ("top", 660),
-            "label": (660, 240),
-        },
-        ("BuildMessages", "CallLLM"): {"start": ("bottom", 1020), "end": ("top", 1020)},
-        ("CallLLM", "BuildMessages"): {"start": ("top", 830), "end": ("bottom", 830), "wrap": 90},
-        ("CallLLM", "ExecuteTools"): {
-            "start": ("right", 442),
-            "via": [(1190, 442)],
-            "end": ("bottom", 1190),
-            "label": (1215, 420),
-        },
-        ("CallLLM", "EmptyRecovery"): {"start": ("right", 478), "via": [(1168, 478)], "end": ("top", 1168)},
-        ("CallLLM", "ClassifyError"): {"start": ("left", 676), "end": ("right", 676), "label": (700, 662)},
-        ("CallLLM", "Finalize"): {"start": ("bottom", 850), "end": ("top", 850)},
-        ("ClassifyError", "BuildMessages"): {
-            "start": ("top", 586),
-            "end": ("bottom", 586),
-            "label": (586, 330),
-            "wrap": 130,
-        },
-        ("ClassifyError", "Compress"): {"start": ("top", 150), "end": ("bottom", 150)},
-        ("Compress", "BuildMessages"): {
-            "start": ("right", 290),
-            "via": [(500, 290)],
-            "end": ("bottom", 500),
-            "label": (447, 246),
-            "wrap": 90,
-        },
-        ("ExecuteTools", "BuildMessages"): {
-            "start": ("top", 1440),
-            "via": [(1440, 158)],
-            "end": ("right", 158),
-            "label": (1300, 187),
-        },
-        ("ExecuteTools", "ExecuteTools"): {
-            "start": ("bottom", 1400),
-            "end": ("bottom", 1480),
-            "reach": 44,
-            "label": (1440, 432),
-        },
-        ("EmptyRecovery", "BuildMessages"): {
-            "start": ("right", 816),
-            "via": [(1580, 816), (1580, 46)],
-            "end": ("right", 46),
-            "label": (1368, 46),
-            "wrap": 300,
-        },
+        ("Prepare", "BuildMessages"): way("right", 70, "left", 70),
+        ("BuildMessages", "BuildMessages"): way("right", 84, "right", 118, reach=44),
+        ("BuildMessages", "Compress"): way("left", 150, "top", 250, [(250, 150)], (352, 150)),
+        ("BuildMessages", "ClassifyError"): way("bottom", 660, "top", 660, label=(660, 240)),
+        ("BuildMessages", "CallLLM"): way("bottom", 1020, "top", 1020),
+        ("CallLLM", "BuildMessages"): way("top", 830, "bottom", 830, wrap=90),
+        ("CallLLM", "ExecuteTools"): way("right", 442, "bottom", 1190, [(1190, 442)], (1215, 420)),
+        ("CallLLM", "EmptyRecovery"): way("right", 478, "top", 1168, [(1168, 478)]),
+        ("CallLLM", "ClassifyError"): way("left", 676, "right", 676, label=(700, 662)),
+        ("CallLLM", "Finalize"): way("bottom", 850, "top", 850),
+        ("ClassifyError", "BuildMessages"): way("top", 586, "bottom", 586, label=(586, 330), wrap=130),
+        ("ClassifyError", "Compress"): way("top", 150, "bottom", 150),
+        ("Compress", "BuildMessages"): way("right", 290, "bottom", 500, [(500, 290)], (447, 246), wrap=90),
+        ("ExecuteTools", "BuildMessages"): way("top", 1440, "right", 158, [(1440, 158)], (1300, 187)),
+        ("ExecuteTools", "ExecuteTools"): way("bottom", 1400, "bottom", 1480, label=(1440, 432), reach=44),
+        ("EmptyRecovery", "BuildMessages"): way(
+            "right", 816, "right", 46, [(1580, 816), (1580, 46)], (1368, 46), wrap=300
+        ),
     },
     "how_to_read": (1212, 478, 350),
     "proved": (16, 732, 556),
+    "map": _MAP,
     "ways_out": {"CallLLM": ("text", "summary")},
     "notes": (
         "A rung spends the counter of its name: retry spends retries.",

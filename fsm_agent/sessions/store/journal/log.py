@@ -37,7 +37,7 @@ class Closing:
     ``interrupted``), the result as JSON values, and for lists the ``model`` that it ran on."""
 
     exit: str
-    outcome: str
+    outcome: str | None
     result: dict[str, Any]
     model: str = ""
 

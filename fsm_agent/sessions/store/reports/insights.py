@@ -204,7 +204,7 @@ _OVERVIEW = """
         COUNT(forked_at), COUNT(*) FILTER (WHERE parent IS NOT NULL AND forked_at IS NULL), TOTAL(ended - began)
     FROM turns WHERE began >= :since"""
 _EXITS = """
-    SELECT exit, outcome, COUNT(*) FROM turns WHERE began >= :since AND ended IS NOT NULL
+    SELECT exit, COALESCE(outcome, ''), COUNT(*) FROM turns WHERE began >= :since AND ended IS NOT NULL
     GROUP BY 1, 2 ORDER BY 3 DESC, 1"""
 _MOVES = """
     SELECT m.row, m.source, m.event, m.dest, COUNT(*), COUNT(DISTINCT m.turn), SUM(m.seconds), MAX(m.seconds)

@@ -1,0 +1,68 @@
+"""What texts on the command line mean: tables (the turn's, or one of the user's own), settings, values."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from fsm_agent.composition.turn_table import TURN
+from fsm_agent.errors import ConfigError, TableError
+from fsm_agent.fsm.table import Table
+
+
+def table_of(name: str | None) -> Table:
+    """The turn's table, or ``module:attribute``, looked for in the current directory first."""
+    if name is None:
+        return TURN
+    table = attribute_of(name)
+    if not isinstance(table, Table):
+        raise ConfigError("this is no transition table", name, "module:attribute of a Table")
+    return table
+
+
+def attribute_of(name: str) -> object:
+    """What ``module:attribute`` is. Raises ``ConfigError`` for what cannot be loaded, ``TableError`` for a
+    wrong table."""
+    module, _, attribute = name.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        return getattr(import_module(module), attribute)
+    except TableError:
+        raise
+    except Exception as error:  # a module of the user's may raise anything
+        raise ConfigError(
+            f"the table cannot be loaded ({error})", name, "module:attribute of a Table"
+        ) from error
+
+
+def nested(sets: Sequence[str]) -> dict[str, Any]:
+    """The mapping that ``nested.name=value`` texts describe. Raises ``ConfigError`` for a text that is not of
+    this form."""
+    values: dict[str, Any] = {}
+    for text in sets:
+        name, equals, value = text.partition("=")
+        path = name.strip().split(".")
+        if not equals or not all(path):
+            raise ConfigError(
+                "--set cannot be read", text, "nested.name=value, for example --set budget.grace_call=false"
+            )
+        group = values
+        for part in path[:-1]:
+            group = group.setdefault(part, {})
+            if not isinstance(group, dict):
+                raise ConfigError("--set names both a setting and a part of it", text, "one of the two")
+        group[path[-1]] = value_of(value.strip())
+    return values
+
+
+def value_of(text: str) -> Any:
+    """What a text on the command line, or of a tool's arguments, means: JSON where it can be read as such,
+    else itself."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

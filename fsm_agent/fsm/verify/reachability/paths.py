@@ -1,0 +1,188 @@
+"""Searches for runs that take given rows: breadth first near the start, then by a heuristic to what lies
+deep.
+
+Breadth first finds the shortest runs and, when it sees all pairs, also proves what no run takes. Behind
+budgets of many units the pairs are far too many; there a best-first search goes for one goal at a time."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+
+from fsm_agent.fsm.table import Row, Table
+from fsm_agent.fsm.verify.proof.graph import unfold
+from fsm_agent.fsm.verify.proof.truth_tables import line_truths
+from fsm_agent.fsm.verify.reachability.goals import Aim, Box, Goal
+from fsm_agent.fsm.verify.reachability.heuristic import Heuristic, Needs
+from fsm_agent.fsm.verify.reachability.intervals import meets, ranges
+from fsm_agent.fsm.verify.reachability.successors import Pair, compile_moves
+
+NEAR = 4_000
+"""Pairs of the search near the start; half a second."""
+FAR = 4_000
+"""Pairs of the search for one goal. The turn's attempts (360) are spent after 750."""
+PRICE = 1_000
+"""What a whole budget costs, so that one unit of a small budget is dearer than one of a large one."""
+
+Run = tuple[int, ...]
+"""Numbers of rows, from the start of a turn."""
+Came = dict[Pair, tuple[Pair, int] | None]
+
+
+class Paths:
+    """Runs of one table under ``limits``; what was found for one goal is kept for the others."""
+
+    def __init__(self, table: Table, limits: Mapping[str, int]) -> None:
+        self.table, self.limits = table, limits
+        self.all_limits = dict(limits) | {counter.name: 1 for counter in table.counters if counter.flag}
+        self.graph = unfold(table, line_truths(table), caps=True)
+        self.complete = False
+        self._start, moves = compile_moves(table, limits)
+        self._final = table.states.index(table.final)
+        self._known: dict[Pair, list[tuple[int, Pair]]] = {}
+        self._moves_of = moves
+        self._names = [counter.name for counter in table.counters]
+        self._heuristic = Heuristic(self.graph, limits)
+        self._ranges = ranges(self.graph, limits)
+        self._endings: dict[Pair, Run] = {}
+        self._macro = {number for number, row in enumerate(table.rows) if row.event in table.is_macro}
+
+    def moves(self, pair: Pair) -> list[tuple[int, Pair]]:
+        found = self._known.get(pair)
+        if found is None:
+            found = self._known[pair] = self._moves_of(pair)
+        return found
+
+    def find(self, goals: Iterable[Goal]) -> dict[Aim, Run]:
+        """A run up to and including its goal for each goal that was found, by the ids of the goal's rows."""
+        number = {row.id: at for at, row in enumerate(self.table.rows)}
+        wanted = {tuple(number[row.id] for row in goal.rows): goal for goal in goals if self.possible(goal)}
+        found = self._near(wanted.keys())
+        for rows, goal in wanted.items():
+            if rows not in found and not self.complete:
+                self._far(rows, goal, found, wanted.keys())
+        return {goal.aim: found[rows] for rows, goal in wanted.items() if rows in found}
+
+    def ending(self, run: Run) -> Run:
+        """The fewest rows from the end of ``run`` to the end of the turn; macro rows only where there is no
+        other way."""
+        pair = self._start
+        for row in run:
+            pair = dict(self.moves(pair))[row]
+        if pair not in self._endings:
+            found = self._shortest_end(pair, self._macro)
+            self._endings[pair] = self._shortest_end(pair, set()) or () if found is None else found
+        return self._endings[pair]
+
+    def possible(self, goal: Goal) -> list[Box]:
+        """The boxes of a goal that the ranges of counts do not exclude."""
+        places = zip(self.graph.locations, self._ranges, strict=True)
+        here = [counts for location, counts in places if location.state == goal.state]
+        return [box for box in goal.boxes if any(meets(box, counts) for counts in here)]
+
+    def _near(self, wanted: Iterable[Run]) -> dict[Run, Run]:
+        wanted, found = set(wanted), dict[Run, Run]()
+        came: Came = {self._start: None}
+        pairs = [self._start]
+        for pair in pairs:
+            if len(pairs) > NEAR or not wanted - found.keys():
+                break
+            self._take(pair, came, pairs, wanted, found)
+        else:
+            self.complete = True
+        return found
+
+    def _far(self, rows: Run, goal: Goal, found: dict[Run, Run], wanted: Iterable[Run]) -> None:
+        """Best first towards ``goal``; other goals that are met on the way are kept too.
+
+        Of the pairs that differ only in counters that the goal does not name the search goes on with the one
+        that has spent least: of these counters, then of all. When both fail, which is rare, it looks at all
+        pairs."""
+        wanted = set(wanted) - found.keys()
+        needs = [self._heuristic.needs(goal.state, box) for box in self.possible(goal)]
+        named = {counter for box in goal.boxes for counter in box} | self.graph.flags
+        named_places = [0, *(place for place, name in enumerate(self._names, 1) if name in named)]
+        prices = [
+            (at, PRICE // self.limits[name])
+            for at, name in enumerate(self._names, 1)
+            if self.limits.get(name)
+        ]
+        unnamed = [price for price in prices if price[0] not in named_places]
+        every = range(1 + len(self._names))
+        for kept, saved in ((named_places, unnamed), (named_places, prices), (every, unnamed)):
+            if rows not in found:
+                self._best_first(rows, needs, kept, saved, found, wanted)
+
+    def _best_first(
+        self,
+        rows: Run,
+        needs: list[Needs],
+        kept: Sequence[int],
+        prices: list[tuple[int, int]],
+        found: dict[Run, Run],
+        wanted: set[Run],
+    ) -> None:
+        """``kept`` are the places of a pair that make it another one, ``prices`` (place, price) of what
+        should be saved."""
+        came: Came = {self._start: None}
+        new, cheapest = [self._start], dict[tuple[int, ...], int]()
+        waiting: list[tuple[int, int, int, Pair]] = []
+        for count in range(FAR):
+            for pair in new:
+                same = tuple([pair[place] for place in kept])
+                cost = sum(pair[place] * price for place, price in prices)
+                if cost < cheapest.get(same, cost + 1):
+                    cheapest[same] = cost
+                    guesses = [
+                        guess
+                        for guess in (self._heuristic.guess(pair, box) for box in needs)
+                        if guess is not None
+                    ]
+                    if guesses:
+                        heapq.heappush(waiting, (min(guesses), cost, -count, pair))
+            if not waiting or rows in found:
+                return
+            new = []
+            self._take(heapq.heappop(waiting)[3], came, new, wanted, found)
+
+    def _take(self, pair: Pair, came: Came, new: list[Pair], wanted: set[Run], found: dict[Run, Run]) -> None:
+        """Note the goals that start in ``pair``, and add the pairs that it leads to."""
+        for row, after in self.moves(pair):
+            goals = (
+                [(row,), *((row, second) for second, _ in self.moves(after))]
+                if after[0] != self._final
+                else [(row,)]
+            )
+            for goal in goals:
+                if goal in wanted and goal not in found:
+                    found[goal] = (*_way(came, pair), *goal)
+            if after not in came and after[0] != self._final:
+                came[after] = (pair, row)
+                new.append(after)
+
+    def _shortest_end(self, pair: Pair, without: set[int]) -> Run | None:
+        came: Came = {pair: None}
+        pairs = [pair]
+        for here in pairs:
+            if len(pairs) > NEAR:
+                break
+            if here[0] == self._final:
+                return _way(came, here)
+            for row, after in self.moves(here):
+                if row not in without and after not in came:
+                    came[after] = (here, row)
+                    pairs.append(after)
+        return None
+
+    def rows(self, run: Run) -> tuple[Row, ...]:
+        return tuple(self.table.rows[number] for number in run)
+
+
+def _way(came: Came, pair: Pair) -> Run:
+    rows = []
+    step = came[pair]
+    while step is not None:
+        pair, row = step
+        rows.append(row)
+        step = came[pair]
+    return tuple(reversed(rows))

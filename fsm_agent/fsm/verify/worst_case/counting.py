@@ -1,0 +1,162 @@
+"""How often a run can take the edges of a graph, as a formula of the limits.
+
+Three arguments bound how often edges are taken:
+
+* spending: between two resets of a counter its edges are taken at most as often as its limit;
+* flow: the edges that leave a region are taken at most as often as the region is entered;
+* a turn ends once.
+
+"Between two resets" is counted region by region: resets inside the region, plus the times it is entered (or
+the resets outside it, plus one). Each quantity is a sum over a cheapest cover of edges by such arguments, and
+uses only others that are already bounded, so what is known is sound at every moment. Rounds are repeated
+until nothing gets smaller at a sample of the limits; the sample decides which formula is found, never whether
+it is true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from fsm_agent.fsm.verify.proof.graph import bits
+from fsm_agent.fsm.verify.proof.ranking import Ranking
+from fsm_agent.fsm.verify.worst_case.edge_sets import EdgeSets
+from fsm_agent.fsm.verify.worst_case.polynomial import Polynomial
+from fsm_agent.fsm.verify.worst_case.set_cover import cheapest_cover
+
+SAMPLE, CAP_SAMPLE = 10, 10**6
+"""Limits at which formulas are compared. Caps are dear, so that they are used only where nothing else
+bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """An upper bound: its formula and its value at the sample."""
+
+    formula: Polynomial
+    weight: int
+
+    def __add__(self, other: Estimate) -> Estimate:
+        return Estimate(self.formula + other.formula, self.weight + other.weight)
+
+    def __mul__(self, other: Estimate) -> Estimate:
+        return Estimate(self.formula * other.formula, self.weight * other.weight)
+
+
+ONCE, NEVER = Estimate(Polynomial.constant(1), 1), Estimate(Polynomial(), 0)
+
+
+class Counting:
+    """Upper bounds for a graph, starting from the parts of its ranking. Sets of edges and of locations are
+    bit sets."""
+
+    def __init__(self, ranking: Ranking) -> None:
+        self.sets = EdgeSets(ranking.graph)
+        self._caps = {counter.name for counter in ranking.graph.table.counters if counter.cap}
+        layers = [sum(1 << i for i in layer.locations) for layer in ranking.layers]
+        self._parts = list(dict.fromkeys(part for part in (*layers, *self.sets.flagged.values()) if part))
+        self._regions = list(dict.fromkeys([*self._parts, *(1 << i for i in bits(self.sets.whole))]))
+        self._entries: dict[int, Estimate] = {}
+        self._intervals: dict[tuple[str, int], Estimate] = {}
+        self._asked: dict[int, Estimate | None] = {}
+        self._grown: dict[tuple[int, int], int] = {}
+        self._settle()
+        while self._grow():
+            self._settle()
+        self._asked.clear()
+
+    def taken(self, edges: int) -> Estimate | None:
+        """How often ``edges`` are taken together, or None when no argument bounds them."""
+        if edges not in self._asked:
+            offers = list(self._offers(edges))
+            chosen = cheapest_cover(edges, [(mask, estimate.weight) for mask, estimate in offers])
+            self._asked[edges] = None if chosen is None else sum((offers[i][1] for i in chosen), NEVER)
+        return self._asked[edges]
+
+    def paid(self, counter: str, edges: int) -> Estimate | None:
+        """How often ``edges`` are taken together, by the limit of ``counter`` alone, which all of them must
+        spend."""
+        if not edges:
+            return NEVER  # and there is no limit under which they spend
+        if edges & ~self.sets.spent.get(counter, 0):
+            return None
+        fitting = [part for part in (self.sets.whole, *self._parts) if not edges & ~self.sets.touching(part)]
+        known = [self._intervals[counter, part] for part in fitting if (counter, part) in self._intervals]
+        if not known:
+            return None
+        limits = self.sets.limits(counter, edges)
+        limit = Estimate(Polynomial.largest(limits), CAP_SAMPLE if counter in self._caps else SAMPLE)
+        return limit * min(known, key=lambda estimate: estimate.weight)
+
+    def entered(self, region: int) -> Estimate | None:
+        """How often a run comes into ``region`` from outside; starting in it is coming in."""
+        start = ONCE if region & 1 else NEVER
+        entering = self.taken(self.sets.entering(region))
+        return entering + start if entering else None
+
+    def _offers(self, edges: int) -> Iterator[tuple[int, Estimate]]:
+        """(edges bounded, bound): every argument that says something about ``edges``."""
+        for counter, spending in self.sets.spent.items():
+            if not edges & spending:
+                continue
+            for mask in {
+                edges & spending & self.sets.touching(part) for part in (self.sets.whole, *self._parts)
+            } - {0}:
+                price = self.paid(counter, mask)
+                if price:
+                    yield mask, price
+        for region, price in self._entries.items():
+            mask = edges & self.sets.leaving(region)
+            if mask:
+                yield mask, price
+        if edges & self.sets.final:
+            yield edges & self.sets.final, ONCE
+
+    def _between(self, counter: str, part: int) -> Estimate | None:
+        """In how many stretches without a reset of ``counter`` a run is in ``part``."""
+        inside = self.sets.reset[counter] & self.sets.inside(part)
+        resets, others = self.taken(inside), self.taken(self.sets.reset[counter] & ~inside)
+        starts = [ONCE + others] if others else []
+        if part in self._entries:
+            starts.append(self._entries[part])
+        return resets + min(starts, key=lambda estimate: estimate.weight) if resets and starts else None
+
+    def _settle(self) -> None:
+        """Repeat the arguments until no bound gets smaller."""
+        better = True
+        while better:
+            better = False
+            self._asked.clear()
+            for region in self._regions:
+                better |= _improve(self._entries, region, self.entered(region))
+            for counter, spending in self.sets.spent.items():
+                for part in (self.sets.whole, *self._parts):
+                    if spending & self.sets.touching(part):
+                        better |= _improve(self._intervals, (counter, part), self._between(counter, part))
+
+    def _grow(self) -> bool:
+        """For each step, look for a region that holds its start but not its end and is entered less often."""
+        found = False
+        for source, dest in self.sets.arcs():
+            region = self._grown.get((source, dest), 1 << source)
+            larger = [region | 1 << i for i in bits(self.sets.before(region)) if i != dest]
+            for candidate in larger:
+                _improve(self._entries, candidate, self.entered(candidate))
+            known = [candidate for candidate in (region, *larger) if candidate in self._entries]
+            best = min(known, key=lambda candidate: self._entries[candidate].weight, default=region)
+            if best != region:
+                self._grown[source, dest] = best
+                self._regions = list(dict.fromkeys((*self._regions, best)))
+                found = True
+        return found
+
+
+Key = TypeVar("Key")
+
+
+def _improve(known: dict[Key, Estimate], key: Key, found: Estimate | None) -> bool:
+    """Keep ``found`` if it is smaller than what is known."""
+    if found is None or (key in known and known[key].weight <= found.weight):
+        return False
+    known[key] = found
+    return True

@@ -1,0 +1,131 @@
+"""Check 3: how many visits and moves a turn can make at most, as formulas of the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from fsm_agent.fsm.table import Table
+from fsm_agent.fsm.verify.proof.ranking import Ranking
+from fsm_agent.fsm.verify.worst_case.counting import Counting
+from fsm_agent.fsm.verify.worst_case.polynomial import Polynomial, Printer, Variable
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """An upper bound on the visits of ``states`` together, or on all moves when ``states`` is empty.
+
+    It is the smallest of ``formulas``. ``caps`` tells whether the caps stand or are taken away.
+    """
+
+    states: tuple[str, ...]
+    caps: bool
+    formulas: tuple[Polynomial, ...]
+    printer: Printer
+
+    @property
+    def name(self) -> str:
+        return f"visits of {' and '.join(self.states)}" if self.states else "moves"
+
+    @property
+    def text(self) -> str:
+        texts = [self.printer.text(formula) for formula in self.formulas]
+        return f"min({', '.join(texts)})" if len(texts) > 1 else texts[0]
+
+    @property
+    def legend(self) -> list[str]:
+        return self.printer.legend(self.text)
+
+    def value(self, limits: Mapping[str, int]) -> int:
+        """The number for these limits. Raises ``KeyError`` for a limit that is not given."""
+        return min(formula.value(limits) for formula in self.formulas)
+
+
+def bounds(without_caps: Ranking, with_caps: Ranking, watch: tuple[str, ...] = ()) -> tuple[Bound, ...]:
+    """The bounds of a table whose turns end.
+
+    On the visits of each state of ``watch``, of all of them together, and on moves. An empty ``watch`` stands
+    for the states that a cap counts, or all states if there is no cap; they are taken together only where a
+    cap counts them together."""
+    table = without_caps.graph.table
+    states = watch or watched(table)
+    each, together = [(state,) for state in states], [states] if len(states) > 1 else []
+    found = _bounds(without_caps, [*each, *(together if watch else []), ()])
+    if any(counter.cap for counter in table.counters):
+        found += _bounds(with_caps, [*each, *together, ()])
+    return tuple(found)
+
+
+def watched(table: Table) -> tuple[str, ...]:
+    """The states that a cap counts the visits of, or all but the final one if there is none."""
+    caps = {counter.name for counter in table.counters if counter.cap}
+    counted = {row.dest for row in table.rows if caps & set(row.spends)}
+    return tuple(
+        state for state in table.states if (state in counted or not counted) and state != table.final
+    )
+
+
+def _bounds(ranking: Ranking, wanted: list[tuple[str, ...]]) -> list[Bound]:
+    counting, printer = _counted(ranking), None
+    caps = [counter.name for counter in ranking.graph.table.counters if counter.cap and ranking.graph.caps]
+    found = []
+    for states in wanted:
+        formulas = tuple(dict.fromkeys(_visits(counting, states, caps) if states else _moves(counting)))
+        if formulas:
+            printer = printer or _printer(counting)
+            found.append(Bound(states, ranking.graph.caps, formulas, printer))
+    return found
+
+
+@lru_cache(maxsize=8)
+def _counted(ranking: Ranking) -> Counting:
+    """Almost all of a bound's time; the same for whatever is watched."""
+    return Counting(ranking)
+
+
+def _visits(counting: Counting, states: tuple[str, ...], caps: list[str]) -> Iterator[Polynomial]:
+    """The visits of ``states`` by all arguments together, and by each of ``caps`` alone; the start is a
+    visit."""
+    into = counting.sets.into(states)
+    start = Polynomial.constant(counting.sets.graph.table.initial in states)
+    for estimate in (counting.taken(into), *(counting.paid(cap, into) for cap in caps)):
+        if estimate:
+            yield estimate.formula + start
+
+
+def _moves(counting: Counting) -> Iterator[Polynomial]:
+    """The moves, one for each visit of a state that is left: a sum over the states."""
+    table = counting.sets.graph.table
+    left = [next(_visits(counting, (state,), []), None) for state in table.states if state != table.final]
+    known = [visits for visits in left if visits is not None]
+    if len(known) == len(left):
+        yield sum(known, Polynomial())
+
+
+def _printer(counting: Counting) -> Printer:
+    """Names for what occurs again and again: how often a flag is set, and the largest of the limits of one
+    counter."""
+    table = counting.sets.graph.table
+    sums: dict[str, tuple[Variable, ...]] = {}
+    for flag, locations in counting.sets.flagged.items():
+        entered = counting.entered(locations)
+        monomials = entered.formula.terms if entered else {}
+        if len(monomials) > 1 and all(
+            len(monomial) == 1 and factor == 1 for monomial, factor in monomials.items()
+        ):
+            group = next(
+                (name for name, counters in table.reset_groups.items() if flag in counters), f"{flag}_count"
+            )
+            order = [counter.name for counter in table.counters]
+            parts = sorted(
+                (monomial[0] for monomial in monomials),
+                key=lambda v: order.index(v[0]) if v[0] in order else len(order),
+            )
+            sums[f"{group.lower()}s"] = tuple(parts)
+    maxima = {}
+    for counter, edges in counting.sets.spent.items():
+        limits = tuple(sorted(counting.sets.limits(counter, edges)))
+        if len(limits) > 1:
+            maxima[f"most_{counter}"] = limits
+    return Printer(sums, maxima)

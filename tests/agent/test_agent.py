@@ -1,0 +1,176 @@
+"""Bad input gets one clear line (what, given, allowed) and loses nothing; odd input is handled."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from inspect import signature
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+from fsm_agent import Agent, Settings, TurnResult
+from fsm_agent.composition.options import AgentOptions
+from fsm_agent.errors import ConfigError
+from fsm_agent.testing import FakeClock, ScriptedModel, text
+from tests.helpers.harness import play
+
+
+def scripted(*script: Any, **options: Any) -> Agent:
+    return Agent(ScriptedModel(script or [text("ok")]), clock=FakeClock(), **options)
+
+
+def no_schema(*things: int) -> str:
+    """Takes anything."""
+    return "x"
+
+
+BAD: dict[str, dict[str, Any]] = {
+    "an unknown provider": {"model": "nobody:model"},
+    "no provider": {"model": "gpt-5"},
+    "no model": {"model": "openai:"},
+    "a missing key": {"model": "openai:gpt-5"},
+    "a malformed address": {"model": "openai:m", "api_key": "k", "base_url": "localhost:80"},
+    "an unknown wire": {"model": "openai:m", "api_key": "k", "api_mode": "smoke_signals"},
+    "a window of nothing": {"model": "offline:demo", "context_window": 0},
+    "an unknown setting": {"model": "offline:demo", "settings": {"max_iteration": 3}},
+    "a setting out of range": {"model": "offline:demo", "settings": {"api_max_retries": 0}},
+    "settings of a wrong type": {"model": "offline:demo", "settings": 3},
+    "a tool without a schema": {"model": "offline:demo", "tools": [no_schema]},
+    "a tool that is none": {"model": "offline:demo", "tools": [3]},
+    "an unknown toolset": {"model": "offline:demo", "toolsets": ["cores"]},
+    "toolsets as a string": {"model": "offline:demo", "toolsets": "core"},
+    "a fallback without a model": {"model": "offline:demo", "fallbacks": [{"base_url": "x"}]},
+    "a fallback with a misspelt key": {
+        "model": "offline:demo",
+        "fallbacks": [{"model": "offline:demo", "key": "x"}],
+    },
+    "an unknown callback": {"model": "offline:demo", "callbacks": {"on_text": print}},
+    "a callback that cannot be called": {"model": "offline:demo", "callbacks": {"status": 3}},
+    "a model of a wrong type": {"model": 3},
+    "a key of a wrong type": {"model": "openai:m", "api_key": [3]},
+    "an empty key": {"model": "openai:m", "api_key": ""},
+}
+
+
+@pytest.mark.parametrize("options", BAD.values(), ids=BAD.keys())
+def test_bad_configuration_is_one_clear_line(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Agent(**options)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "allowed:" in message
+
+
+def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    with pytest.raises(ConfigError, match="home directory cannot be written"):
+        Agent("offline:demo", home=tmp_path / "file" / "home")
+
+
+@pytest.mark.parametrize(
+    "message", ["", "   \n", 3, None, [], [{"text": "no type"}], b"bytes", "x" * 8_000_001]
+)
+def test_a_message_that_cannot_be_sent_starts_no_turn(message: Any) -> None:
+    agent = scripted(text("ok"))
+    with pytest.raises(ConfigError, match="the message"):
+        agent.start(message)
+    assert agent.chat("go") == "ok"
+
+
+@pytest.mark.parametrize(
+    "history", [[{"role": "robot", "content": "x"}], ["x"], [{"role": "user", "content": 3}]]
+)
+def test_a_history_that_is_none(history: Any) -> None:
+    with pytest.raises(ConfigError):
+        scripted().run_conversation("go", conversation_history=history)
+
+
+def test_lone_surrogates_and_nul_are_made_safe() -> None:
+    played = play([text("ok")], "a\ud800b\x00c")
+    assert played.server.bodies[0]["messages"][1]["content"] == "a\ufffdbc"
+    assert played.result.messages[0]["content"] == "a\ufffdbc"
+
+
+def test_a_megabyte_of_text_arrives_whole() -> None:
+    message = "0123456789" * 100_000
+    played = play([text("ok")], message, context_window=1_000_000)
+    assert played.server.bodies[0]["messages"][1]["content"] == message
+
+
+def test_a_leaked_memory_block_is_dropped() -> None:
+    played = play([text("ok")], "hi <memory-context>\nsecret\n</memory-context> there")
+    assert played.result.messages[0]["content"] == "hi there"
+
+
+def test_parts_are_sent_as_parts() -> None:
+    parts = [
+        {"type": "text", "text": "what is this"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
+    ]
+    played = play([text("a cat")], parts)  # type: ignore[arg-type]
+    assert played.server.bodies[0]["messages"][1]["content"] == parts
+
+
+def test_the_result_reads_like_a_dict() -> None:
+    result = scripted(text("hi")).run_conversation("go")
+    assert isinstance(result, TurnResult)
+    assert result["final_response"] == result.final_response == "hi"
+    assert result.get("nothing", 5) == 5
+    assert dict(result).keys() == TurnResult.model_fields.keys()
+    assert "completed" in result
+    with pytest.raises(KeyError):
+        result["nothing"]
+
+
+def test_settings_come_from_arguments_over_environment_over_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FSM_AGENT_BUDGET__GRACE_CALL", "false")
+    monkeypatch.setenv("FSM_AGENT_MAX_ITERATIONS", "7")
+    assert Settings.of({"max_iterations": 3}).max_iterations == 3
+    assert Settings().max_iterations == 7
+    assert not Settings().budget.grace_call
+    monkeypatch.setenv("FSM_AGENT_MAX_ITERATIONS", "many")
+    with pytest.raises(ConfigError, match="max_iterations"):
+        Settings()
+
+
+def test_without_a_key_or_a_server_the_offline_demo_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OLLAMA_BASE_URL", "LMSTUDIO_BASE_URL", "LLAMACPP_BASE_URL"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9/v1")
+    agent = Agent()
+    assert "no language model was used" in agent.chat("what is 12*(3+4)?")
+
+
+def test_two_agents_with_one_session_share_it() -> None:
+    one = scripted(text("noted"), session_id="shared")
+    one.chat("remember 7")
+    two = scripted(text("7"), session_id="shared")
+    result = two.run_conversation("what was it?")
+    assert [row["content"] for row in result.messages] == ["remember 7", "noted", "what was it?", "7"]
+
+
+def test_usage_of_the_session_adds_up() -> None:
+    agent = scripted(text("a"), text("b"))
+    first, second = agent.run_conversation("1"), agent.run_conversation("2")
+    assert second.usage_session.total == first.total_tokens + second.total_tokens
+
+
+def test_a_scripted_model_from_a_file(tmp_path: Path) -> None:
+    script = tmp_path / "script.jsonl"
+    script.write_text(
+        '{"calls": [{"name": "calculate", "arguments": {"expression": "6*7"}}]}\n{"status": 503}\n"42"\n'
+    )
+    result = Agent(f"scripted:{script}", clock=FakeClock()).run_conversation("go")
+    assert (result.final_response, result.attempts) == ("42", 3)
+    script.write_text('"fine"\n{"txt": 3}\n')
+    with pytest.raises(ConfigError, match="line 2 is no reply"):
+        Agent(f"scripted:{script}")
+
+
+def test_the_options_are_the_arguments_with_the_same_types_and_defaults() -> None:
+    """``AgentOptions`` is what children and the command line make agents with, the signature what editors show."""
+    arguments = list(signature(Agent).parameters.values())
+    types = get_type_hints(Agent.__init__)
+    hints = get_type_hints(AgentOptions)
+    shown = [(one.name, types[one.name], one.default) for one in arguments]
+    assert shown == [(one.name, hints[one.name], one.default) for one in fields(AgentOptions)]

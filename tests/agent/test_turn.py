@@ -1,0 +1,168 @@
+"""Stepping through a turn: the interface that a debugger and a curious person use."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from fsm_agent import Agent, Step
+from fsm_agent.conversation.effects import CallModel
+from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.journal import Exchange
+from fsm_agent.testing import FakeClock, ScriptedModel, blank, call, status, text, tools
+from fsm_agent_states.table import TURN
+from fsm_agent_states.turn import CallBlock, Counters, TurnState
+from tests.helpers.harness import echo
+
+
+def agent(*script: Any, **options: Any) -> Agent:
+    return Agent(ScriptedModel(script), tools=[echo], toolsets=[], clock=FakeClock(), **options)
+
+
+def test_a_turn_does_not_move_by_itself() -> None:
+    turn = agent(text("hi")).start("go")
+    assert (turn.state, turn.result, turn.steps) == ("Prepare", None, [])
+    assert turn.snapshot()["counters"]["iterations"] == 0
+
+
+def test_async_for_gives_every_step_with_its_reasons() -> None:
+    async def scenario() -> list[Step]:
+        turn = agent(tools(call("echo", {})), text("done")).start("go")
+        steps = [step async for step in turn]
+        assert turn.result is not None
+        assert turn.result.final_response == "done"
+        return steps
+
+    steps = asyncio.run(scenario())
+    assert [(s.source, s.event, s.dest) for s in steps] == [
+        ("Prepare", "ready", "BuildMessages"),
+        ("BuildMessages", "built", "CallLLM"),
+        ("CallLLM", "tools", "ExecuteTools"),
+        ("ExecuteTools", "done", "BuildMessages"),
+        ("BuildMessages", "built", "CallLLM"),
+        ("CallLLM", "text", "Finalize"),
+    ]
+    assert [s.seq for s in steps] == [1, 2, 3, 4, 5, 6]
+    first = steps[1]
+    assert first.row == "BuildMessages.built/3"
+    assert ("no block open", True) in first.guards
+    assert ("iterations", 0, 1) in first.changes
+    assert all(step.seconds >= 0 for step in steps)
+
+
+def test_false_guards_are_recorded_too() -> None:
+    async def scenario() -> Step:
+        turn = agent(status(503), status(503), text("ok")).start("go")
+        await turn.run_until(event="overloaded")
+        step = await turn.run_until(event="overloaded")
+        assert step is not None
+        return step
+
+    step = asyncio.run(scenario())
+    assert dict(step.guards) == {"not yet retried": False, "fallbacks left": False, "retries left": True}
+
+
+def test_step_into_shows_each_request_and_reply() -> None:
+    async def scenario() -> list[object]:
+        turn = agent(text("hi")).start("go")
+        return [thing async for thing in _into(turn)]
+
+    happened = asyncio.run(scenario())
+    calls = [one for one in happened if isinstance(one, Exchange) and isinstance(one.request, CallModel)]
+    assert len(calls) == 1
+    assert calls[0].state == "CallLLM"
+    assert calls[0].reply.text == "hi"
+    assert b'"go"' in calls[0].request.request.body
+
+
+async def _into(turn: Any) -> Any:
+    while (happened := await turn.step_into()) is not None:
+        yield happened
+
+
+def test_run_until_each_kind_of_stop() -> None:
+    async def scenario() -> None:
+        turn = agent(blank(), blank(), tools(call("echo", {})), text("done")).start("go")
+        assert (await turn.run_until(state="EmptyRecovery")).event == "blank"  # type: ignore[union-attr]
+        assert turn.state == "EmptyRecovery"
+        assert (await turn.run_until(row="EmptyRecovery.nothing/1")).dest == "BuildMessages"  # type: ignore[union-attr]
+        assert (await turn.run_until(when="empties >= 2 and not opened > 0")).row == "EmptyRecovery.nothing/1"  # type: ignore[union-attr]
+        assert (await turn.run_until(event="tools")).source == "CallLLM"  # type: ignore[union-attr]
+        assert (await turn.run_until(state="CallLLM", when="iterations >= 4")).seq > 10  # type: ignore[union-attr]
+        assert await turn.run_until(state="nowhere") is None
+        assert turn.result is not None
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "text_", ["retrys > 1", "retries >", "__import__('os')", "retries.real > 1", "retries + 1 > 2"]
+)
+def test_a_condition_that_cannot_be_read(text_: str) -> None:
+    async def scenario() -> None:
+        await agent(text("x")).start("go").run_until(when=text_)
+
+    with pytest.raises(ConfigError, match="allowed:"):
+        asyncio.run(scenario())
+
+
+def test_running_inside_a_running_loop() -> None:
+    async def notebook() -> str:
+        return agent(text("hi")).chat("go")
+
+    assert asyncio.run(notebook()) == "hi"
+
+
+def test_a_turn_that_ended_stays_ended() -> None:
+    turn = agent(text("hi")).start("go")
+    first = turn.run()
+    assert turn.run() is first
+    assert asyncio.run(turn.step()) is None
+
+
+def test_the_transition_callback_gets_every_move() -> None:
+    moves: list[tuple[str, str, str]] = []
+
+    def transition(turn_id: str, source: str, event: str, dest: str, counters: dict[str, int]) -> None:
+        moves.append((source, event, dest))
+        assert "iterations" in counters
+
+    agent(text("hi"), callbacks={"transition": transition}).chat("go")
+    assert moves[-1] == ("CallLLM", "text", "Finalize")
+
+
+def test_a_bug_in_a_state_ends_the_turn_with_an_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsm_agent.composition.turn_wiring import STATES
+
+    def broken(turn: Any) -> Any:
+        raise ZeroDivisionError("oops")
+        yield
+
+    monkeypatch.setitem(STATES, "CallLLM", broken)
+    result = agent(text("hi")).run_conversation("go")
+    assert (result.turn_exit_reason, result.failed) == ("local_processing_error", True)
+    assert "ZeroDivisionError: oops" in (result.error or "")
+    assert result.messages[-1]["role"] == "assistant"
+
+
+def test_the_journal_keeps_moves_and_exchanges_but_no_bodies() -> None:
+    one = agent(tools(call("echo", {})), text("hi"))
+    turn = one.start("go")
+    turn.run()
+    assert one.journal.steps(turn.id) == turn.steps
+    effects = [effect for seq in range(len(turn.steps)) for effect in one.journal.effects(turn.id, seq)]
+    asked = [effect.request for effect in effects if effect.kind == "CallModel"]
+    assert len(asked) == 2
+    assert all("body" not in request["request"] for request in asked)
+
+
+def test_no_fact_of_a_turn_hides_a_counter() -> None:
+    """A field of the same name in a subclass would silently take a counter's place."""
+    own = set(TurnState.__annotations__)
+    assert not own & set(Counters.__annotations__)
+    assert not own & set(CallBlock.__annotations__)
+    assert set(Counters.__annotations__) | set(CallBlock.__annotations__) == {
+        counter.name for counter in TURN.counters
+    }

@@ -1,0 +1,587 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from fsm_agent import TurnResult
+from fsm_agent.cli.live import ProgressView
+from fsm_agent.cli.screen import clean, preview, seconds
+from fsm_agent.cli.wrapping import Wrapping
+from fsm_agent.sessions.store import store_for
+from fsm_agent.sessions.store.journal.read import Turns
+from fsm_agent.testing import ScriptedServer, call, silence, slow, status, text, tools
+from tests.helpers.waiting import PATIENCE, until
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cli(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """As everywhere, in a small directory."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "README.md").write_text("# A small project\n\nIt does little.\n")
+    monkeypatch.chdir(work)
+    return cli
+
+
+def process(*arguments: str, warnings: str = "error", **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "fsm_agent.cli", *arguments],
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONWARNINGS": warnings},
+        **options,
+    )
+
+
+def server_options(server: ScriptedServer) -> Sequence[str]:
+    return "--model", "local:m", "--base-url", server.url
+
+
+# the program
+
+
+def test_version_and_help(cli: Cli) -> None:
+    assert cli("--version") == (0, "fsm-agent 0.1.0\n", "")
+    code, out, _ = cli("--help")
+    assert code == 0
+    listed = re.findall(r"^  ([a-z]+)  ", out.partition("Commands:")[2], re.MULTILINE)
+    commands = [
+        "run",
+        "chat",
+        "verify",
+        "simulate",
+        "insights",
+        "debug",
+        "doctor",
+        "diagram",
+        "sessions",
+        "approvals",
+        "config",
+    ]
+    assert sorted(listed) == sorted(commands)
+
+
+def test_help_loads_nothing_heavy() -> None:
+    helped = process("--help")
+    assert "simulate" in helped.communicate(timeout=PATIENCE)[0]
+    code = (
+        "import sys, fsm_agent; from fsm_agent.cli.app import app; print([name for name in ('rich', 'openai',"
+        " 'prompt_toolkit', 'pydantic', 'transitions') if name in sys.modules])"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert loaded.stdout == "[]\n"
+
+
+def test_the_package_loads_no_command_line() -> None:
+    code = (
+        "import sys, fsm_agent; print([n for n in ('typer', 'rich', 'prompt_toolkit', 'openai') if n in"
+        " sys.modules])"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert loaded.stdout == "[]\n"
+
+
+def test_proofs_load_no_agent() -> None:
+    code = (
+        "import sys, fsm_agent.cli.verify; print([n for n in ('fsm_agent.agent', 'openai') if n in"
+        " sys.modules])"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert loaded.stdout == "[]\n"
+
+
+FILE = "{file}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["fly"], "no such command; given: fly; allowed: run, chat, verify"),
+        (["debugger"], "no such command; given: debugger; allowed: run"),
+        (["run"], "Missing argument 'TEXT'"),
+        (["run", "hi", "--colour"], "No such option: --colour"),
+        (["run", "hi", "--max-iterations", "many"], "should be a valid integer"),
+        (["run", "hi", "--model", "nonsense:x"], "unknown provider 'nonsense'"),
+        (["run", "hi", "--model", "gpt"], "names no provider; given: gpt; allowed: '<provider>:<model>'"),
+        (
+            ["run", "hi", "--model", "openai:gpt-5"],
+            "no key for provider 'openai'; allowed: set OPENAI_API_KEY",
+        ),
+        (["run", "hi", "--model", "local:m", "--base-url", "localhost:80"], "base_url is no web address"),
+        (["run", "hi", "--model", "openai:x", "--api-key", " "], "api_key is empty"),
+        (["run", "hi", "--max-iterations", "-1"], "setting max_iterations is out of range; given: -1"),
+        (["run", "hi", "--set", "tool.max_workers=0"], "setting tool.max_workers is out of range; given: 0"),
+        (["run", "hi", "--set", "retries=1"], "unknown setting retries"),
+        (["run", "hi", "--set", "retries"], "--set cannot be read; given: retries"),
+        (
+            ["run", "hi", "--set", "tool=1", "--set", "tool.delay=1"],
+            "--set names both a setting and a part of it",
+        ),
+        (["run", "", "--model", "offline:demo"], "the message is empty"),
+        (["run", " \n", "--model", "offline:demo"], "the message is empty"),
+        (["run", "hi", "--model", "offline:demo", "--home", FILE], "the home directory cannot be written"),
+        (["chat", "--model", "offline:"], "names no model after the colon"),
+        (
+            ["diagram", "--format", "png"],
+            "unknown diagram format; given: png; allowed: mermaid, dot, svg, md, json",
+        ),
+        (["diagram", "nowhere:TABLE"], "the table cannot be loaded (No module named 'nowhere')"),
+        (["verify", "fsm_agent_states.table:COUNTERS"], "this is no transition table"),
+        (["verify", "--set", "speed=3"], "unknown setting or maximum; given: speed=3"),
+        (["verify", "--set", "iterations=-3"], "maximum iterations is out of range; given: -3"),
+        (["simulate", "--fault", "flood"], "unknown fault; given: flood; allowed: rate_limit"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_2(
+    arguments: list[str], says: str, cli: Cli, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    code, out, err = cli(*(str(tmp_path / "file" / "home") if part == FILE else part for part in arguments))
+    assert code == 2
+    assert out == ""
+    assert says in err
+    assert err.startswith("fsm-agent: ")
+    assert err.count("\n") == 1
+
+
+# run
+
+
+def test_run_shows_states_tools_the_answer_and_the_outcome(cli: Cli) -> None:
+    code, out, err = cli("run", "list the files and read README.md", "--model", "offline:demo")
+    assert code == 0
+    assert err == ""
+    assert not CONTROL.search(out)
+    moves = re.findall(r"^  (\w+) +(\w+) +→ (\w+) +\d+\.\d\d s$", out, re.MULTILINE)
+    assert moves[0] == ("Prepare", "ready", "BuildMessages")
+    assert moves[-1] == ("CallLLM", "text", "Finalize")
+    assert re.search(r"✓ read_file  path=README\.md  → 3 lines: 1 # A small project .* \d\.\d\d s", out)
+    assert out.count("“A small project”") == 1
+    assert "(offline demo: no language model was used)" in out
+    last = out.splitlines()[-1]
+    assert re.match(
+        r"completed · text_response · offline:demo · 2 iterations · 2 attempts · tokens unknown · ", last
+    )
+
+
+def test_json_is_one_object_and_nothing_else(cli: Cli) -> None:
+    code, out, err = cli("run", "what is 6*7", "--model", "offline:demo", "--json")
+    assert (code, err, out.count("\n")) == (0, "", 1)
+    assert out.isascii()
+    result = TurnResult.model_validate_json(out)
+    assert "6*7 = 42" in (result.final_response or "")
+    assert set(json.loads(out)) == set(TurnResult.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "code", "reason"),
+    [
+        ([text("hi")], (), 0, "text_response"),
+        ([status(400)], (), 1, "non_retryable_error"),
+        (
+            [tools(call("get_time")), text("that is all")],
+            ("--max-iterations", "1"),
+            3,
+            "max_iterations_summary",
+        ),
+    ],
+)
+def test_exit_codes(script: list[Any], options: tuple[str, ...], code: int, reason: str, cli: Cli) -> None:
+    with ScriptedServer(script) as server:
+        done, out, _ = cli("run", "go", *server_options(server), *options, "--json")
+    result = json.loads(out)
+    assert (done, result["turn_exit_reason"]) == (code, reason)
+
+
+def test_what_went_wrong_is_said(cli: Cli) -> None:
+    with ScriptedServer([status(401)]) as server:
+        code, out, _ = cli("run", "go", *server_options(server))
+    assert code == 1
+    assert "Check the API key" in out
+    assert out.splitlines()[-1].startswith("failed · non_retryable_error · local:m · 1 iteration · 1 attempt")
+
+
+def test_text_from_standard_input(monkeypatch: pytest.MonkeyPatch, cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("what is 2+3\n")
+    with (tmp_path / "text").open() as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        code, out, _ = cli("run", "-", "--model", "offline:demo")
+    assert code == 0
+    assert "2+3 = 5" in out
+
+
+def test_settings_reach_the_turn(cli: Cli) -> None:
+    script = [tools(call("get_time")), text("never asked for")]
+    with ScriptedServer(script) as server:
+        options = ("--max-iterations", "1", "--set", "budget.grace_call=false")
+        code, out, _ = cli("run", "go", *server_options(server), *options, "--json")
+    assert code == 3
+    assert json.loads(out)["turn_exit_reason"] == "budget_exhausted"
+
+
+def test_control_sequences_of_models_and_tools_do_not_reach_the_terminal(cli: Cli) -> None:
+    Path("evil.txt").write_text("\x1b]0;owned\x07\x1b[2Jred\x1b[31m [bold]plain[/bold]\n")
+    script = [
+        tools(call("read_file", {"path": "evil.txt"})),
+        text("\x1b[2J\x1b[31mhi\r\x9b1m [red]all[/red] \u202eabc"),
+    ]
+    with ScriptedServer(script) as server:
+        code, out, _ = cli("run", "go", *server_options(server))
+    assert code == 0
+    assert not CONTROL.search(out)
+    assert "\u202e" not in out
+    assert r"\x1b]0;owned\x07" in out
+    assert r"hi\x0d\x9b1m [red]all[/red] \u202eabc" in out
+
+
+def test_nobody_at_the_terminal_means_no_and_yes_means_yes(cli: Cli) -> None:
+    asked = ("run", "run `echo from-the-shell`", "--model", "offline:demo")
+    assert "denied: nobody is there to approve it" in cli(*asked)[1]
+    code, out, _ = cli(*asked, "--yes")
+    assert code == 0
+    assert "✓ terminal  command=echo from-the-shell  → 2 lines: exit code 0 from-the-shell" in out
+
+
+@pytest.mark.slow
+def test_a_text_that_is_no_utf8_is_answered() -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "fsm_agent.cli",
+            "run",
+            b"what is 1+1 \xff\xfe",
+            "--model",
+            "offline:demo",
+            "--json",
+        ],
+        capture_output=True,
+        cwd=Path(__file__).parents[2],
+        check=True,
+    )
+    assert "1+1 = 2" in json.loads(done.stdout)["final_response"]
+    assert done.stderr == b""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_ctrl_c_keeps_the_partial_text() -> None:
+    with ScriptedServer([silence("It was a dark and ")]) as server:
+        running = process("run", "tell", *server_options(server))
+        _read_until(running, "It was a dark and ")
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=PATIENCE)
+    assert (running.returncode, err) == (130, "")
+    assert "interrupted · interrupted_in_call" in out
+    store = store_for(os.environ["FSM_AGENT_HOME"])
+    (turn,) = Turns(store.database).recent(1)
+    assert store.session(turn.session).rows[-1].content == "It was a dark and "
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_a_second_ctrl_c_leaves_at_once(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    command = f"trap '' INT TERM; touch {started}; sleep 30"
+    running = process("run", f"run `{command}`", "--model", "offline:demo", "--yes", warnings="default")
+    until(started.exists, "the command")
+    running.send_signal(signal.SIGINT)
+    _read_until(running, "press Ctrl-C again to leave")
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=PATIENCE)
+    assert running.returncode == 130
+    assert "Traceback" not in err
+
+
+def _read_until(running: subprocess.Popen[str], words: str) -> None:
+    """Read what it writes until these words have come."""
+    assert running.stdout is not None
+    seen = ""
+    while words not in seen:
+        piece = os.read(running.stdout.fileno(), 65_536)
+        assert piece, f"it ended without {words!r}: {seen}"
+        seen += piece.decode("utf-8", "replace")
+
+
+def test_a_closed_pipe_is_no_traceback() -> None:
+    running = process("diagram", "--format", "md")
+    assert running.stdout is not None
+    running.stdout.close()
+    assert running.stderr is not None
+    assert running.stderr.read() == ""
+    running.stderr.close()
+    assert running.wait(PATIENCE) == 1
+
+
+# chat
+
+
+def chat(lines: str, *options: str) -> tuple[int, str, str]:
+    running = process("chat", *options, stdin=subprocess.PIPE)
+    out, err = running.communicate(lines, timeout=PATIENCE)
+    return running.returncode, out, err
+
+
+def test_chat_keeps_its_session_and_obeys() -> None:
+    with ScriptedServer([text("Hello Ada."), text("You are Ada.")]) as server:
+        lines = "/path\nI am\\\nAda\n\n/path\nwho am I?\n/nonsense\n/help\n/exit\nnever sent\n"
+        code, out, err = chat(lines, *server_options(server))
+        assert server.completions == 2
+        said = [row["content"] for row in server.bodies[1]["messages"] if row["role"] != "system"]
+    assert (code, err) == (0, "")
+    assert said == ["I am\nAda", "Hello Ada.", "who am I?"]
+    assert not CONTROL.search(out)
+    assert "There was no turn yet." in out
+    assert re.search(r"^  4  Finalize +text_response", out, re.MULTILINE)
+    assert "There is no command /nonsense" in out
+    assert "Alt-Enter" in out
+
+
+def test_what_comes_through_a_pipe_does_not_steer_the_terminal() -> None:
+    with ScriptedServer([text("Hello.")]) as server:
+        code, out, _ = chat("hi \x1b]0;owned\x07\n", *server_options(server))
+    assert code == 0
+    assert not CONTROL.search(out)
+    assert r"› hi \x1b]0;owned\x07" in out
+
+
+@pytest.mark.slow
+def test_chat_goes_on_after_a_failed_turn() -> None:
+    with ScriptedServer([status(400), text("fine now")]) as server:
+        code, out, _ = chat("first\nsecond", *server_options(server))
+    assert code == 0
+    assert "failed · non_retryable_error" in out
+    assert "fine now" in out
+
+
+# diagram, verify, simulate, doctor
+
+
+@pytest.mark.parametrize("format", ["mermaid", "dot", "svg", "md", "json"])
+def test_diagram_prints_what_the_generated_files_hold(format: str, cli: Cli) -> None:
+    ending = {"mermaid": "mmd"}.get(format, format)
+    code, out, _ = cli("diagram", "--format", format)
+    assert code == 0
+    assert out == (Path(__file__).parents[2] / "diagrams" / f"turn.{ending}").read_text()
+
+
+SMALL = """
+from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
+
+def table(*spends):
+    again = Rung("again", "Ask", left("tries"), spends)
+    lines = lines_of({"Ask": [
+        on("bad", again, end("gave_up", "Done"), why="try again"),
+        on("good", end("text_response", "Done"), why="answered"),
+    ]})
+    return Table(name="small", states=("Ask", "Done"), final="Done", counters=(Counter("tries"),), lines=lines)
+
+GOOD, ENDLESS = table("tries"), table()
+"""
+
+
+@pytest.mark.slow
+def test_verify_proves_the_turn(cli: Cli) -> None:
+    code, out, _ = cli("verify", "--set", "iterations=200")
+    assert code == 0
+    assert "Ranking" in out
+    assert "every turn ends" in out
+    assert out.splitlines()[-1] == "ok"
+    assert not CONTROL.search(out)
+    assert json.loads(cli("verify", "--json")[1])["ok"] is True
+
+
+def test_verify_and_diagram_take_a_table_of_the_users_own(cli: Cli) -> None:
+    Path("small_tables.py").write_text(SMALL)
+    code, out, _ = cli("verify", "small_tables:GOOD", "--set", "tries=5")
+    assert (code, out.splitlines()[-1]) == (0, "ok")
+    code, out, _ = cli("verify", "small_tables:ENDLESS", "--json")
+    assert code == 1
+    assert json.loads(out)["ok"] is False
+    assert "gave_up" in cli("diagram", "small_tables:GOOD", "-f", "md")[1]
+
+
+FAULTS = ["rate_limit", "server_error", "empty", "truncated_call", "overflow", "parallel_tools"]
+
+
+@pytest.mark.parametrize("faults", [*([fault] for fault in FAULTS), FAULTS])
+def test_simulate_survives_every_fault(faults: list[str], cli: Cli) -> None:
+    code, out, err = cli("simulate", *(part for fault in faults for part in ("--fault", fault)), "--json")
+    played = json.loads(out)
+    assert (code, err) == (0, "")
+    assert played["result"]["completed"]
+    path = {f"{move['source']}.{move['event']}" for move in played["path"]}
+    marks = {
+        "rate_limit": "ClassifyError.limited",
+        "server_error": "ClassifyError.server_error",
+        "empty": "EmptyRecovery.nothing",
+        "truncated_call": "CallLLM.cut_call",
+        "overflow": "Compress.compressed",
+        "parallel_tools": "ExecuteTools.done",
+    }
+    assert {marks[fault] for fault in faults} <= path
+    assert played["result"]["attempts"] == sum(len(move["answers"]) for move in played["path"])
+    if "rate_limit" in faults:
+        assert 7.0 in [move["waited"] for move in played["path"]]
+
+
+def test_simulate_shows_guards_and_waits(cli: Cli) -> None:
+    code, out, _ = cli("simulate", "--seed", "3")
+    assert code == 0
+    assert "retries left: yes" in out
+    assert "7.00 s" in out
+    assert "completed · text_response · 8 requests" in out
+    assert not CONTROL.search(out)
+    assert out == cli("simulate", "--seed", "3")[1]
+    assert out != cli("simulate", "--seed", "4")[1]
+
+
+def test_doctor_is_content(cli: Cli) -> None:
+    code, out, _ = cli("doctor")
+    assert code == 0
+    assert out.splitlines()[-1] == "all is well"
+    assert re.search(r"^ok +table +\d+ rows proved in \d+ ms", out, re.MULTILINE)
+
+
+def test_doctor_says_what_to_do_and_shows_no_key(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("OPENAI_API_KEY", " very-secret-value")
+    monkeypatch.setenv("FSM_AGENT_API_MAX_RETRIES", "0")
+    code, out, _ = cli("doctor", "--home", str(tmp_path / "file" / "home"))
+    assert code == 1
+    assert "very-secret-value" not in out
+    assert re.search(r"^problem +home .*; give a writable --home", out, re.MULTILINE)
+    assert re.search(
+        r"^problem +settings .*api_max_retries \(FSM_AGENT_API_MAX_RETRIES\) is out of range",
+        out,
+        re.MULTILINE,
+    )
+    assert re.search(r"^problem +keys +OPENAI_API_KEY has blanks around it", out, re.MULTILINE)
+    assert out.splitlines()[-1] == "problems: 3"
+
+
+# helpers
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("plain\ttext\n", "plain\ttext\n"),
+        ("\x1b[1;31mred\x1b[0m", r"\x1b[1;31mred\x1b[0m"),
+        ("\x1b]8;;http://x\x1b\\link\x07", "\\x1b]8;;http://x\\x1b\\link\\x07"),
+        ("\x1b]0;\nhidden\x07", "\\x1b]0;\nhidden\\x07"),
+        ("a\rb\r\nc\x07\x00\x7f", "a\\x0db\nc\\x07\\x00\\x7f"),
+        ("\x1b", r"\x1b"),
+        ("\u202egnp.exe\ud800", r"\u202egnp.exe\ud800"),
+    ],
+)
+def test_clean(given: str, shown: str) -> None:
+    assert clean(given) == shown
+
+
+def test_preview_and_seconds() -> None:
+    assert preview({"path": "a\nb", "n": 1}, 40) == "path=a b  n=1"
+    assert preview("x" * 100, 10) == "x" * 9 + "…"
+    assert [seconds(value) for value in (0.041, 12.34, 200)] == ["0.04 s", "12.3 s", "3 min 20 s"]
+
+
+def test_streamed_text_is_not_repeated(cli: Cli) -> None:
+    with ScriptedServer([slow("one two three four", 0.01)]) as server:
+        _, out, _ = cli("run", "go", *server_options(server))
+    assert out.count("one two three four") == 1
+
+
+@pytest.mark.parametrize(
+    "example", sorted((Path(__file__).parents[2] / "examples").glob("*.py")), ids=lambda path: path.stem
+)
+def test_examples_run(example: Path, tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "FSM_AGENT_MODEL": "offline:demo"}
+    env["FSM_AGENT_HOME"] = str(tmp_path)
+    done = subprocess.run(
+        [sys.executable, str(example)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=env,
+        timeout=PATIENCE,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    own = {"order": "sent (completed)", "review_loop": "accepted: A machine"}
+    assert own.get(example.stem, "(offline demo: no language model was used)") in done.stdout
+
+
+# streamed text on a terminal
+
+
+def wrapped(text: str, width: int, size: int = 3) -> str:
+    wrapping = Wrapping()
+    pieces = [text[at : at + size] for at in range(0, len(text), size)]
+    return "".join([*(wrapping.feed(piece, width) for piece in pieces), wrapping.rest(width)])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_words_are_not_broken_at_the_edge_of_a_terminal(size: int) -> None:
+    text = "The quick brown fox jumps over the lazy dog.\n\n  - an item that is long\n長い 文字 列は 二桁\n"
+    shown = wrapped(text, 16, size)
+    assert (
+        shown
+        == "The quick brown\nfox jumps over\nthe lazy dog.\n\n  - an item that\nis long\n長い 文字 列は\n二桁\n"
+    )
+    assert shown.split() == text.split()
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_code_and_what_fits_nowhere_is_left_to_the_terminal(size: int) -> None:
+    code = (
+        "```python\nvalue = first + second + third\n```\n    indented line that is long\n"
+        + "x" * 100
+        + " y\n"
+    )
+    assert wrapped(code, 16, size) == code.replace(" y\n", "\ny\n")
+    assert wrapped("a\n" + "x" * 100_000, 16, size) == "a\n" + "x" * 100_000
+
+
+def test_a_word_is_shown_when_no_more_comes(tmp_path: Path) -> None:
+    out = io.StringIO()
+    live = ProgressView(
+        Console(file=out, force_terminal=True, width=12, color_system=None, soft_wrap=True, highlight=False)
+    )
+    live.stream_delta("one two thr")
+    assert out.getvalue().endswith("one two")
+    live.stream_delta("ee four")
+    live.stop()
+    assert re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", out.getvalue()).strip() == "one two\nthree four"

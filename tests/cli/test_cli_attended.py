@@ -1,0 +1,309 @@
+"""A person at the terminal: asked for approval and by the model; what they said for good can be listed and
+taken back."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from fsm_agent import Agent, tool
+from fsm_agent.approvals.visible import original
+from fsm_agent.cli import main
+from fsm_agent.testing import ScriptedModel, ScriptedServer, call, text, tools
+from tests.helpers.waiting import PATIENCE
+
+pty = pytest.importorskip("pty", reason="a terminal is needed")
+
+
+class Terminal:
+    """The program at the other end of a terminal. ``screen`` is all that it wrote so far."""
+
+    def __init__(self, file: int, running: subprocess.Popen[bytes]) -> None:
+        self._file, self.running, self.screen = file, running, ""
+        os.set_blocking(file, False)
+
+    @property
+    def plain(self) -> str:
+        """The screen without colours and the like."""
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.screen).replace("\r\n", "\n")
+
+    def until(self, words: str, times: int = 1) -> None:
+        """Read until the program has written this so many times."""
+        self._read(lambda: self.screen.count(words) >= times, words)
+
+    def ended(self) -> int:
+        self._read(lambda: self.running.poll() is not None, "its end")
+        return self.running.returncode
+
+    def say(self, line: str) -> None:
+        self.press(line + "\n")
+
+    def press(self, keys: str) -> None:
+        os.write(self._file, keys.encode())
+
+    def _read(self, enough: Callable[[], bool], what: str) -> None:
+        until = time.monotonic() + PATIENCE
+        while not enough():
+            assert time.monotonic() < until, f"waited for {what}; the screen says: {self.screen[-2000:]}"
+            try:
+                self.screen += os.read(self._file, 65_536).decode("utf-8", "replace")
+            except BlockingIOError:
+                time.sleep(0.01)
+            except OSError:  # the other end was closed
+                self.running.wait(PATIENCE)
+
+
+@contextmanager
+def terminal(*arguments: str, home: Path, columns: int = 110, **files: IO[bytes]) -> Iterator[Terminal]:
+    """``stdout`` and ``stderr`` may be files."""
+    ours, theirs = pty.openpty()
+    columns_of = {"TERM": "xterm-256color", "COLUMNS": str(columns)}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **columns_of}
+    running = subprocess.Popen(
+        [sys.executable, "-m", "fsm_agent.cli", *arguments, "--home", str(home)],
+        **{"stdin": theirs, "stdout": theirs, "stderr": theirs, **files}, env=environment, cwd=home, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        yield Terminal(ours, running)
+    finally:
+        running.kill()
+        running.wait()
+        os.close(ours)
+
+
+@pytest.mark.slow
+def test_a_question_a_delegated_task_and_an_approval_for_good(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shell = tools(call("terminal", {"command": "echo hello"}))
+    script = [
+        tools(call("clarify", {"question": "Which greeting?", "choices": ["short", "long"]})),
+        tools(call("delegate_task", {"goal": "greet the world"})),
+        shell,  # the child's
+        text("I may not run commands."),
+        shell,
+        text("Greeted."),
+    ]
+    with (
+        ScriptedServer(script) as server,
+        terminal("run", "greet", "--model", "local:m", "--base-url", server.url, home=tmp_path) as screen,
+    ):
+        screen.until("Your answer (a number, or in your own words): ")
+        screen.say("2")
+        screen.until("Allow it?")
+        screen.say("always")
+        assert screen.ended() == 0
+    bodies = [json.dumps(body) for body in server.bodies]
+    assert '\\"answer\\": \\"long\\"' in bodies[1]
+    assert "a child turn may not ask for approval" in bodies[3]
+    assert "hello" in bodies[5]
+    assert "↳ greet the world" in screen.screen
+    assert screen.screen.count("Allow it?") == 1
+    assert "s, a or never would remember │ terminal(echo hello)" in screen.plain
+    assert screen.plain.index("would remember") < screen.plain.index("Allow it?")
+
+    assert main(["approvals", "list", "--home", str(tmp_path)]) == 0
+    assert "allow" in (listed := capsys.readouterr().out)
+    assert "terminal(echo hello)" in listed
+    assert main(["approvals", "list", "--json", "--home", str(tmp_path)]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["pattern"], row["verdict"]) == ("terminal(echo hello)", "allow")
+    assert main(["approvals", "remove", row["pattern"], "--home", str(tmp_path)]) == 0
+    assert main(["approvals", "list", "--home", str(tmp_path)]) == 0
+    assert "Nothing" in capsys.readouterr().err
+    assert main(["approvals", "remove", row["pattern"], "--home", str(tmp_path)]) == 2
+    assert "no such approval" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_turn_killed_at_the_question_asks_the_person_again_when_it_is_resumed(tmp_path: Path) -> None:
+    script = [tools(call("terminal", {"command": "echo hello"})), text("Greeted.")]
+    with ScriptedServer(script) as server:
+        options = ("--model", "local:m", "--base-url", server.url)
+        with terminal("run", "greet", *options, home=tmp_path) as screen:
+            screen.until("Allow it?")
+        with terminal("sessions", "resume", *options, home=tmp_path) as screen:
+            screen.until("Allow it?")
+            screen.say("y")
+            assert screen.ended() == 0
+    assert "Greeted." in screen.screen
+    assert server.completions == 2
+
+
+def test_what_was_answered_for_a_session_is_listed_and_taken_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @tool(approval="ask")
+    def drop(name: str) -> str:
+        """Drop a table."""
+        return "dropped"
+
+    script = ScriptedModel([tools(call("drop", {"name": "users"})), text("ok")])
+    agent = Agent(
+        script,
+        home=tmp_path,
+        session_id="s-1",
+        tools=[drop],
+        toolsets=[],
+        callbacks={"approval": lambda _: "session"},
+    )
+    agent.run_conversation("go")
+    home = ("--home", str(tmp_path))
+    assert main(["approvals", "list", *home]) == 0
+    assert f'drop({{"name":"users"}})  (session s-1, in {Path.cwd()})' in capsys.readouterr().out
+    assert main(["approvals", "list", "--json", *home]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert (row["session"], row["verdict"], row["workdir"]) == ("s-1", "allow", str(Path.cwd()))
+    assert main(["approvals", "remove", row["pattern"], "--session", "s-2", *home]) == 2
+    assert "no such approval" in capsys.readouterr().err
+    assert main(["approvals", "remove", row["pattern"], "--session", "s-1", *home]) == 0
+    assert main(["approvals", "list", *home]) == 0
+    assert "Nothing" in capsys.readouterr().err
+
+
+# What is shown, and what answers
+
+
+@contextmanager
+def asked(
+    home: Path, command: str, *options: str, **files: IO[bytes]
+) -> Iterator[tuple[Terminal, ScriptedServer]]:
+    """A turn whose model calls ``terminal`` with this command, at a terminal of 80 columns."""
+    script = [tools(call("terminal", {"command": command})), text("Done.")]
+    with ScriptedServer(script) as server:
+        run = ("run", "go", "--model", "local:m", "--base-url", server.url, *options)
+        with terminal(*run, home=home, columns=80, **files) as screen:
+            yield screen, server
+
+
+def shown(screen: Terminal) -> str:
+    """The command that the rows beside ``command`` stand for."""
+    whole, begun = "", False
+    for row in screen.plain.split("\n"):
+        if found := re.fullmatch(r"    (command|       ) ([│┆]) (.*)", row):
+            whole += ("\n" if begun and found[2] == "│" else "") + found[3]
+            begun = True
+        elif begun:
+            break
+    return original(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ls -la # \x1b]0;\ntouch OWNED\n: \x07",
+        "\n".join(["true"] * 25 + ["touch OWNED"] + ["true"] * 25),
+        "echo " + "a" * 2_500 + "; touch OWNED; echo " + "b" * 2_500,
+        "ls" + " " * 3_000 + "; touch OWNED \u202e \\x1b \ttrailing  ",
+    ],
+    ids=["a terminal sequence", "51 lines", "5,000 characters", "blanks"],
+)  # fmt: skip
+def test_what_a_person_reads_is_what_would_run(tmp_path: Path, command: str) -> None:
+    with asked(tmp_path, command) as (screen, _):
+        screen.until("Allow it?")
+        screen.say("n")
+        assert screen.ended() == 0
+    assert shown(screen) == command
+    assert not set(screen.plain) & set("\x1b\x07\x9b\u202e")
+    assert not (tmp_path / "OWNED").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ahead", "answer", "ran"), [("y\ny\n", "n", False), ("y\ny\n", "y", True), ("y", "", False)]
+)
+def test_only_what_is_typed_after_the_question_answers_it(
+    tmp_path: Path, ahead: str, answer: str, ran: bool
+) -> None:
+    with asked(tmp_path, "touch OWNED") as (screen, _):
+        screen.press(ahead)  # the program has not even begun
+        screen.until("Allow it?")
+        screen.say(answer)
+        assert screen.ended() == 0
+    assert screen.plain.count("Allow it?") == 1
+    assert (tmp_path / "OWNED").exists() is ran
+
+
+@pytest.mark.slow
+def test_only_an_answer_that_is_known_and_stands_alone_counts(tmp_path: Path) -> None:
+    with asked(tmp_path, "touch OWNED") as (screen, _):
+        screen.until("Allow it?")
+        screen.press("y\nls\ny\n")  # a paste
+        screen.until("several lines at once are no answer")
+        screen.until("Allow it?", 2)
+        screen.say("yes please")
+        screen.until("Allow it?", 3)
+        screen.say("")
+        assert screen.ended() == 0
+    assert screen.plain.count("Allow it?") == 3
+    assert "✗ denied" in screen.plain
+    assert not (tmp_path / "OWNED").exists()
+
+
+@pytest.mark.slow
+def test_what_is_typed_ahead_of_a_chat_is_a_message_and_no_answer(tmp_path: Path) -> None:
+    """Two lines are read by the chat's own prompt, which keeps the second; a third comes in while the model
+    answers."""
+
+    def meanwhile(_: Any) -> Any:
+        screen.press("y\n")
+        return tools(call("terminal", {"command": "touch OWNED"}))
+
+    with (
+        ScriptedServer([meanwhile, text("Refused."), text("To the second message.")]) as server,
+        terminal("chat", "--model", "local:m", "--base-url", server.url, home=tmp_path) as screen,
+    ):
+        screen.until("›")
+        screen.press("hello\ry\r")
+        screen.until("Allow it?")
+        screen.say("n")
+        screen.until("Refused.")
+        screen.until("To the second message.")
+        assert server.bodies[2]["messages"][-1]["content"] == "y"
+    assert not (tmp_path / "OWNED").exists()
+
+
+@pytest.mark.slow
+def test_nobody_is_asked_who_could_not_see_the_question(tmp_path: Path) -> None:
+    """Standard output is a file: the question stands on standard error, or, where that is a file too, nobody
+    is there."""
+    with (tmp_path / "out.txt").open("wb") as file:
+        with asked(tmp_path, "touch OWNED", stdout=file) as (screen, _):
+            screen.until("Allow it?")
+            screen.say("y")
+            assert screen.ended() == 0
+        assert shown(screen) == "touch OWNED"
+        (tmp_path / "OWNED").unlink()
+        with asked(tmp_path, "touch OWNED", stdout=file, stderr=file) as (screen, server):
+            screen.press("y\n")
+            assert screen.ended() == 0
+    assert "nobody is there to approve it" in json.dumps(server.bodies[1])
+    assert "Allow it?" not in (tmp_path / "out.txt").read_text("utf-8")
+
+
+def test_an_approval_is_listed_whole_and_taken_back_as_it_is_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = "ls # \x1b]0;\ntouch OWNED\n: \x07"
+    script = ScriptedModel([tools(call("terminal", {"command": command})), text("ok")])
+    toolsets = {"toolsets": ["terminal"], "callbacks": {"approval": lambda _: "never"}}
+    Agent(script, home=tmp_path, workdir=tmp_path, **toolsets).run_conversation("go")
+    assert main(["approvals", "list", "--home", str(tmp_path)]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    listed = line.split("  ", 2)[2]
+    assert original(listed) == f"terminal({command})"
+    assert main(["approvals", "remove", listed, "--home", str(tmp_path)]) == 0
+    assert main(["approvals", "list", "--home", str(tmp_path)]) == 0
+    assert "Nothing" in capsys.readouterr().err

@@ -1,0 +1,637 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsm_agent import Agent
+from fsm_agent.errors import ConfigError, SessionBusy
+from fsm_agent.sessions.store import Store, store_for
+from fsm_agent.sessions.store.journal.read import Turns
+from fsm_agent.sessions.store.names import any_turn, find_session, first_words, one_of
+from fsm_agent.testing import ScriptedServer, call, status, text, tools
+from tests.helpers.store_homes import agent, left_unfinished
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"  # the one that FSM_AGENT_HOME names in tests
+
+
+def talked(home: Path, *asked: str, script: list[Any] | None = None) -> Agent:
+    """A session of some turns, its agent closed."""
+    one = agent(script or [text(f"answer to {words}") for words in asked], home)
+    for words in asked:
+        one.chat(words)
+    one.close()
+    return one
+
+
+def json_of(cli: Cli, *arguments: str) -> Any:
+    code, out, err = cli(*arguments, "--json")
+    assert (code, err) == (0, "")
+    return json.loads(out)
+
+
+# wrong use
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["list"], "there are no sessions yet"),
+        (
+            ["show", "s-1"],
+            "no such session; given: s-1; allowed: an id, its beginning, or a title; the newest: none yet",
+        ),
+        (["export", ""], "no such session"),
+        (["rename", "s-1", "a title"], "no such session"),
+        (["undo", "s-1"], "no such session"),
+        (["resume"], "nothing to resume: no turn was left unfinished"),
+        (["resume", "s-1"], "no such session"),
+        (["fork", "s-1", "--at", "1"], "no such session"),
+        (["search", "word", "--session", "s-1"], "no such session"),
+        (["search", "word", "--role", "boss"], "no such role; given: boss; allowed: user, assistant, tool"),
+        (["search", "word", "--days", "0"], "days are out of range"),
+        (["search", "word", "--limit", "0"], "--limit is out of range; given: 0"),
+        (["list", "--limit", "-1"], "--limit is out of range"),
+        (["search"], "Missing argument"),
+        (["import", "/nowhere/file"], "the file cannot be read (No such file or directory)"),
+        (["fly"], "no such command; given: fly; allowed: list, show"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_2(arguments: list[str], says: str, cli: Cli) -> None:
+    code, out, err = cli("sessions", *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert says in err
+
+
+def test_more_wrong_use(cli: Cli, home: Path, tmp_path: Path) -> None:
+    first, second = talked(home, "alpha one"), talked(home, "alpha two")
+    turn = Turns(store_for(str(home)).database).recent(1, first.session_id)[0].id
+    (tmp_path / "bad.jsonl").write_bytes(
+        b'{"kind":"fsm-agent","format":1,"of":"session","id":"s","masked":true}\n\xff\n'
+    )
+    for arguments, says in (
+        (["show", "s-"], "2 sessions begin so; given: s-; allowed: s-"),
+        (["show", "alpha"], "2 sessions begin so"),
+        (["rename", first.session_id, "alpha two"], "another session is called so"),
+        (["rename", first.session_id, second.session_id], "another session is called so"),
+        (["rename", first.session_id, "  \x1b "], "a session cannot be called so"),
+        (["rename", first.session_id, "x" * 121], "a session cannot be called so"),
+        (
+            ["undo", first.session_id, "--turns", "2"],
+            "so many turns cannot be undone; given: 2; allowed: 1 to 1",
+        ),
+        (
+            ["undo", first.session_id, "--turns", "0"],
+            "so many turns cannot be undone; given: 0; allowed: 1 to 1",
+        ),
+        (["resume", first.session_id], "nothing to resume: the turn ended with text_response"),
+        (["fork", turn, "--at", "99"], "has no move of that number; given: 99; allowed: 0 to "),
+        (
+            ["fork", turn, "--at", "1", "--edit", "[1]"],
+            "--edit cannot be read; given: [1]; allowed: a JSON object",
+        ),
+        (["fork", turn, "--at", "1", "--edit", '{"colour": 1}'], "a turn cannot be edited so; given: colour"),
+        (
+            ["export", turn, "--format", "xml"],
+            "unknown export format; given: xml; allowed: jsonl, sharegpt, pytest",
+        ),
+        (["export", turn, "-o", "/nowhere/x"], "the file cannot be written"),
+        (["import", str(tmp_path / "bad.jsonl")], "bad.jsonl cannot be imported: line 2: it is not UTF-8"),
+    ):
+        model = ["--model", "offline:demo"] if arguments[0] in ("resume", "fork") else []
+        code, out, err = cli("sessions", *arguments, *model)
+        assert (code, out, err.count("\n")) == (2, "", 1), (arguments, err)
+        assert says in err, arguments
+
+
+# list, show, search
+
+
+def test_list(cli: Cli, home: Path) -> None:
+    assert json_of(cli, "sessions", "list") == []
+    first = talked(home, "what about okapis?", "more?")
+    talked(home, "evil \x1b[2J\u202etitle")
+    code, out, _ = cli("sessions", "list")
+    assert code == 0
+    assert not CONTROL.search(out)
+    lines = out.splitlines()
+    assert lines[0].split() == [
+        "id",
+        "title",
+        "by",
+        "model",
+        "turns",
+        "last",
+        "exit",
+        "tokens",
+        "cost",
+        "used",
+    ]
+    assert lines[2].startswith(f"{first.session_id}  what about okapis?")
+    assert re.search(r" 2  text_response +30 +included +now$", lines[2])
+    told = json_of(cli, "sessions", "list", "--limit", "1")
+    assert [one["asked"] for one in told] == ["evil \x1b[2J\u202etitle"]
+    told = json_of(cli, "sessions", "list")
+    assert [(one["id"], one["turns"], one["tokens"], one["cost_usd"], one["cost_status"]) for one in told][
+        1:
+    ] == [(first.session_id, 2, 30, None, "included")]
+    assert (told[1]["last_exit"], told[1]["last_outcome"], told[1]["unfinished"]) == (
+        "text_response",
+        "completed",
+        False,
+    )
+
+
+def test_an_unfinished_turn_is_marked_and_a_running_one_too(cli: Cli, home: Path) -> None:
+    session, turn = left_unfinished(home, [tools(call("book", {"city": "Rome"}))], 3)
+    assert "unfinished" in cli("sessions", "list")[1]
+    told = json_of(cli, "sessions", "list")[0]
+    assert (told["unfinished"], told["running"], told["last_turn"]) == (True, None, turn)
+    assert f"unfinished: fsm-agent sessions resume {turn}" in cli("sessions", "show", session)[1]
+    one = agent([text("x")], home)
+    running = one.start("go")
+    asyncio.run(running.step())
+    told = json_of(cli, "sessions", "list")[0]
+    assert (told["unfinished"], told["running"]["pid"] > 0) == (False, True)
+    assert "running" in cli("sessions", "list")[1]
+    running.run()
+    one.close()
+
+
+def test_show_a_session_and_a_turn(cli: Cli, home: Path) -> None:
+    rounds = tools(call("lookup", {"city": "Bern"}), call("book", {"city": "Oslo"}))
+    script = [rounds, text("Sunny \x1b[31min\x1b]0;owned\x07 Bern\u202e.\r\nBut no room.")]
+    one = talked(home, "weather and a room", script=script)
+    turn = Turns(store_for(str(home)).database).recent(1)[0].id
+    code, out, _ = cli("sessions", "show", "weather and")
+    assert code == 0
+    assert not CONTROL.search(out)
+    assert out.splitlines()[0] == f"{one.session_id}  weather and a room"
+    assert "  → lookup  city=Bern" in out
+    assert "  ← book: 1 line" in out
+    assert "agent\n  Sunny \\x1b[31min\\x1b]0;owned\\x07 Bern\\u202e.\n  But no room." in out
+    assert "CallLLM.tools" not in out
+    for moves in (cli("sessions", "show", one.session_id, "--moves")[1], cli("sessions", "show", turn)[1]):
+        assert re.search(r"^ +3 +CallLLM\.tools +ExecuteTools +\d", moves, re.MULTILINE)
+        assert re.search(
+            r"built/3 +CallLLM +✓ attempts left ✓ sends left ✓ no block open ✓ iterations left", moves
+        )
+        assert "⇥ text_response" in moves
+    told = json_of(cli, "sessions", "show", turn)
+    assert [move["row"] for move in told["turns"][0]["moves"]][-1] == "CallLLM.text"
+    assert told["turns"][0]["result"]["turn_exit_reason"] == "text_response"
+    assert [row["role"] for row in told["messages"]] == ["user", "assistant", "tool", "tool", "assistant"]
+
+
+def test_show_cuts_long_results_unless_they_are_asked_for(cli: Cli, home: Path) -> None:
+    one = talked(home, "go", script=[tools(call("lookup", {"city": "a\n" * 30})), text("done")])
+    assert "23 lines more; --full shows them" in cli("sessions", "show", one.session_id)[1]
+    assert "more; --full" not in cli("sessions", "show", one.session_id, "--full")[1]
+    one = talked(home, "once more", script=[tools(call("lookup", {"city": "a" * 2000})), text("done")])
+    cut, whole = (
+        cli("sessions", "show", one.session_id)[1],
+        cli("sessions", "show", one.session_id, "--full")[1],
+    )
+    assert "… long lines are cut; --full shows them" in cut
+    assert (cut.count("a") < 1000, whole.count("a") > 2000, "long lines" in whole) == (True, True, False)
+
+
+def test_effects_in_doubt_are_shown(cli: Cli, home: Path) -> None:
+    session, turn = left_unfinished(home, [tools(call("book", {"city": "Rome"}))], 3)
+    store = Store(home)
+    row = (
+        turn,
+        3,
+        5,
+        0,
+        "ExecuteTools",
+        "RunTool",
+        "book",
+        "unsafe",
+        "k",
+        "in_flight",
+        '{"arguments": {"city": "Rome"}}',
+        1.0,
+    )
+    names = "turn, seq, ordinal, place, state, kind, name, class, key, status, request, at"
+    store.database.write(
+        lambda c: c.execute(f"INSERT INTO effects ({names}) VALUES ({', '.join('?' * 12)})", row) and None
+    )
+    store.close()
+    shown = cli("sessions", "show", session)[1]
+    assert (
+        "! book  city=Rome\n     it was running when the turn was last heard of (unsafe, after move 3)"
+        in shown
+    )
+    doubts = json_of(cli, "sessions", "show", turn)["turns"][0]["effects_in_doubt"]
+    assert [(one["name"], one["status"], one["arguments"]) for one in doubts] == [
+        ("book", "in_flight", {"city": "Rome"})
+    ]
+
+
+def test_search(cli: Cli, home: Path) -> None:
+    one = talked(home, "what about okapis?", "数据库设计")
+    assert cli("sessions", "search", "absent") == (0, "nothing found for absent\n", "")
+    code, out, err = cli("sessions", "search", "okapis")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{one.session_id}  what about okapis?\n  ")
+    assert "    what about **okapis**?\n" in out
+    assert "    **数据**库设计\n" in cli("sessions", "search", "数据")[1]
+    assert "with some of them" in cli("sessions", "search", "okapis", "absent")[1]
+    told = json_of(
+        cli, "sessions", "search", "okapis", "--role", "user", "--days", "1", "--session", one.session_id
+    )
+    hit = told["hits"][0]
+    assert (hit["snippet"], hit["marks"], hit["standing"]) == ("what about okapis?", [[11, 17]], "current")
+    assert {k: told[k] for k in told if k != "hits"} == {
+        "query": "okapis",
+        "looked_at": 1,
+        "more": False,
+        "relaxed": False,
+        "waiting": 0,
+    }
+
+
+# titles
+
+
+def test_titles_come_from_the_first_words() -> None:
+    assert first_words("fix the tests") == "fix the tests"
+    assert first_words("  many   blanks\n\tand lines ") == "many blanks and lines"
+    assert (
+        first_words("a sentence that is much longer than a title may be, so it is cut")
+        == "a sentence that is much longer than a title may"
+    )
+    assert first_words("x" * 100) == "x" * 48
+    assert first_words("the key sk-abcdefghijk is mine") == "the key sk-*** is mine"
+    assert first_words([{"type": "image_url"}, {"type": "text", "text": "what is this?"}]) == "what is this?"
+    assert first_words("\x1b[31mred\u202e") == "[31mred"
+
+
+def test_a_session_has_a_title_of_its_own(home: Path) -> None:
+    agents = [agent([text("x"), text("y")], home) for _ in range(11)]
+    for one in agents:
+        one.chat("hi there")
+    titles = [one.title for one in agents]
+    assert titles[:3] == ["hi there", "hi there (2)", "hi there (3)"]
+    assert len(set(titles)) == 11
+    first = agents[0]
+    assert first.rename("  greetings \n again ") == first.title == "greetings again"
+    first.chat("more")
+    assert first.title == "greetings again"
+    with pytest.raises(ConfigError, match="another session is called so"):
+        first.rename(titles[1])
+    with pytest.raises(ConfigError, match="a session gets its title with its first turn"):
+        agent([], home).rename("too early")
+    for one in agents:
+        one.close()
+    assert Store(home).session(first.session_id).title == "greetings again"
+
+
+def test_rename(cli: Cli, home: Path) -> None:
+    one = talked(home, "hi")
+    assert cli("sessions", "rename", one.session_id[:6], "a \x1b[2J new title")[:2] == (
+        0, f"{one.session_id} is called “a [2J new title” now\n"
+    )  # fmt: skip
+    assert cli("sessions", "show", "a [2J new")[0] == 0
+
+
+def test_names_of_sessions_and_turns(home: Path) -> None:
+    one, other = talked(home, "alpha"), talked(home, "beta")
+    store = store_for(str(home))
+    turn = Turns(store.database).recent(1, one.session_id)[0].id
+    assert (
+        find_session(store, one.session_id[:-2])
+        == find_session(store, "alpha")
+        == find_session(store, "alp")
+        == one.session_id
+    )
+    assert one_of(store, turn) == one_of(store, turn[:-2]) == ("turn", turn)
+    assert one_of(store, "beta") == ("session", other.session_id)
+    assert any_turn(store, "alpha") == any_turn(store, turn) == turn
+
+
+# undo
+
+
+def said(one: Agent) -> list[Any]:
+    return [row.content for row in one._store.session(one.session_id).rows]
+
+
+def test_undo_takes_the_last_turns_back_and_keeps_their_rows(cli: Cli, home: Path) -> None:
+    one = agent([text("1"), text("2"), text("3"), text("4")], home)
+    results = [one.run_conversation(words) for words in ("first", "second", "third")]
+    undone = one.undo()
+    assert (undone.turns, undone.asked, undone.rows) == ((results[2].turn_id,), "third", 4)
+    assert said(one) == ["first", "1", "second", "2"]
+    assert one.undo().turns == (results[1].turn_id,)
+    again = one.run_conversation("other")
+    assert [row["content"] for row in again.messages] == ["first", "1", "other", "4"]
+    assert [row.content for row in one._store.archived(one.session_id)] == ["second", "2", "third", "3"]
+    one.close()
+    assert [row.content for row in Store(home).session(one.session_id).rows] == ["first", "1", "other", "4"]
+    code, out, _ = cli("sessions", "undo", one.session_id, "--turns", "2")
+    assert code == 0
+    assert "2 turns of" in out
+    assert "from “first” on; the transcript has 0 messages now" in out
+    shown = cli("sessions", "show", one.session_id, "--all")[1]
+    assert shown.count("undone") == 4
+    assert "you  (put aside)\n  second" in shown
+    assert Store(home).session(one.session_id).rows == []
+
+
+@pytest.mark.parametrize("mode", ["in_place", "rotate"])
+def test_undo_brings_back_what_a_compaction_put_aside(mode: str, home: Path) -> None:
+    history = [
+        {"role": ("user", "assistant")[n % 2], "content": f"line {n} " + "of a long talk " * 60}
+        for n in range(40)
+    ]
+    with ScriptedServer([text("begun"), text("SUMMARY"), text("after"), text("again")]) as server:
+        options: dict[str, Any] = {"base_url": server.url, "api_key": "k", "toolsets": [], "home": home}
+        options["settings"] = {"compression": {"mode": mode}}
+        one = Agent("openai:gpt-x", context_window=200_000, **options)
+        before = [row["content"] for row in one.run_conversation("go", conversation_history=history).messages]
+        session = one.session_id
+        one.close()
+        one = Agent("openai:gpt-x", context_window=8_192, session_id=session, **options)
+        result = one.run_conversation("more")
+        assert len(result.compressions) == 1
+        assert (one.session_id != session) == (mode == "rotate")
+        assert one.undo().turns == (result.turn_id,)
+        assert said(one) == before
+        assert not {row.content for row in one._store.archived(one.session_id)} & set(before)
+        one.close()
+        one = Agent("openai:gpt-x", context_window=200_000, session_id=session, **options)
+        final = one.run_conversation("and now?")
+        assert [row["content"] for row in final.messages] == [*before, "and now?", "again"]
+        assert one.undo(2).rows == 0, "the first turn was in the session that went on as this one"
+        one.close()
+
+
+def test_undo_of_a_turn_that_was_left_unfinished(home: Path) -> None:
+    one = agent([text("1")], home)
+    one.chat("first")
+    session = one.session_id
+    one.close()
+    _, turn = left_unfinished(
+        home, [tools(call("lookup", {"city": "Bern"}))], 4, "second", session_id=session
+    )
+    one = agent([text("3")], home, session_id=session, store=Store(home))
+    assert said(one) == ["first", "1", "second", None, "Bern: sunny"]
+    assert one.undo().turns == (turn,)
+    assert said(one) == ["first", "1"]
+    assert one.journal.info(turn).exit == "abandoned"
+    with pytest.raises(ConfigError, match="nothing to resume"):
+        one.resume(turn)
+    assert one.chat("third") == "3"
+    one.close()
+
+
+def test_undo_of_a_fork_goes_back_before_the_question(home: Path) -> None:
+    one = agent([text("1"), text("2"), text("3")], home)
+    one.chat("first")
+    second = one.run_conversation("second")
+    forked = one.fork(second.turn_id, at=2).run()
+    other = agent([], home, session_id=forked.session_id)
+    assert said(other) == ["first", "1", "second", "3"]
+    other.undo()
+    assert said(other) == ["first", "1"]
+    origin = agent([], home, session_id=second.session_id)
+    assert said(origin) == ["first", "1", "second", "2"], "the turn that it was forked from stays"
+    origin.close()
+    one.close()
+    other.close()
+
+
+def test_undo_is_refused_while_somebody_else_works_on_the_session(home: Path) -> None:
+    one = agent([text("1"), text("2")], home)
+    one.chat("first")
+    elsewhere = Store(home)  # with an owner of its own, as another process has
+    session = elsewhere.session(one.session_id)
+    asyncio.run(elsewhere.hold(session, "compacting"))
+    with pytest.raises(SessionBusy, match="turn compacting is running"):
+        one.undo()
+    elsewhere.let_go("compacting")
+    other = agent([text("2")], home, session_id=one.session_id, store=elsewhere)
+    paused = other.start("second")
+    asyncio.run(paused.step())
+    elsewhere.let_go(paused.id)
+    elsewhere.database.write(lambda c: None)
+    with pytest.raises(SessionBusy, match=f"turn {paused.id} is running"):
+        one.undo()
+    assert paused.run().final_response == "2"
+    assert one.undo().turns == (paused.id,)
+    one.close()
+    other.close()
+
+
+def test_undo_waits_for_nobody(cli: Cli, home: Path) -> None:
+    """While a turn of the session is running, here or elsewhere."""
+    one = agent([text("1"), text("2")], home)
+    one.chat("first")
+    turn = one.start("second")
+    asyncio.run(turn.step())
+    with pytest.raises(SessionBusy, match="busy"):
+        one.undo()
+    command = [sys.executable, "-m", "fsm_agent.cli", "sessions", "undo", one.session_id, "--home", str(home)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
+    assert done.returncode == 2
+    assert "is busy: turn" in done.stderr
+    assert turn.run().final_response == "2"
+    assert one.undo().asked == "second"
+    one.close()
+
+
+# going on
+
+
+def test_resume_goes_on_live(cli: Cli, home: Path) -> None:
+    with ScriptedServer([tools(call("get_time")), text("it is late")]) as server:
+        _, turn = left_unfinished(home, [], 3, "what time is it?", model="local:m", base_url=server.url)
+        code, out, err = cli("sessions", "resume")
+        assert (code, err) == (0, "")
+        assert "it is late" in out
+        assert re.search(r"^  ExecuteTools +done +→ BuildMessages", out, re.MULTILINE)
+        assert out.splitlines()[-1].startswith("completed · text_response · local:m · 2 iterations")
+        assert "nothing to resume" in cli("sessions", "resume", turn)[2]
+
+
+def test_a_stored_address_of_another_machine_is_not_believed(cli: Cli, home: Path) -> None:
+    _, turn = left_unfinished(home, [text("x")], 1)
+    store = Store(home)
+    start = '{"runtime": {"provider": "local", "model": "m", "base_url": "http://evil.example/v1"}}'
+    store.database.write(
+        lambda c: c.execute("UPDATE turns SET start = json_patch(start, ?)", (start,)) and None
+    )
+    store.database.write(lambda c: c.execute("UPDATE transitions SET delta = '{}'") and None)
+    store.close()
+    code, _, err = cli("sessions", "resume", turn)
+    assert code == 2
+    assert "provider 'local' needs an address" in err
+
+
+def test_fork_with_an_edit(cli: Cli, home: Path) -> None:
+    with ScriptedServer([text("first"), text("another")]) as server:
+        assert cli("run", "hello", "--model", "local:m", "--base-url", server.url)[0] == 0
+        session = json_of(cli, "sessions", "list")[0]["id"]
+        told = json_of(cli, "sessions", "fork", session, "--at", "1", "--edit", '{"user_message": "goodbye"}')
+        assert told["final_response"] == "another"
+        assert server.bodies[1]["messages"][-1]["content"] == "goodbye"
+        listed = json_of(cli, "sessions", "list")
+        assert [(one["kind"], one["title"]) for one in listed] == [("fork", "hello (2)"), ("root", "hello")]
+        assert "(fork) hello (2)" in cli("sessions", "list")[1]
+
+
+def test_run_goes_on_in_a_session(cli: Cli, home: Path) -> None:
+    with ScriptedServer([text("Hello Ada."), text("You are Ada.")]) as server:
+        options = ("--model", "local:m", "--base-url", server.url)
+        cli("run", "I am Ada", *options)
+        assert cli("run", "who am I?", "--session", "I am", *options)[0] == 0
+        assert [row["content"] for row in server.bodies[1]["messages"]][1:] == [
+            "I am Ada",
+            "Hello Ada.",
+            "who am I?",
+        ]
+    assert cli("run", "x", "--session", "nowhere", "--model", "offline:demo")[0] == 2
+    assert json_of(cli, "sessions", "list")[0]["turns"] == 2
+
+
+def chat(home: Path, lines: str, *options: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "fsm_agent.cli", "chat", "--home", str(home), *options],
+        input=lines, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=True,
+    )  # fmt: skip
+    assert done.stderr == ""
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_chat_goes_on_and_takes_back(home: Path) -> None:
+    with ScriptedServer([text("one"), text("two"), text("three")]) as server:
+        options = ("--model", "local:m", "--base-url", server.url)
+        out = chat(
+            home, "/title\nfirst\nsecond\n/undo\n/undo 7\n/undo x\n/title my talk\n/title\nthird\n", *options
+        )
+        assert "The session gets its title with its first turn." in out
+        assert "Taken back, from “second” on; the transcript has 2 messages now." in out
+        assert "so many turns cannot be undone; given: 7; allowed: 1 to 1" in out
+        assert "so many turns cannot be undone; given: x; allowed: a number" in out
+        assert out.count("The session is called “my talk”.") == 2
+        session = json.loads(json.dumps(re.search(r"fsm-agent chat --session (\S+)", out).group(1)))  # type: ignore[union-attr]
+        assert [row["content"] for row in server.bodies[2]["messages"]][1:] == ["first", "one", "third"]
+    assert f"my talk  {session}" in chat(home, "", "--model", "offline:demo", "--session", "my talk")
+
+
+@pytest.mark.slow
+def test_chat_offers_to_resume(home: Path) -> None:
+    session, _ = left_unfinished(home, [tools(call("book", {"city": "Rome"}))], 3, "book a room")
+    out = chat(home, "/resume\n", "--model", "offline:demo", "--session", session)
+    assert "its last turn was left unfinished in ExecuteTools, after 3 moves: “book a room”" in out
+    assert "/resume goes on with it" in out
+    assert re.search(r"^completed · ", out, re.MULTILINE)
+    out = chat(home, "/resume\n", "--model", "offline:demo", "--session", session)
+    assert "left unfinished" not in out
+    assert "nothing to resume: the turn ended with" in out
+
+
+@pytest.mark.slow
+def test_chat_reminds_of_what_was_left(home: Path) -> None:
+    _, turn = left_unfinished(home, [text("x")], 1, "book a room")
+    out = chat(home, "", "--model", "offline:demo")
+    assert f"a turn was left unfinished: “book a room”\n  fsm-agent sessions resume {turn}\n" in out
+    talked(home, "something newer")
+    assert "left unfinished" not in chat(home, "", "--model", "offline:demo")
+
+
+# carrying elsewhere
+
+
+STORED_WORDS = {
+    "session": ("title", "source", "model"), "turn": ("asked", "exit", "outcome"), "move": ("row", "exit"),
+    "effect": ("name", "safety"), "usage": ("purpose", "provider", "model"),
+}  # fmt: skip
+"""What a line of a file may hold any words in, and what is shown of it."""
+
+
+def test_no_word_of_an_imported_session_steers_the_terminal(cli: Cli, home: Path, tmp_path: Path) -> None:
+    evil = "e\x1b]0;owned\x07\u202e"
+    script = [tools(call("lookup", {"city": "Bern"}), call("book", {"city": "Oslo"})), text("Sunny.")]
+    talked(home, "weather and a room", script=script)
+    lines = [json.loads(line) for line in cli("sessions", "export", "weather")[1].splitlines()]
+    for line in lines:
+        line |= dict.fromkeys(STORED_WORDS.get(line["kind"], ()), evil)
+        if line["kind"] == "effect" and line["type"] == "RunTool":
+            line["status"] = "unknown"
+    file = tmp_path / "evil.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    other = ("--home", str(tmp_path / "other"))
+    assert cli("sessions", "import", str(file), *other)[0] == 0
+    (session,) = [line["id"] for line in lines if line["kind"] == "session"]
+    shown = ""
+    for command in (["list"], ["show", session, "--moves", "--all"], ["search", "weather"]):
+        code, out, err = cli("sessions", *command, *other)
+        assert (code, err) == (0, "")
+        shown += out
+    shown += cli("insights", *other)[1]
+    assert not CONTROL.search(shown)
+    assert "\u202e" not in shown
+
+
+def test_export_and_import(cli: Cli, home: Path, tmp_path: Path) -> None:
+    one = talked(home, "the key is sk-abcdefghijkl")
+    file = tmp_path / "out.jsonl"
+    code, out, err = cli("sessions", "export", one.session_id, "-o", str(file))
+    assert (code, out) == (0, "")
+    assert re.search(r"session \S+: \d+ lines in .*out\.jsonl, secrets masked", err)
+    assert file.stat().st_mode & 0o077 == 0
+    assert "sk-abcdefghijkl" not in file.read_text()
+    assert cli("sessions", "export", one.session_id)[1] == file.read_text()
+    assert "sk-abcdefghijkl" in cli("sessions", "export", one.session_id, "--raw")[1]
+    other = str(tmp_path / "other")
+    code, out, _ = cli("sessions", "import", str(file), "--home", other)
+    assert (code, out) == (0, f"session {one.session_id}: 1 turn and 2 messages imported\n")
+    assert (
+        "under new ids, because it was here already"
+        in cli("sessions", "import", str(file), "--home", other)[1]
+    )
+    told = json_of(cli, "sessions", "import", str(file), "--home", other)
+    assert (told["copied"], told["turns"], told["unfinished"]) == (True, 1, [])
+    assert (
+        json.loads(cli("sessions", "export", told["id"], "--home", other)[1].splitlines()[1])["title"]
+        == "the key is sk-*** (3)"
+    )
+    trajectory = json.loads(cli("sessions", "export", one.session_id, "--format", "sharegpt")[1])
+    assert [row["from"] for row in trajectory["conversations"]] == ["system", "human", "gpt"]
+
+
+@pytest.mark.slow
+def test_a_turn_is_exported_as_a_test_that_is_green(cli: Cli, home: Path, tmp_path: Path) -> None:
+    with ScriptedServer([status(503), text("blue")]) as server:
+        assert cli("run", "What colour?", "--model", "local:m", "--base-url", server.url)[0] == 0
+    one = json_of(cli, "sessions", "list")[0]
+    code, source, _ = cli("sessions", "export", one["last_turn"], "--format", "pytest")
+    assert code == 0
+    names: dict[str, Any] = {}
+    exec(compile(source, "test_made.py", "exec"), names)
+    names["test_turn"](tmp_path / "played")
+    code, _, err = cli("sessions", "export", one["id"], "--format", "pytest")
+    assert (code, err.startswith("fsm-agent: a test is made of one turn")) == (2, True)
+
+
+def test_failed_turns_are_listed_with_their_exit(cli: Cli, home: Path) -> None:
+    with ScriptedServer([status(401)]) as server:
+        assert cli("run", "go", "--model", "local:m", "--base-url", server.url)[0] == 1
+    assert json_of(cli, "sessions", "list")[0]["last_exit"] == "non_retryable_error"

@@ -1,0 +1,300 @@
+"""``fsm-agent verify`` as a user and as CI call it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsm_agent.cli import main
+from fsm_agent.cli.verify import limits
+from fsm_agent.fsm.verify import verify_table
+from fsm_agent_states.table import TURN
+from tests.fsm.test_verify import REQUESTS
+from tests.helpers.tables import DEFAULTS
+
+CHAIN = ("--set", "fallbacks=2", "--set", "rekeys=2")
+TABLES = """
+from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
+
+def table(*spends, to="Ask"):
+    again = Rung("again", to, left("tries"), spends)
+    lines = lines_of({"Ask": [
+        on("bad", again, end("gave_up", "Done"), why="try again"),
+        on("good", end("text_response", "Done"), why="answered"),
+    ]})
+    return Table(name="small", states=("Ask", "Done"), final="Done", counters=(Counter("tries"),), lines=lines)
+
+GOOD, ENDLESS = table("tries"), table()
+
+def stages(*more):
+    again = Rung("again", "Ask", left("tries") & left("asked"), ("tries", "asked"))
+    lines = lines_of({
+        "Open": [on("ready", go("Check"), why="begin")],
+        "Check": [on("ok", go("Ask"), why="once"), on("no", end("refused", "Done"), why="once")],
+        "Ask": [
+            on("bad", again, end("gave_up", "Done"), why="try again"),
+            on("good", end("text_response", "Done"), why="answered"),
+        ],
+        **{name: [on("done", end("text_response", "Done"), why="nobody comes here")] for name in more},
+    })
+    counters = (Counter("tries"), Counter("asked", cap=True))
+    states = ("Open", "Check", "Ask", *more, "Done")
+    return Table(name="stages", states=states, final="Done", counters=counters, lines=lines)
+
+STAGES, UNREACHED = stages(), stages("Nobody")
+"""
+WRONG = TABLES + 'NOWHERE = table("tries", to="Nowhere")'
+
+
+@pytest.fixture(autouse=True)
+def a_folder_with_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "own_tables.py").write_text(TABLES)
+    (tmp_path / "wrong_tables.py").write_text(WRONG)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    for name in ("own_tables", "wrong_tables"):
+        sys.modules.pop(name, None)
+
+
+def verify(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(["verify", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def figures(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[tuple[str, bool], dict[str, Any]]:
+    code, out, _ = verify(capsys, *arguments, "--json")
+    assert code == 0
+    return {(figure["quantity"], figure["caps"]): figure for figure in json.loads(out)["figures"]}
+
+
+def test_the_turn_is_proved_with_figures_and_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = verify(capsys, *CHAIN)
+    assert (code, err) == (0, "")
+    for part in (
+        "ok    exactly one row is open, every configuration",
+        "ok    every turn ends, caps taken away, every configuration",
+        "ok    no row is dead",
+        "1. in {BuildMessages, ClassifyError",
+        "for iterations 90, free_rounds 90, graces 2, fallbacks 2",
+        "visits of CallLLM, without caps: at most 2,776 (exact: reached by a constructed run)",
+        "visits of CallLLM, with caps: at most 360 (exact: reached by a constructed run)",
+        (
+            "visits of Compress, with caps: at most 311 (exact: reached by a constructed run; from the flow"
+            " of runs, the formula"
+        ),
+        "moves, without caps: at most 9,290 (upper: no run is known that has more than 9,2",
+        "moves, with caps: at most 3,757 (upper: no run is known that has more than 3,2",
+        "where blocks = iterations + free_rounds + graces",
+        "A longest run: 360 visits of CallLLM, with caps, in ",
+        "Prepare.ready →",
+        "× [",
+        REQUESTS,
+    ):
+        assert part in out
+    assert out.endswith("\nok\n")
+
+
+@pytest.mark.slow
+def test_settings_have_the_names_of_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    """table.md 4.2 with max_iterations 10: blocks = 10 + 10 + 0 graces, 3 retries, no overflow, two
+    fallbacks."""
+    given = (
+        "max_iterations=10",
+        "budget.grace_call=false",
+        "api_max_retries=4",
+        "compression.max_per_streak=0",
+    )
+    found = figures(capsys, *CHAIN, *(part for text in given for part in ("--set", text)))
+    requests = found["visits of CallLLM", False]
+    assert requests["value"] == 10 + 20 * (1 + 4 + 0 + 1 + 2 + 3 * 2) + 2 * (1 + 3 + 0 + 2 + 10)
+    assert requests["kind"] == "exact"
+    assert found["visits of CallLLM", True]["value"] == 40
+
+
+def test_a_maximum_wins_over_the_setting_behind_it() -> None:
+    chosen = limits(TURN, ["max_iterations=10", "iterations=90", "rekeys=2"])
+    assert chosen is not None
+    assert {name: chosen[name] for name in ("iterations", "free_rounds", "attempts", "fallbacks", "rekeys")} == {
+        "iterations": 90, "free_rounds": 10, "attempts": 40, "fallbacks": 0, "rekeys": 2,
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_json_is_the_documented_form(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = verify(capsys, *CHAIN, "--json")
+    data = json.loads(out)
+    assert code == 0
+    assert list(data) == [
+        "table", "digest", "states", "lines", "rows", "counters", "checks", "ranking_with_caps", "ranking_without_caps",
+        "figures", "worst", "limits", "ok",
+    ]  # fmt: skip
+    assert data["limits"] == {**DEFAULTS, "opened": 1}
+    assert [set(check) for check in data["checks"]] == [{"name", "scope", "extent", "findings", "ok"}] * 7
+    first = data["figures"][0]
+    assert set(first) == {
+        "quantity", "caps", "formula", "legend", "value", "by_formula", "constructed", "exact", "reached", "scopes", "kind",
+    }  # fmt: skip
+    assert (first["value"], first["constructed"], first["exact"], first["kind"]) == (
+        2776,
+        2776,
+        None,
+        "exact",
+    )
+    worst = data["worst"]
+    assert (worst["quantity"], worst["caps"], worst["visits"], worst["proved"]) == (
+        "visits of CallLLM",
+        True,
+        360,
+        True,
+    )
+    assert moves(worst["rows"]) == worst["moves"]
+    page = (Path(__file__).parents[2] / "docs" / "verify.md").read_text()
+    for name in (*data, *first, *worst, *data["checks"][0]):
+        assert f"`{name}`" in page, name
+
+
+def moves(rows: list[Any]) -> int:
+    return sum(1 if isinstance(row, str) else row["times"] * moves(row["rows"]) for row in rows)
+
+
+def test_a_table_of_the_users_own(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = verify(capsys, "own_tables:GOOD", "--set", "tries=5")
+    assert code == 0
+    assert "visits of Ask, without caps: at most 6 (exact: found by exact search)" in out
+    assert "A longest run: 6 visits of Ask, without caps, in 6 moves\n  5 × [Ask.bad/1] → Ask.bad/2" in out
+    assert (
+        "visits of Ask, without caps (upper: for every configuration)" in verify(capsys, "own_tables:GOOD")[1]
+    )
+
+
+def test_the_states_to_watch_are_bounded_each_and_together(capsys: pytest.CaptureFixture[str]) -> None:
+    table = "examples.review_loop:TABLE"
+    code, out, _ = verify(capsys, table, "--watch", "Draft", "--watch", "Revise")
+    assert code == 0
+    for part in (
+        "visits of Draft, without caps",
+        "visits of Revise, without caps",
+        "visits of Draft and Revise, without caps",
+    ):
+        assert part in out
+    assert "visits of Criticise" not in out
+    code, _, err = verify(capsys, table, "--watch", "Nowhere", "--watch", "Close")
+    assert code == 2
+    assert (
+        err
+        == "fsm-agent: the table review has no such state to watch; given: Nowhere, Close; allowed: Draft,"
+        " Criticise, Revise\n"
+    )
+
+
+LEFT = tuple(state for state in TURN.states if state != TURN.final)
+
+
+@pytest.mark.parametrize(
+    "states", [("Prepare",), pytest.param(LEFT, marks=pytest.mark.slow)], ids=["the first", "every"]
+)
+def test_every_state_can_be_watched(states: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    found = figures(capsys, *(word for state in states for word in ("--watch", state)))
+    for caps in (False, True):
+        assert all(found[f"visits of {state}", caps]["value"] >= 1 for state in states)
+        assert found["visits of Prepare", caps]["value"] == 1, "nothing leads back to it"
+
+
+def test_every_state_of_the_turn_has_a_bound() -> None:
+    """As above, without the runs that reach the bounds: they take two seconds."""
+    report = verify_table(TURN, {**DEFAULTS, "opened": 1}, watch=LEFT, small=False)
+    found = {(figure.quantity, figure.caps): figure.value for figure in report.figures}
+    for caps in (False, True):
+        assert all((found[f"visits of {state}", caps] or 0) >= 1 for state in LEFT)
+        assert found["visits of Prepare", caps] == 1, "nothing leads back to it"
+
+
+@pytest.mark.parametrize(("state", "most"), [("Open", 1), ("Check", 1), ("Ask", 4)])
+def test_a_state_on_no_cycle_is_bounded(state: str, most: int, capsys: pytest.CaptureFixture[str]) -> None:
+    maxima = ("--set", "tries=3", "--set", "asked=9")
+    found = figures(capsys, "own_tables:STAGES", "--watch", state, *maxima)
+    assert [found[f"visits of {state}", caps]["value"] for caps in (False, True)] == [most, most]
+    code, out, _ = verify(capsys, "own_tables:STAGES", "--watch", state)
+    assert (code, out.splitlines()[-1]) == (0, "ok"), "also without maxima"
+
+
+def test_a_state_that_is_never_entered_is_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    for state in ("Open", "Nobody"):
+        code, out, err = verify(capsys, "own_tables:UNREACHED", "--watch", state)
+        assert (code, err) == (1, "")
+        assert "- Nobody: state is unreachable from Open; add a row that leads to it, or remove it" in out
+        assert out.splitlines()[-1] == "FAILED"
+
+
+def test_a_fault_is_exit_code_1_and_names_row_and_fix(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = verify(capsys, "own_tables:ENDLESS")
+    assert (code, err) == (1, "")
+    assert (
+        "- Ask.bad/1: can repeat for ever without spending a counter; let one of these rows spend a counter"
+        in out
+    )
+    assert out.endswith("\nFAILED\n")
+    code, out, err = verify(capsys, "wrong_tables:GOOD")
+    assert (code, out) == (1, "")
+    assert err == "fsm-agent: small: Ask.bad: rung 'again' leads to unknown state 'Nowhere'\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--set", "speed=3"), "unknown setting or maximum; given: speed=3; allowed: a setting such as max_iterations, or the"),
+        (("--set", "max_iterations=-1"), "setting max_iterations is out of range; given: -1; allowed: "),
+        (("--set", "compression.mode=fast"), "setting compression.mode is out of range; given: fast; allowed: "),
+        (("--set", "compression.speed=3"), "unknown setting compression.speed; given: 3; allowed: enabled, mode"),
+        (("--set", "repairs=-1"), "maximum repairs is out of range; given: -1; allowed: a whole number from 0"),
+        (("--set", "repairs=true"), "maximum repairs is out of range; given: True"),
+        (("--set", "repairs"), "--set cannot be read; given: repairs"),
+        (
+            ("own_tables:GOOD", "--set", "max_iterations=3"),
+            "table small has no such maximum; given: max_iterations=3; allowed: the maxima tries",
+        ),
+        (
+            ("own_tables:GOOD", "--promela", "x.pml"),
+            "a Promela model is of one configuration; given: no maxima; allowed: --set for each of tries",
+        ),
+        (("--promela", "no/such/x.pml"), "the Promela model cannot be written (No such file or directory); given: no/such/x.pml"),
+        (("own_tables:NONE",), "the table cannot be loaded (module 'own_tables' has no attribute 'NONE')"),
+    ],
+)  # fmt: skip
+def test_wrong_use_is_one_line_and_exit_code_2(
+    arguments: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = verify(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("fsm-agent: " + says)
+    assert err.count("\n") == 1
+
+
+def test_promela_is_written_with_the_number_to_expect(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = verify(capsys, "own_tables:GOOD", "--set", "tries=5", "--promela", "small.pml")
+    assert code == 0
+    assert "expected: errors: 0, 8 states, stored" in out
+    assert "active proctype turn()" in Path("small.pml").read_text()
+    data = json.loads(
+        verify(capsys, "own_tables:GOOD", "--set", "tries=90000", "--json", "--promela", "large.pml")[1]
+    )
+    assert data["promela"] == {"file": "large.pml", "states": None}
+
+
+@pytest.mark.slow
+def test_the_turn_is_verified_in_two_seconds() -> None:
+    """On an idle machine it takes 1.4; twice the time is allowed for a busy one."""
+    best = 60.0
+    for _ in range(3):
+        began = time.process_time()
+        verify_table(TURN, DEFAULTS)
+        best = min(best, time.process_time() - began)
+    assert best < 4

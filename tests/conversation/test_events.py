@@ -1,0 +1,212 @@
+"""The event stream of a turn: the same as the callbacks, for listeners that may be slow."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsm_agent import Agent, tool
+from fsm_agent.errors import SessionBusy
+from fsm_agent.runtime.callbacks import SECOND_SINK, Callbacks
+from fsm_agent.runtime.events import CHATTY, DROPPED, Event, EventQueue
+from fsm_agent.runtime.registry import LISTENERS
+from fsm_agent.testing import ScriptedModel, call, text, tools
+from tests.helpers.harness import Heard, echo
+from tests.helpers.waiting import PATIENCE
+
+
+def agent(home: Path, *script: Any, **options: Any) -> Agent:
+    return Agent(ScriptedModel(script), home=home, tools=[echo], toolsets=[], **options)
+
+
+def script() -> list[Any]:
+    return [tools(call("echo", {"text": "a"})), text("done and dusted")]
+
+
+def test_the_stream_carries_what_the_callbacks_are_told(tmp_path: Path) -> None:
+    heard = Heard()
+    one = agent(tmp_path, *script(), callbacks=heard.functions())
+    turn = one.start("go")
+
+    async def listen() -> list[Event]:
+        return [event async for event in turn.events()]
+
+    events = asyncio.run(listen())
+    assert turn.result is not None
+    assert turn.result.final_response == "done and dusted"
+    same = [(event.name, event.values) for event in events if event.name != "tool_progress"]
+    assert same == heard.calls
+    assert {"transition", "tool_start", "tool_complete", "stream_delta", "step", "thinking"} <= {
+        event.name for event in events
+    }
+    assert {event.turn_id for event in events} == {turn.id}
+    assert [event.at for event in events] == sorted(event.at for event in events)
+
+
+def test_a_plain_loop_in_a_thread_hears_the_same(tmp_path: Path) -> None:
+    turn = agent(tmp_path, *script()).start("go")
+    names = [event.name for event in turn.events()]
+    assert names.count("tool_start") == 1
+    assert names[-1] == "event"
+    assert turn.result is not None
+
+
+def test_listening_to_a_turn_that_somebody_else_runs(tmp_path: Path) -> None:
+    turn = agent(tmp_path, *script()).start("go")
+    heard: list[str] = []
+    begun = threading.Event()
+
+    def listen() -> None:
+        stream = iter(turn.events(run=False))
+        begun.set()
+        heard.extend(event.name for event in stream)
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    assert begun.wait(PATIENCE)
+    while not _listening(turn.id):
+        pass
+    turn.run()
+    listener.join(PATIENCE)
+    assert not listener.is_alive()
+    assert "transition" in heard
+    assert list(turn.events(run=False)) == []
+
+
+def _listening(turn_id: str) -> bool:
+    return turn_id in LISTENERS
+
+
+def test_leaving_the_loop_stops_the_turn_where_it_is_and_it_can_go_on(tmp_path: Path) -> None:
+    turn = agent(tmp_path, *script()).start("go")
+
+    async def some() -> int:
+        stream = turn.events().__aiter__()
+        async for event in stream:
+            if event.name == "tool_start":
+                break
+        await stream.aclose()  # type: ignore[attr-defined]
+        return len(turn.steps)
+
+    assert asyncio.run(some()) < 6
+    assert turn.result is None
+    assert turn.run().completed
+
+
+def test_what_running_the_turn_raises_is_raised_to_the_listener(tmp_path: Path) -> None:
+    one = agent(tmp_path, *script())
+    first, second = one.start("go"), one.start("go")
+
+    async def busy() -> None:
+        await first.step()
+        with pytest.raises(SessionBusy):
+            async for _ in second.events():
+                pass
+
+    asyncio.run(busy())
+
+
+def test_a_slow_listener_never_holds_the_turn_and_is_told_what_it_missed() -> None:
+    queue = EventQueue("t", size=4)
+    for number in range(6):
+        queue.put(Event("stream_delta", (str(number),), float(number), "t"))
+    queue.put(Event("transition", ("x",), 9.0, "t"))
+    queue.close()
+    seen = []
+    while (event := queue.wait()) is not None:
+        seen.append((event.name, event.values))
+    assert seen == [(DROPPED, (3,)), *(("stream_delta", (n,)) for n in "345"), ("transition", ("x",))]
+
+
+def test_what_matters_is_dropped_last() -> None:
+    queue = EventQueue("t", size=3)
+    for name in ("transition", "reasoning", "transition", "stream_delta", "status", "status"):
+        queue.put(Event(name, (name,), 0.0, "t"))
+    queue.close()
+    first, *rest = iter(queue.wait, None)
+    assert (first.name, first.values) == (DROPPED, (3,))  # type: ignore[union-attr]
+    assert not CHATTY & {event.name for event in rest if event}
+
+
+def test_two_turns_at_once_do_not_hear_each_other(tmp_path: Path) -> None:
+    one, other = agent(tmp_path, text("one")).start("1"), agent(tmp_path, text("two")).start("2")
+
+    async def both() -> list[list[Event]]:
+        async def listen(turn: Any) -> list[Event]:
+            return [event async for event in turn.events()]
+
+        return list(await asyncio.gather(listen(one), listen(other)))
+
+    for turn, events in zip((one, other), asyncio.run(both()), strict=True):
+        assert {event.turn_id for event in events} == {turn.id}
+        said = "".join(event.values[0] or "" for event in events if event.name == "stream_delta")
+        assert turn.result is not None
+        assert said == turn.result.final_response
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_second_sink_hears_the_text_too_and_cannot_hurt_the_first(tmp_path: Path, broken: bool) -> None:
+    first, second = [], []
+
+    def speak(delta: str | None) -> None:
+        second.append(delta)
+        if broken:
+            raise RuntimeError("no sound card")
+
+    one = agent(
+        tmp_path, text("hello there"), callbacks={"stream_delta": first.append, "speech_delta": speak}
+    )
+    assert one.chat("go") == "hello there"
+    assert first == second
+    assert SECOND_SINK == {"stream_delta": "speech_delta"}
+
+
+def test_a_callback_that_answers_may_fail_without_being_an_answer() -> None:
+    def broken(name: str) -> str:
+        raise ValueError(name)
+
+    callbacks = Callbacks({"before_tool": broken})
+    assert asyncio.run(callbacks.ask("before_tool", "x", {})) is None
+    with pytest.raises(ValueError, match="x"):
+        asyncio.run(callbacks.demand("before_tool", "x", {}))
+
+
+# What a callback makes of a result
+
+
+def test_a_result_can_be_changed_before_the_model_reads_it(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    look = tool(effect="pure", name="look")(lambda: "the key is tusk-77")
+
+    async def after(name: str, arguments: Any, text: str, status: str) -> str:
+        seen.append((name, dict(arguments), text, status))
+        return text.replace("tusk-77", "***")
+
+    completed: list[str] = []
+    callbacks = {
+        "after_tool": after,
+        "tool_complete": lambda call_id, name, arguments, result: completed.append(result),
+    }
+    script = [tools(call("look")), text("ok")]
+    result = Agent(
+        ScriptedModel(script), home=tmp_path, tools=[look], toolsets=[], callbacks=callbacks
+    ).run_conversation("go")
+    assert seen == [("look", {}, "the key is tusk-77", "ok")]
+    assert completed == ["the key is ***"]
+    assert "tusk-77" not in str(result.messages)
+
+
+@pytest.mark.parametrize("answer", [lambda: None, lambda: 3, lambda: 1 / 0])
+def test_a_callback_that_changes_nothing_or_fails_leaves_the_result_as_it_is(
+    tmp_path: Path, answer: Any
+) -> None:
+    look = tool(effect="pure", name="look")(lambda: "as it is")
+    script = [tools(call("look")), text("ok")]
+    one = Agent(
+        ScriptedModel(script), home=tmp_path, tools=[look], toolsets=[], callbacks={"after_tool": answer}
+    )
+    assert one.run_conversation("go").messages[2]["content"] == "as it is"

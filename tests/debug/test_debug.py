@@ -1,0 +1,692 @@
+"""The debugger's core: run control, breakpoints, looking back, forks, answers by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsm_agent import Agent, tool
+from fsm_agent.debug import Breakpoint, Breakpoints, DebugEvent, Debugger, DebugSession, Status
+from fsm_agent.debug.core import commands
+from fsm_agent.debug.core.breakpoints import at_hit, targets_of
+from fsm_agent.debug.core.wire import composed
+from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.journal import Step
+from fsm_agent.sessions.store import store_for
+from fsm_agent.support.threads import LOOP
+from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
+from fsm_agent_states.table import TURN
+from tests.helpers.waiting import PATIENCE, until, until_so
+
+ROUNDS = (
+    "Prepare.ready",
+    "BuildMessages.built/3",
+    "CallLLM.tools",
+    "ExecuteTools.done",
+    "BuildMessages.built/3",
+    "CallLLM.text",
+)
+
+
+def looks_once(body: dict[str, Any]) -> Any:
+    """A model that looks, and then says what it saw."""
+    return text("blue") if body["messages"][-1]["role"] == "tool" else tools(call("look", {"at": "sky"}))
+
+
+class Desk:
+    """A workshop over scripted agents, and what its debuggers told."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.ran = home, list[str]()
+        self.script: Any = repeat(looks_once)
+        self.workshop = DebugSession(store_for(home, "normal"), self.agent)
+        self.events: list[DebugEvent] = []
+
+    def agent(self, hint: str | None = None, **options: Any) -> Agent:
+        @tool(effect="pure")
+        def look(at: str) -> str:
+            """Look."""
+            self.ran.append(f"look {at}")
+            return f"the {at} is blue"
+
+        @tool(approval="ask")
+        def paint(thing: str) -> str:
+            """Paint."""
+            self.ran.append(f"paint {thing}")
+            return "painted"
+
+        options = {
+            "toolsets": [],
+            "clock": FakeClock(),
+            "home": self.home,
+            "store": store_for(self.home, "normal"),
+            **options,
+        }
+        return Agent(ScriptedModel(self.script), tools=[look, paint], **options)
+
+    def start(self, message: str = "what colour?") -> Debugger:
+        debugger = self.workshop.start(message)
+        debugger.listen(self.events.append)
+        return debugger
+
+    def told(self, kind: str) -> list[Any]:
+        return [event.data for event in self.events if event.kind == kind]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    made = Desk(tmp_path / "home")
+    yield made
+    made.workshop.close()
+
+
+def go(debugger: Debugger, order: str, **body: Any) -> Status:
+    """Give an order and wait until the engine stands still."""
+
+    async def ordered() -> Status:
+        debugger.order(order, body)
+        return await debugger.settled(PATIENCE)
+
+    return asyncio.run(ordered())
+
+
+def moves(debugger: Debugger) -> list[str]:
+    return [move["row"] for move in debugger.record.moves(1, 1000)]
+
+
+# Run control
+
+
+def test_a_turn_waits_before_its_first_request(desk: Desk) -> None:
+    debugger = desk.start()
+    assert (debugger.status.phase, debugger.status.state, debugger.status.seq) == ("paused", "Prepare", 0)
+    assert moves(debugger) == []
+
+
+def test_step_into_over_and_continue(desk: Desk) -> None:
+    debugger = desk.start()
+    assert (go(debugger, "step").state, debugger.status.seq) == ("BuildMessages", 1)
+    assert go(debugger, "into").text == "CheckSignals done"
+    assert [entry["kind"] for entry in debugger.visit(1)] == ["CheckSignals"]
+    assert (go(debugger, "over").state, debugger.status.seq) == ("CallLLM", 2)
+    assert go(debugger, "into").text == "CallModel done"
+    assert (go(debugger, "over").state, debugger.status.seq) == ("CallLLM", 5)
+    assert go(debugger, "continue").phase == "ended"
+    assert moves(debugger) == [*ROUNDS]
+    assert [move["row"] for move in desk.told("moved")] == [*ROUNDS]
+    assert desk.told("ended") != []
+
+
+def test_run_to_a_state_or_a_move(desk: Desk) -> None:
+    debugger = desk.start()
+    assert go(debugger, "to", breakpoint={"kind": "state", "target": "ExecuteTools"}).seq == 3
+    assert go(debugger, "to", seq=5).seq == 5
+    assert len(debugger.breakpoints) == 0
+
+
+def test_pause_and_interrupt(desk: Desk) -> None:
+    held: list[Debugger] = []
+
+    def pausing(body: Any) -> Any:
+        held[0].order("pause")
+        return tools(call("look", {"at": "sky"}))
+
+    desk.script = [pausing, text("blue")]
+    held.append(desk.start())
+    paused = go(held[0], "continue")
+    assert (paused.phase, paused.reason, paused.state) == ("paused", "pause", "CallLLM")
+    ended = go(held[0], "interrupt", message="enough")
+    assert ended.phase == "ended"
+    assert held[0].record.info.outcome == "interrupted"
+    assert desk.ran == []
+
+
+def test_breakpoints_stop_where_they_say(desk: Desk) -> None:
+    debugger = desk.start()
+    debugger.breakpoint("arrow", "CallLLM->ExecuteTools")
+    debugger.breakpoint("exit", "completed")
+    stopped = go(debugger, "continue")
+    assert (stopped.reason, stopped.seq, stopped.text) == (
+        "breakpoint",
+        3,
+        "breakpoint: arrow CallLLM→ExecuteTools",
+    )
+    assert go(debugger, "continue").seq == 6
+    assert go(debugger, "continue").phase == "ended"
+
+
+def test_a_logpoint_notes_and_goes_on(desk: Desk) -> None:
+    debugger = desk.start()
+    debugger.breakpoint("state", "CallLLM", log="request {iterations} after {seq} moves, by {row}")
+    assert go(debugger, "continue").phase == "ended"
+    assert [note["text"] for note in desk.told("log")] == [
+        "request 1 after 2 moves, by BuildMessages.built/3",
+        "request 2 after 5 moves, by BuildMessages.built/3",
+    ]
+
+
+def test_a_program_can_drive_the_turn_while_it_is_watched(desk: Desk) -> None:
+    """Without a debugger at the gate nothing waits; with one, whoever runs the turn waits for it."""
+    turn = desk.agent().start("what colour?")
+    turn.run()
+    assert turn.result is not None
+    assert turn.gate.watcher is None
+
+
+def test_a_turn_that_somebody_runs_in_this_process_is_attached_to(desk: Desk) -> None:
+    """It goes on until it is paused, and whoever runs it gets its result."""
+    desk.script = [*[tools(call("look", {"at": f"sky {n}"})) for n in range(200)], text("blue")]
+
+    async def both() -> None:
+        turn = desk.agent(settings={"max_iterations": 300}).start("look often")
+        running = asyncio.create_task(turn.arun())
+        while len(turn.steps) < 3:
+            await asyncio.sleep(0.001)
+        debugger = Debugger.attach(desk.workshop.store, turn.id)
+        assert debugger.status.phase == "running"
+        debugger.order("pause")
+        paused = await debugger.settled(PATIENCE)
+        moves = len(turn.steps)
+        await asyncio.sleep(0.05)
+        assert (len(turn.steps), paused.seq, running.done()) == (moves, moves, False)
+        debugger.order("step")
+        assert (await debugger.settled(PATIENCE)).seq == moves + 1
+        debugger.close()
+        assert (await running).final_response == "blue"
+
+    asyncio.run(both())
+
+
+def test_only_one_debugger_at_a_time(desk: Desk) -> None:
+    debugger = desk.start()
+    with pytest.raises(ConfigError, match="another debugger is attached"):
+        Debugger.attach(desk.workshop.store, debugger.id)
+
+
+EVERY_COMMAND: list[commands.Command] = [
+    commands.PauseTurn(), commands.StepMove(), commands.StepInto(), commands.StepOver(), commands.ContinueTurn(),
+    commands.RunTo(7), commands.RunTo(Breakpoint("state", "CallLLM", condition="retries >= 1")), commands.InterruptTurn(),
+    commands.InterruptTurn("enough"), commands.SteerTurn("left"), commands.HoldRequests(("model", "tool")),
+    commands.AnswerRequest(-1, {"deny": "no"}), commands.AnswerRequest(2, None), commands.ReleaseRequest(3),
+    commands.ReplaceBreakpoints((Breakpoint("exit", "failed", id=4),)),
+]  # fmt: skip
+
+
+def test_a_command_is_read_as_it_was_written() -> None:
+    for one in EVERY_COMMAND:
+        assert commands.read_command(one.name, json.loads(json.dumps(commands.body_of(one)))) == one
+    assert {one.name for one in EVERY_COMMAND} == set(commands.NAMES)
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "why"),
+    [
+        ("jump", {}, "no such order; given: jump; allowed: pause, step, into"),
+        ("to", {"seq": -1}, "seq is no number; given: -1; allowed: a whole number from 0"),
+        ("to", {"breakpoint": 3}, "not a breakpoint; given: 3"),
+        ("answer", {"id": "one"}, "id is no number; given: one; allowed: a whole number"),
+        ("let", {}, "id is no number"),
+        ("hold", {"kinds": "model"}, "kinds is no list of texts; given: model"),
+        ("steer", {"text": 3}, "text is no text; given: 3"),
+        ("interrupt", {"message": 3}, "message is no text"),
+        ("breakpoints", {"all": [3]}, "all is no list of objects"),
+        ("breakpoints", {"all": [{"kind": "state", "target": "CallLLM", "id": "x"}]}, "id is no number"),
+    ],
+)
+def test_a_command_that_cannot_be_read_is_refused(name: str, body: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        commands.read_command(name, body)
+
+
+def test_a_command_that_cannot_be_carried_out_is_refused(desk: Desk) -> None:
+    debugger = desk.start()
+    for command in (
+        commands.AnswerRequest(9, "yes"),
+        commands.HoldRequests(("all",)),
+        commands.SteerTurn(" "),
+    ):
+        with pytest.raises(ConfigError):
+            debugger.order(command)
+
+
+def test_leaving_a_turn_lets_it_be_resumed(desk: Desk) -> None:
+    debugger = desk.start()
+    go(debugger, "over")
+    debugger.close()
+    until(lambda: desk.workshop.open(debugger.id).status.phase == "idle", "its rest")
+    resumed = desk.workshop.resume(debugger.id)
+    assert (resumed.status.phase, resumed.status.seq) == ("paused", 2)
+    assert go(resumed, "continue").phase == "ended"
+
+
+# Answers by hand
+
+
+def test_a_tool_is_approved_or_denied(desk: Desk) -> None:
+    desk.script = [
+        tools(call("paint", {"thing": "wall"})),
+        tools(call("paint", {"thing": "door"})),
+        text("done"),
+    ]
+    debugger = desk.start()
+    waiting = go(debugger, "continue")
+    assert waiting.phase == "waiting"
+    assert [(one["kind"], one["name"], one["arguments"]) for one in waiting.held] == [
+        ("approval", "paint", {"thing": "wall"})
+    ]
+    debugger.order("answer", {"id": waiting.held[0]["id"], "said": "once"})
+    second = _next_held(debugger, waiting.held[0]["id"])
+    debugger.order("answer", {"id": second["id"], "said": "deny"})
+    asyncio.run(_ended(debugger))
+    assert desk.ran == ["paint wall"]
+    said = [
+        row["content"] for row in debugger.record.messages(debugger.record.count) if row["role"] == "tool"
+    ]
+    assert said[0] == "painted"
+    assert "the user said no" in said[1]
+
+
+class AtTheTerminal:
+    """A person who is asked where the turn runs: says nothing until they are told to."""
+
+    def __init__(self) -> None:
+        self.asked, self.says = threading.Event(), ""
+        self.said = threading.Event()
+
+    def approval(self, request: Any) -> str:
+        self.asked.set()
+        return self.says if self.said.wait(PATIENCE) else "deny"
+
+    def answers(self, says: str) -> None:
+        self.says = says
+        self.said.set()
+
+
+@pytest.mark.parametrize(
+    ("where", "said", "ran"), [("page", "once", True), ("page", "deny", False), ("terminal", "once", True)]
+)
+def test_whoever_answers_first_decides(desk: Desk, where: str, said: str, ran: bool) -> None:
+    """Somebody is asked at the terminal as well; the rules have spoken by then, so the debugger may allow it
+    too."""
+    terminal = AtTheTerminal()
+    desk.script = [tools(call("paint", {"thing": "wall"})), text("done")]
+    turn = desk.agent(callbacks=terminal).start("paint")
+    debugger = Debugger.of(desk.workshop.store, turn)
+    go(debugger, "continue")
+    assert terminal.asked.wait(PATIENCE)
+    held = _next_held(debugger, 0, allowable=True)
+    assert held["elsewhere"]
+    if where == "page":
+        debugger.order("answer", {"id": held["id"], "said": said})
+    else:
+        terminal.answers(said)
+    asyncio.run(_ended(debugger))
+    terminal.answers("deny")
+    assert desk.ran == (["paint wall"] if ran else [])
+
+
+def test_a_debugger_that_comes_while_somebody_is_asked_may_answer_too(desk: Desk) -> None:
+    terminal = AtTheTerminal()
+    desk.script = [tools(call("paint", {"thing": "wall"})), text("done")]
+    turn = desk.agent(callbacks=terminal).start("paint")
+    running = LOOP.submit(turn.arun())
+    assert terminal.asked.wait(PATIENCE)
+    debugger = Debugger.attach(desk.workshop.store, turn.id)
+    held = _next_held(debugger, 0, allowable=True)
+    debugger.order("answer", {"id": held["id"], "said": "once"})
+    assert running.result(PATIENCE).final_response == "done"
+    assert desk.ran == ["paint wall"]
+    terminal.answers("deny")
+
+
+def test_a_debugger_that_leaves_does_not_answer_for_the_terminal(desk: Desk) -> None:
+    terminal = AtTheTerminal()
+    desk.script = [tools(call("paint", {"thing": "wall"})), text("done")]
+    turn = desk.agent(callbacks=terminal).start("paint")
+    running = LOOP.submit(turn.arun())
+    assert terminal.asked.wait(PATIENCE)
+    debugger = Debugger.attach(desk.workshop.store, turn.id)
+    _next_held(debugger, 0)
+    debugger.close()
+    terminal.answers("once")
+    assert running.result(PATIENCE).final_response == "done"
+    assert desk.ran == ["paint wall"]
+
+
+def test_nothing_is_allowed_before_the_rules_have_spoken(desk: Desk) -> None:
+    """A check that takes its time is no person: until it has spoken, one can only deny."""
+    checking = threading.Event()
+
+    class Slow(AtTheTerminal):
+        def before_tool(self, name: str, arguments: Any) -> Any:
+            checking.set()
+            self.said.wait(PATIENCE)
+            return ("block", "not today")
+
+    check = Slow()
+    desk.script = [tools(call("paint", {"thing": "wall"})), text("done")]
+    debugger = Debugger.of(desk.workshop.store, desk.agent(callbacks=check).start("paint"))
+    held = go(debugger, "continue").held[0]
+    assert (checking.is_set(), held["allowable"]) == (True, False)
+    with pytest.raises(ConfigError, match="have not spoken yet"):
+        debugger.order("answer", {"id": held["id"], "said": "once"})
+    check.answers("")
+    asyncio.run(_ended(debugger))
+    assert desk.ran == []
+
+
+def test_what_can_never_be_approved_stays_forbidden(desk: Desk) -> None:
+    @tool(name="terminal", approval="ask")
+    def shell(command: str) -> str:
+        """Run."""
+        desk.ran.append(command)
+        return "ran"
+
+    def agent(hint: str | None) -> Agent:
+        script = [tools(call("terminal", {"command": "rm -rf /"})), text("done")]
+        return Agent(
+            ScriptedModel(script),
+            tools=[shell],
+            toolsets=[],
+            clock=FakeClock(),
+            home=desk.home,
+            store=desk.workshop.store,
+        )
+
+    workshop = DebugSession(desk.workshop.store, agent)
+    debugger = workshop.start("clean up")
+    assert go(debugger, "continue").phase == "ended"
+    assert desk.ran == []
+    workshop.close()
+
+
+def test_the_model_and_a_tool_are_answered_by_hand(desk: Desk) -> None:
+    desk.script = [text("never said")]
+    debugger = desk.start()
+    debugger.order("hold", {"kinds": ["model", "tool"]})
+    held = go(debugger, "continue").held[0]
+    assert held["kind"] == "model"
+    assert "what colour?" in held["wire"]
+    debugger.order(
+        "answer", {"id": held["id"], "said": {"tool_calls": [{"name": "look", "arguments": {"at": "sea"}}]}}
+    )
+    tool_held = _next_held(debugger, held["id"])
+    assert (tool_held["kind"], tool_held["arguments"]) == ("tool", {"at": "sea"})
+    debugger.order("answer", {"id": tool_held["id"], "said": "green"})
+    last = _next_held(debugger, tool_held["id"])
+    with pytest.raises(ConfigError, match="empty"):
+        debugger.order("answer", {"id": last["id"], "said": ""})
+    debugger.order("answer", {"id": last["id"], "said": "The sea is green."})
+    asyncio.run(_ended(debugger))
+    assert desk.ran == []
+    assert debugger.record.overview()["result"]["final_response"] == "The sea is green."
+    assert [one["reply"]["text"] for one in debugger.record.visit(3) if one["kind"] == "RunTool"] == ["green"]
+
+
+def test_a_held_request_is_let_go(desk: Desk) -> None:
+    debugger = desk.start()
+    debugger.order("hold", {"kinds": ["tool"]})
+    held = go(debugger, "continue").held[0]
+    debugger.order("let", {"id": held["id"]})
+    asyncio.run(_ended(debugger))
+    assert desk.ran == ["look sky"]
+
+
+def test_an_error_of_the_provider_by_hand(desk: Desk) -> None:
+    debugger = desk.start()
+    debugger.order("hold", {"kinds": ["model"]})
+    held = go(debugger, "continue").held[0]
+    debugger.breakpoint("state", "ClassifyError")
+    debugger.order("answer", {"id": held["id"], "said": {"failure": "overloaded", "status": 503}})
+    assert asyncio.run(debugger.settled(PATIENCE)).state == "ClassifyError"
+
+
+# Looking
+
+
+def test_back_only_looks(desk: Desk) -> None:
+    debugger = desk.start()
+    go(debugger, "continue")
+    assert (debugger.cursor.at, debugger.cursor.following) == (6, True)
+    assert debugger.cursor.back() == 5
+    assert (debugger.cursor.at, debugger.status.seq, debugger.cursor.following) == (5, 6, False)
+    assert debugger.cursor.to(-4) == 0
+    assert debugger.cursor.to(99) == 6
+    assert debugger.cursor.following
+
+
+def test_back_and_on_to_breakpoints(desk: Desk) -> None:
+    debugger = desk.start()
+    go(debugger, "continue")
+    debugger.breakpoint("state", "CallLLM", condition="iterations >= 1")
+    assert debugger.cursor.back_to(debugger.breakpoints)[0] == 5
+    assert debugger.cursor.back_to(debugger.breakpoints)[0] == 2
+    assert debugger.cursor.back_to(debugger.breakpoints) == (0, [])
+    found = debugger.cursor.forward_to(debugger.breakpoints)
+    assert found is not None
+    assert found[0] == 2
+    debugger.cursor.to(5)
+    assert debugger.cursor.forward_to(debugger.breakpoints) is None
+
+
+def test_everything_about_a_position(desk: Desk) -> None:
+    debugger = desk.start()
+    go(debugger, "continue")
+    record = debugger.record
+    assert record.counters(2, ["iterations", "sends"]) == {"iterations": 1, "sends": 1}
+    assert record.counters(3, ["iterations", "sends"]) == {"iterations": 1, "sends": 0}
+    assert "failure" not in [one["field"] for one in record.changed(3)]
+    assert "reply" in [one["field"] for one in record.changed(3)]
+    assert [row["role"] for row in record.messages(4)] == ["user", "assistant", "tool"]
+    assert record.messages(4, 2, 2)[0]["content"] == "the sky is blue"
+    assert [one["kind"] for one in record.visit(2)] == ["CallModel"]
+    assert record.path() == [
+        "Prepare",
+        "BuildMessages",
+        "CallLLM",
+        "ExecuteTools",
+        "BuildMessages",
+        "CallLLM",
+        "Finalize",
+    ]
+    assert record.lanes(0, 6, 3, TURN.states) == [0b11 | 0b100, 0b100010, 0b10000100]
+    assert record.find("the sky is blue") == [4]
+    assert record.find("CallLLM.text") == [6]
+    assert {(a, b): n for a, b, n, _ in record.arrows()}["BuildMessages", "CallLLM"] == 2
+    with pytest.raises(ConfigError, match="no position of that number"):
+        record.snapshot(7)
+
+
+def test_the_request_on_the_wire_is_composed_again(desk: Desk) -> None:
+    debugger = desk.start()
+    debugger.order("hold", {"kinds": ["model"]})
+    held = go(debugger, "continue").held[0]
+    debugger.order("let", {"id": held["id"]})
+    second = _next_held(debugger, held["id"])
+    debugger.order("let", {"id": second["id"]})
+    asyncio.run(_ended(debugger))
+    for at, sent in ((2, held), (5, second)):
+        made = composed(desk.workshop.store, debugger.id, at)
+        assert made["body"] == json.loads(sent["wire"])
+    assert composed(desk.workshop.store, debugger.id, 3)["body"] is None
+
+
+def test_snapshots_far_apart_are_the_same_as_from_the_start(desk: Desk) -> None:
+    rounds = 100
+    desk.script = [*[tools(call("look", {"at": f"sky {n}"})) for n in range(rounds)], text("blue")]
+    agent = desk.agent(settings={"max_iterations": rounds + 1})
+    agent.run_conversation("look often")
+    record = desk.workshop.open(agent.journal.recent(1)[0].id).record
+    assert record.count == 3 * rounds + 3
+    for at in (300, 3, 257, 256, 301, 0, 40, 303):
+        assert record.snapshot(at) == agent.journal.snapshot(record.turn_id, at)
+
+
+# Forks
+
+
+def test_a_fork_goes_on_from_before_with_a_change(desk: Desk) -> None:
+    debugger = desk.start()
+    debugger.breakpoint("state", "Compress")
+    go(debugger, "continue")
+    fork = desk.workshop.fork(debugger.id, 3, {"results": {"call_1_0": "the sky is green"}})
+    assert (fork.status.phase, fork.status.seq, fork.status.state) == ("paused", 3, "ExecuteTools")
+    assert [one.target for one in fork.breakpoints] == ["Compress"]
+    go(fork, "continue")
+    assert desk.ran == ["look sky"]
+    assert fork.record.messages(4)[2]["content"] == "the sky is green"
+    assert [
+        (one["status"], one["reply"]["text"]) for one in fork.record.visit(3) if one["kind"] == "RunTool"
+    ] == [("by hand", "the sky is green")]
+    assert fork.record.path()[:4] == debugger.record.path()[:4]
+    assert fork.record.find("CallLLM.tools") == [3]
+    assert fork.record.snapshot(2) == debugger.record.snapshot(2)
+
+
+def test_what_ran_before_a_fork_is_taken_over(desk: Desk) -> None:
+    debugger = desk.start()
+    go(debugger, "continue")
+    fork = desk.workshop.fork(debugger.id, 3)
+    go(fork, "continue")
+    assert desk.ran == ["look sky"]
+    assert [one["status"] for one in fork.record.visit(3) if one["kind"] == "RunTool"] == ["taken over"]
+
+
+def test_two_runs_are_compared(desk: Desk) -> None:
+    debugger = desk.start()
+    go(debugger, "continue")
+    fork = desk.workshop.fork(debugger.id, 2, {"reply": "no need to look"})
+    go(fork, "continue")
+    found = desk.workshop.compare(debugger.id, fork.id)
+    assert (found.shared, found.said, found.parted) == (2, 3, 3)
+    assert [one["status"] for one in fork.record.visit(2)] == ["by hand"]
+    assert [(one.tag, one.left, one.right) for one in found.stretches] == [
+        ("same", (1, 2), (1, 2)),
+        ("only_left", (3, 5), (3, 2)),
+        ("same", (6, 6), (3, 3)),
+    ]
+    again = desk.workshop.compare(debugger.id, debugger.id)
+    assert (again.parted, again.said) == (None, None)
+
+
+def test_a_run_goes_to_another_home_as_one_file(desk: Desk, tmp_path: Path) -> None:
+    debugger = desk.start()
+    go(debugger, "continue")
+    other = Desk(tmp_path / "other")
+    there = other.workshop.open(other.workshop.import_(desk.workshop.export(debugger.id)))
+    assert moves(there) == [*ROUNDS]
+    fork = other.workshop.fork(there.id, 3, {"results": {"call_1_0": "red"}})
+    assert go(fork, "continue").phase == "ended"
+    other.workshop.close()
+
+
+def test_without_an_agent_one_only_looks(desk: Desk) -> None:
+    debugger = desk.start()
+    go(debugger, "continue")
+    looking = DebugSession(desk.workshop.store)
+    with pytest.raises(ConfigError, match="only looks"):
+        looking.fork(debugger.id, 3)
+    with pytest.raises(ConfigError, match="fork it and go on from there"):
+        looking.open(debugger.id).order("step")
+    assert looking.find(debugger.id[:20]) == debugger.id
+    with pytest.raises(ConfigError, match="no such turn"):
+        looking.find("nothing")
+
+
+# Breakpoints
+
+
+def step(**values: Any) -> Step:
+    made: dict[str, Any] = {
+        "seq": 4, "source": "CallLLM", "event": "error", "dest": "ClassifyError", "row": "CallLLM.error",
+        "guards": [], "changes": [],
+        "seconds": 0.1, "exit": None,
+    }  # fmt: skip
+    return Step(**(made | values))
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "meets"),
+    [
+        ("state", "ClassifyError", True), ("state", "CallLLM", False), ("event", "error", True), ("event", "CallLLM.error", True),
+        ("event", "Compress.outgrown", False), ("row", "CallLLM.error", True), ("arrow", "CallLLM -> ClassifyError", True),
+        ("arrow", "CallLLM→ExecuteTools", False), ("exit", "failed", False),
+    ],
+)  # fmt: skip
+def test_what_a_breakpoint_meets(kind: str, target: str, meets: bool) -> None:
+    breakpoints = Breakpoints(TURN)
+    breakpoints.put(Breakpoint.of({"kind": kind, "target": target}))
+    assert bool(breakpoints.met(step(), {})) is meets
+
+
+def test_exits_by_reason_and_by_outcome() -> None:
+    breakpoints = Breakpoints(TURN)
+    for target in ("overflow_uncompressible", "failed", "completed"):
+        breakpoints.put(Breakpoint.of({"kind": "exit", "target": target}))
+    found = breakpoints.met(step(dest="Finalize", exit="overflow_uncompressible"), {})
+    assert [hit.breakpoint.target for hit in found] == ["overflow_uncompressible", "failed"]
+
+
+@pytest.mark.parametrize(
+    ("text", "hits"),
+    [("", [1, 2, 3, 4]), ("3", [3]), (">= 3", [3, 4]), ("> 3", [4]), ("% 2", [2, 4]), ("<2", [1])],
+)
+def test_hit_counts(text: str, hits: list[int]) -> None:
+    assert [count for count in range(1, 5) if at_hit(text)(count)] == hits
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        ({"kind": "state", "target": "Nowhere"}, "no such state"),
+        ({"kind": "place", "target": "CallLLM"}, "no such kind"),
+        ({"kind": "state", "target": "CallLLM", "condition": "__import__('os')"}, "cannot be read"),
+        ({"kind": "state", "target": "CallLLM", "hits": "often"}, "hit count"),
+        ({"kind": "state", "target": "CallLLM", "hits": "% 0"}, "hit count"),
+        ({"kind": "state", "target": "CallLLM", "log": "{password}"}, "what is not known"),
+        ({"kind": "state", "target": "CallLLM", "colour": "red"}, "no such part"),
+    ],
+)
+def test_wrong_breakpoints_are_refused(wanted: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Breakpoints(TURN).put(Breakpoint.of(wanted))
+
+
+def test_replacing_keeps_the_count_of_what_stays() -> None:
+    breakpoints = Breakpoints(TURN)
+    first = breakpoints.put(Breakpoint.of({"kind": "event", "target": "error"}))
+    breakpoints.met(step(), {})
+    breakpoints.replace([first, Breakpoint.of({"kind": "state", "target": "Compress"})])
+    assert [(one.target, breakpoints.count(one.id)) for one in breakpoints] == [("error", 1), ("Compress", 0)]
+    with pytest.raises(ConfigError):
+        breakpoints.replace([Breakpoint("state", "Nowhere")])
+    assert len(breakpoints) == 2
+
+
+def test_every_row_and_arrow_of_the_table_can_be_stopped_at() -> None:
+    breakpoints = Breakpoints(TURN)
+    for kind in ("state", "event", "row", "arrow", "exit"):
+        for target in targets_of(TURN, kind):  # type: ignore[arg-type]
+            breakpoints.put(Breakpoint.of({"kind": kind, "target": target}))
+    assert len(breakpoints) > 200
+
+
+# Helpers
+
+
+def _next_held(debugger: Debugger, before: int, *, allowable: bool = False) -> dict[str, Any]:
+    def held() -> list[dict[str, Any]]:
+        return [one for one in debugger.status.held if one["id"] > before and one["allowable"] >= allowable]
+
+    until(lambda: bool(held()), "another question")
+    return held()[0]
+
+
+async def _ended(debugger: Debugger) -> None:
+    await until_so(lambda: debugger.status.phase == "ended", "the end")

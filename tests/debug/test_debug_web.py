@@ -1,0 +1,312 @@
+"""The page's program: who may talk to it, what it answers, and what it never says."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from fsm_agent import Agent, tool
+from fsm_agent.debug import DebugSession
+from fsm_agent.debug.web.assets import assets
+from fsm_agent.debug.web.map import bare, map_of
+from fsm_agent.debug.web.serve import DebugServer
+from fsm_agent.errors import ConfigError
+from fsm_agent.sessions.store import store_for
+from fsm_agent.support.redaction import mask_json
+from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
+from fsm_agent_states.table import TURN
+from tests.helpers.waiting import PATIENCE
+
+KEY = "sk-live-0123456789abcdef"
+OWN = "correct-horse-battery"
+
+
+@tool(effect="pure")
+def secrets() -> dict[str, str]:
+    """Say what should not be said."""
+    return {"api_key": "plain-value-1234", "note": f"the key is {KEY}", "own": OWN}
+
+
+def script(body: dict[str, Any]) -> Any:
+    return text(f"it is {KEY}") if body["messages"][-1]["role"] == "tool" else tools(call("secrets"))
+
+
+class Served:
+    """A page over one finished turn."""
+
+    def __init__(self, home: Path) -> None:
+        store = store_for(home, "normal")
+
+        def agent(hint: str | None) -> Agent:
+            return Agent(
+                ScriptedModel(repeat(script)),
+                tools=[secrets],
+                toolsets=[],
+                clock=FakeClock(),
+                home=home,
+                store=store,
+            )
+
+        made = agent(None)
+        made.run_conversation("tell me")
+        self.turn = made.journal.recent(1)[0].id
+        self.workshop = DebugSession(store, agent)
+        self.server = DebugServer(self.workshop, first=self.turn, hide=[OWN])
+        self.server.start()
+        self.base = self.server.address
+        self.own = self.base.rstrip("/")
+
+    def ask(self, path: str, method: str = "GET", **options: Any) -> httpx.Response:
+        """As the page: with the cookie, and the origin where something changes."""
+        headers = {
+            "cookie": f"fsm_agent_debug_{self.server.port}={self.server.token}",
+            **options.pop("headers", {}),
+        }
+        if method == "POST":
+            headers = {"origin": self.own, "content-type": "application/json", **headers}
+        headers = {name: value for name, value in headers.items() if value is not None}
+        return httpx.request(method, self.base + path.lstrip("/"), headers=headers, **options)
+
+    def close(self) -> None:
+        self.server.stop()
+        self.workshop.close()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    made = Served(tmp_path_factory.mktemp("page") / "home")
+    yield made
+    made.close()
+
+
+# Who may talk to it
+
+
+def test_it_listens_on_this_machine_only(served: Served) -> None:
+    assert served.server._socket.getsockname()[0] == "127.0.0.1"
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        pytest.raises(ConfigError, match="port cannot be used"),
+    ):
+        DebugServer(served.workshop, other.getsockname()[1])
+
+
+def test_nothing_is_given_without_the_token(served: Served) -> None:
+    for path in ("", "static/app.js", "api/hello", "api/turns", f"api/turns/{served.turn}/events"):
+        assert httpx.get(served.base + path).status_code == 403
+        assert httpx.get(served.base + path, headers={"x-fsm-agent-token": "x" * 32}).status_code == 403
+    assert httpx.get(f"{served.base}?token=wrong").status_code == 403
+
+
+def test_the_token_goes_from_the_address_into_a_cookie(served: Served) -> None:
+    answer = httpx.get(served.server.url)
+    assert answer.status_code == 303
+    assert answer.headers["location"] == f"/?turn={served.turn}"
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert httpx.get(
+        served.base,
+        headers={"cookie": cookie.split(";")[0].replace(served.server.token.lower(), served.server.token)},
+    ).is_success
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1", "127.0.0.1:1", "localhost.evil.example"]
+)
+def test_dns_rebinding_is_refused(served: Served, host: str) -> None:
+    """A name of somebody else's that was made to mean 127.0.0.1 says itself in ``Host``."""
+    assert served.ask("api/hello", headers={"host": host}).status_code == 421
+    assert (
+        served.ask(f"api/turns/{served.turn}/fork", "POST", headers={"host": host}, content="{}").status_code
+        == 421
+    )
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1:1", "https://127.0.0.1", None]
+)
+def test_other_sites_cannot_post(served: Served, origin: str | None) -> None:
+    """Even with the cookie: a form of another site is sent with its own origin, or none."""
+    answer = served.ask(
+        f"api/turns/{served.turn}/fork", "POST", headers={"origin": origin}, content=b'{"at": 1}'
+    )
+    assert answer.status_code == 403
+    assert len(served.workshop.recent()) == 1
+
+
+def test_a_form_cannot_post_even_from_our_own_page(served: Served) -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    assert served.ask("api/turns", "POST", headers=form, content=b"text=hello").status_code == 415
+
+
+def test_other_sites_cannot_read(served: Served) -> None:
+    for site in ("cross-site", "same-site"):
+        assert served.ask("api/turns", headers={"sec-fetch-site": site}).status_code == 403
+    assert served.ask("api/turns", headers={"sec-fetch-site": "same-origin"}).is_success
+
+
+def test_a_program_may_use_the_token_in_a_header(served: Served) -> None:
+    headers = {"x-fsm-agent-token": served.server.token, "content-type": "application/json"}
+    answer = httpx.post(
+        f"{served.base}api/turns/{served.turn}/breakpoints", headers=headers, json={"all": []}
+    )
+    assert answer.json() == {"breakpoints": []}
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["static/../app.py", "static/%2e%2e/app.py", "static/..%2fapp.py", "static//etc/passwd", "static/%2fetc/passwd",
+     "static/vendor",
+     "static/", "static/vendor/VENDORED.md", "static/....//serve.py"],
+)  # fmt: skip
+def test_only_the_files_of_the_page_can_be_had(served: Served, path: str) -> None:
+    """Sent as it is: a client would tidy the path up."""
+    server = served.server
+    lines = [
+        f"GET /{path} HTTP/1.1",
+        f"Host: 127.0.0.1:{server.port}",
+        f"x-fsm-agent-token: {server.token}",
+        "Connection: close",
+    ]
+    head = "\r\n".join([*lines, "", ""])
+    with socket.create_connection(("127.0.0.1", served.server.port), timeout=PATIENCE) as connection:
+        connection.sendall(head.encode())
+        said = b""
+        while piece := connection.recv(65536):
+            said += piece
+    assert said.split(b" ", 2)[1] == b"404"
+    assert b"import" not in said
+
+
+def test_every_answer_forbids_foreign_code(served: Served) -> None:
+    for answer in (
+        served.ask(""),
+        served.ask("api/turns"),
+        served.ask("static/app.js"),
+        httpx.get(served.base),
+    ):
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'self'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["x-frame-options"] == "DENY"
+
+
+# What it never says
+
+
+def test_no_secret_is_on_the_page(served: Served) -> None:
+    turn = f"api/turns/{served.turn}"
+    paths = [turn, f"{turn}/moves", f"{turn}/export", f"{turn}/test", "api/turns", "api/hello"]
+    paths += [f"{turn}/at/{at}{what}" for at in range(7) for what in ("", "/messages", "/wire")]
+    seen = [served.ask(path) for path in paths]
+    assert all(answer.is_success for answer in seen)
+    said = "".join(answer.text for answer in seen)
+    assert "the key is" in said
+    for secret in (KEY, "plain-value-1234", OWN, served.server.token):
+        assert secret not in said
+
+
+def test_masking_by_name_and_by_shape() -> None:
+    value = {
+        "api_key": "abc",
+        "OPENAI_API_KEY": "abc",
+        "password": "",
+        "max_tokens": 5,
+        "list": [{"secret": "x"}],
+        "text": f"Bearer {KEY}",
+    }
+    assert mask_json(value) == {
+        "api_key": "***", "OPENAI_API_KEY": "***", "password": "", "max_tokens": 5,
+        "list": [{"secret": "***"}], "text": "Bearer ***",
+    }  # fmt: skip
+    assert mask_json(["xyzzy-xyzzy"], ["xyzzy-xyzzy"]) == ["***"]
+
+
+# What it answers
+
+
+def test_moves_come_by_windows(served: Served) -> None:
+    answer = served.ask(f"api/turns/{served.turn}/moves?first=2&last=4").json()
+    assert [move["seq"] for move in answer["moves"]] == [2, 3, 4]
+    assert (
+        served.ask(f"api/turns/{served.turn}/moves?first=x").json()["error"].startswith("first is no number")
+    )
+
+
+def test_a_position_has_everything(served: Served) -> None:
+    at = served.ask(f"api/turns/{served.turn}/at/4").json()
+    assert (at["move"]["row"], at["state"], at["messages"], at["messagesBefore"]) == (
+        "ExecuteTools.done",
+        "BuildMessages",
+        3,
+        1,
+    )
+    assert "RunTool" in [one["kind"] for one in at["visit"]]
+    assert served.ask(f"api/turns/{served.turn}/at/99").json()["error"].startswith("turn")
+
+
+def test_a_fork_is_started_stepped_and_told(served: Served) -> None:
+    made = served.ask(
+        f"api/turns/{served.turn}/fork", "POST", json={"at": 3, "edit": {"results": {"call_1_0": "nothing"}}}
+    ).json()["turn"]
+    with httpx.stream(
+        "GET", f"{served.base}api/turns/{made}/events", headers={"x-fsm-agent-token": served.server.token}
+    ) as stream:
+        lines = stream.iter_lines()
+        assert json.loads(next(lines).removeprefix("data: "))["data"]["status"]["phase"] == "paused"
+        served.ask(f"api/turns/{made}/orders/step", "POST", json={})
+        told = [
+            json.loads(line.removeprefix("data: "))
+            for line in islice((one for one in lines if one.startswith("data: ")), 3)
+        ]
+    assert [one["kind"] for one in told] == ["running", "moved", "paused"]
+    assert told[1]["data"]["row"] == "ExecuteTools.done"
+    assert served.ask(f"api/compare?left={served.turn}&right={made}").json()["said"] == 4
+    assert (
+        served.ask(f"api/turns/{made}/orders/jump", "POST", json={})
+        .json()["error"]
+        .startswith("no such order")
+    )
+
+
+def test_what_is_no_json_is_refused(served: Served) -> None:
+    assert served.ask("api/turns", "POST", content=b"{").status_code == 400
+    assert served.ask("api/turns", "POST", content=b"[]").status_code == 400
+    assert "error" in served.ask("api/turns", "POST", json={"text": 5}).json()
+
+
+def test_every_script_and_style_is_our_own(served: Served) -> None:
+    """No address of another site in what is served, but names of formats and of licences."""
+    allowed = re.compile(r"http://www\.w3\.org/\d{4}/|http://127\.0\.0\.1")
+    for name, asset in assets().items():
+        found = [
+            one for one in re.findall(r"https?://[^\"'\s)]+", asset.body.decode()) if not allowed.match(one)
+        ]
+        assert found == [], name
+    assert {name for name in assets() if name.startswith("vendor/")} == {
+        "vendor/preact.mjs",
+        "vendor/preact-hooks.mjs",
+        "vendor/htm.mjs",
+    }
+
+
+def test_the_map_has_every_state_and_every_row() -> None:
+    svg = map_of(TURN)
+    assert "<style" not in svg
+    assert set(re.findall(r'id="state-(\w+)"', svg)) == set(TURN.states)
+    rows = {
+        row for found in re.findall(r'<g id="arrow[^>]*data-rows="([^"]*)"', svg) for row in found.split()
+    }
+    assert rows == {row.id for row in TURN.rows}
+    assert bare("<svg><style>a</style><g/></svg>") == "<svg><g/></svg>"

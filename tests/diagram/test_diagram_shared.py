@@ -1,0 +1,275 @@
+"""What other projects use: the command line, the GitHub action, the pre-commit hooks, Graphviz."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fsm_agent.diagram import render, written
+from fsm_agent.diagram.dot import laid_out
+from fsm_agent.diagram.model import words
+from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.table import Table
+from fsm_agent_states.table import TURN
+from tests.diagram.test_diagram import visible_text, vocabulary
+from tests.diagram.test_diagram_runs import exported
+from tests.diagram.test_diagram_versions import QUIET, TABLE_FILE
+from tests.helpers.diagram_tables import OTHER, SMALL, USUAL, coverage_of, steps
+from tests.helpers.tables import courier
+
+ROOT = Path(__file__).parents[2]
+ACTION = ROOT / ".github" / "actions" / "diagram-diff"
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+# The command line
+
+
+@pytest.mark.parametrize("form", ["mermaid", "dot", "svg", "md", "json"])
+def test_every_view_has_every_format(form: str, cli: Cli, tmp_path: Path) -> None:
+    source = exported(tmp_path / "turn.jsonl", ("a", steps(TURN, USUAL)))
+    for view in (["--state", "CallLLM"], ["--overlay", source], ["--coverage", source, "--coverage", source]):
+        code, out, err = cli("diagram", "--format", form, *view)
+        assert (code, err) == (0, "")
+        if form == "svg":
+            ET.fromstring(out)
+        if form == "json":
+            json.loads(out)
+        assert "CallLLM" in out
+    assert cli("diagram", "show", "--format", form) == cli("diagram", "-f", form)
+
+
+def test_a_table_of_the_users_own_has_every_view(cli: Cli, tmp_path: Path) -> None:
+    name = "tests.helpers.diagram_tables:SMALL"
+    (tmp_path / "rows.json").write_text(json.dumps({"table": "small", "rows": {"Act.ok": 3}}))
+    near = cli("diagram", name, "--state", "Check")[1]
+    assert "Check --> Think : ask" in near
+    assert "Act" not in near
+    text = visible_text(cli("diagram", name, "--coverage", str(tmp_path / "rows.json"), "-f", "svg")[1])
+    assert "→ Think ×3" in text
+    assert "1 of 4 rows" in text
+    assert "1 of 16 rows (6 %) taken by 3 moves." in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--state", "Nowhere"], "the table 'turn' has no such state; given: Nowhere; allowed: Prepare,"),
+        (["--overlay", "nowhere.jsonl"], "given: nowhere.jsonl; allowed: a file of JSON lines with moves"),
+        (["--state", "CallLLM", "--overlay", "x"], "one picture shows one thing"),
+        (["--engine", "paint"], "unknown engine; given: paint; allowed: own, graphviz"),
+        (["--engine", "graphviz"], "graphviz draws SVG only; given: mermaid"),
+        (["diff", "nonsense"], "given: nonsense; allowed: a git revision"),
+        (
+            ["diff", ".", "--format", "dot"],
+            "unknown format of a comparison; given: dot; allowed: md, mermaid, svg, json",
+        ),
+        (["diff", ".", "--table", "turn"], "this names no table; given: turn"),
+        (["diff", ".", "--set", "retries=-1"], "limit retries is out of range; given: -1"),
+        (
+            ["diff", "diagrams/turn.json", "diagrams/turn.json", "--set", "speed=1"],
+            "unknown limit; given: speed",
+        ),
+        (["diff"], "Missing argument 'OLD'"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_2(arguments: list[str], says: str, cli: Cli) -> None:
+    code, out, err = cli("diagram", *arguments)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+def test_the_exit_code_is_that_of_git_diff(cli: Cli, tmp_path: Path) -> None:
+    one, other = str(tmp_path / "one.json"), str(tmp_path / "other.json")
+    for table, file in ((SMALL, one), (OTHER, other)):
+        Path(file).write_text(render(table, "json"))
+    assert cli("diagram", "diff", one, one, "--exit-code")[0] == 0
+    code, out, err = cli("diagram", "diff", one, other)
+    assert (code, err) == (0, "")
+    assert "1 row removed, 1 row changed" in out
+    assert cli("diagram", "diff", one, other, "--exit-code")[0] == 1
+    assert json.loads(cli("diagram", "diff", one, other, "--json")[1])["changed"] is True
+    figures = cli(
+        "diagram", "diff", one, other, *(f"--set={limit}=2" for limit in ("asks", "acts", "fixes"))
+    )[1]
+    assert re.search(r"\| moves, without caps \| \d+ \| \d+ \|", figures)
+    for form in ("mermaid", "svg"):
+        assert "give back" in cli("diagram", "diff", one, other, "--format", form)[1]
+
+
+# Actions and hooks
+
+
+def load(path: Path) -> Any:
+    return yaml.safe_load(path.read_text("utf-8"))
+
+
+@pytest.mark.slow
+def test_the_hooks_run_what_is_there(tmp_path: Path) -> None:
+    hooks = {hook["id"]: hook for hook in load(ROOT / ".pre-commit-hooks.yaml")}
+    assert set(hooks) == {"fsm-agent-diagrams", "fsm-agent-verify"}
+    for hook in hooks.values():
+        assert {"id", "name", "entry", "language", "pass_filenames"} <= set(hook)
+        assert hook["pass_filenames"] is False
+    used = load(ROOT / "examples" / "github" / "pre-commit-config.yml")["repos"][0]["hooks"]
+    assert {hook["id"] for hook in used} == set(hooks)
+    (tmp_path / "mypackage").mkdir()
+    (tmp_path / "mypackage" / "table.py").write_text(TABLE_FILE.replace("LOOP =", "TABLE ="))
+
+    def run(name: str) -> int:
+        """As pre-commit does, in the project's folder."""
+        arguments = next(hook["args"] for hook in used if hook["id"] == name)
+        command = [*shlex.split(hooks[name]["entry"]), *arguments]
+        command = (
+            [sys.executable, "-m", "fsm_agent.cli", *command[1:]]
+            if command[0] == "fsm-agent"
+            else [sys.executable, *command[1:]]
+        )
+        return subprocess.run(
+            command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True
+        ).returncode
+
+    assert run("fsm-agent-diagrams") == 1
+    made = [sys.executable, "-m", "fsm_agent.diagram", "diagrams", "--table=mypackage.table:TABLE"]
+    subprocess.run(
+        made, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, capture_output=True
+    )
+    assert run("fsm-agent-diagrams") == 0
+    assert run("fsm-agent-verify") == 0
+
+
+def test_the_action_and_its_workflow_fit_together() -> None:
+    action, workflow = load(ACTION / "action.yml"), load(ROOT / "examples" / "github" / "diagram-diff.yml")
+    assert action["runs"]["using"] == "composite"
+    for step in action["runs"]["steps"]:
+        assert step["shell"] == "bash"
+        assert "${{" not in step["run"], "values come through the environment, never into a script"
+        for script in re.findall(r"\$GITHUB_ACTION_PATH/([\w.]+)", step["run"]):
+            assert (ACTION / script).is_file()
+    (job,) = workflow["jobs"].values()
+    (used,) = (step for step in job["steps"] if "diagram-diff" in step["uses"])
+    assert used["uses"].split("@")[0].endswith(str(ACTION.relative_to(ROOT)))
+    assert set(used["with"]) <= set(action["inputs"])
+    assert workflow["permissions"] == {"contents": "read", "pull-requests": "write"}
+    assert list(workflow[True]) == [
+        "pull_request"
+    ]  # YAML 1.1 reads the word "on" so; never pull_request_target
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Callable[..., str]:
+    """Run a script of the action as a runner would, on a repository of two commits; ``gh`` writes down what
+    it is asked."""
+    home = tmp_path / "repository"
+    programs = tmp_path / "bin"
+    for folder in (home, programs, tmp_path / "temp"):
+        folder.mkdir()
+    (programs / "fsm-agent").write_text(
+        f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m fsm_agent.cli "$@"\n'
+    )
+    (programs / "gh").write_text(
+        '#!/bin/sh\nprintf "%s\\n" "$@" >>"$CALLS"\n[ -z "$REFUSED" ] || exit 1\n'
+        'case "$*" in *--paginate*) echo "$EARLIER";; esac\n'
+    )
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    user = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", "-C", home, *user, *arguments], check=True, capture_output=True, env=QUIET)
+
+    (home / "loop.py").write_text(TABLE_FILE)
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "--message=one")
+
+    def run(script: str, **env: str) -> str:
+        own = {
+            **QUIET,
+            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+            "BASE": "HEAD",
+            "TABLE": "loop:LOOP",
+            "NUMBER": "7",
+            "EARLIER": "",
+            "REFUSED": "",
+            "GITHUB_REPOSITORY": "o/r",
+            "RUNNER_TEMP": str(tmp_path / "temp"),
+            "GITHUB_OUTPUT": str(tmp_path / "output"),
+            "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
+            "CALLS": str(tmp_path / "calls"),
+        }
+        done = subprocess.run(
+            ["bash", ACTION / script], cwd=home, env={**own, **env}, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("bash") is None, reason="runners have a bash")
+def test_the_action_compares_and_comments(job: Callable[..., str], tmp_path: Path) -> None:
+    job("compare.sh")
+    assert (tmp_path / "output").read_text() == "changed=false\n"
+    job("comment.sh", CHANGED="false")
+    assert "POST" not in (tmp_path / "calls").read_text()
+    table = tmp_path / "repository" / "loop.py"
+    table.write_text(TABLE_FILE.replace('"gave_up"', '"tired"'))
+    job("compare.sh")
+    assert (tmp_path / "output").read_text().splitlines()[-1] == "changed=true"
+    summary = (tmp_path / "summary").read_text()
+    assert "was ⇥ gave up" in summary
+    assert "```mermaid\n---\ntitle:" in summary
+    job("comment.sh", CHANGED="true")
+    calls = (tmp_path / "calls").read_text()
+    assert "--method\nPOST\nrepos/o/r/issues/7/comments" in calls
+    assert "body=<!-- fsm-agent diagram diff -->\n# The loop table: HEAD → working tree" in calls
+    job("comment.sh", CHANGED="true", EARLIER="41\n42")
+    assert "--method\nPATCH\nrepos/o/r/issues/comments/41\n" in (tmp_path / "calls").read_text()
+    assert "::notice::" in job("comment.sh", CHANGED="true", REFUSED="yes")
+
+
+# Graphviz
+
+
+@pytest.mark.parametrize("table", [TURN, SMALL, courier()], ids=lambda table: table.name)
+def test_dot_says_the_same_and_is_plain(table: Table) -> None:
+    text = render(table, "dot").replace('\\"', "''")
+    assert "label=<" not in text
+    assert [name for name in vocabulary(table) if name not in text] == []
+    marked = written(coverage_of(table) if table is TURN else coverage_of(TURN), "dot")
+    assert "style=dashed" in marked
+    assert "penwidth=" in marked
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("table", [TURN, SMALL, courier()], ids=lambda table: table.name)
+def test_graphviz_draws_every_rows_label(table: Table) -> None:
+    svg = laid_out(render(table, "dot"))
+    text = visible_text(svg).replace("\u00a0", " ")
+    assert [name for name in vocabulary(table) if name not in text] == []
+    assert {state for state in table.states if state not in text} == set()
+    assert "Courier" not in svg
+    assert 'font-family="DejaVu Sans, Verdana, sans-serif"' in svg
+    assert words("gave_up") in text or table is not SMALL
+
+
+@pytest.mark.slow
+def test_graphviz_says_what_it_refuses() -> None:
+    with pytest.raises(ConfigError, match="graphviz cannot draw this"):
+        laid_out("digraph {")

@@ -1,0 +1,541 @@
+"""Two versions of a table compared: rows, proofs, bounds; loaded from git, from files, from the working
+tree."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from fsm_agent.diagram import render, written
+from fsm_agent.diagram.describe import describe
+from fsm_agent.diagram.layers import automatic
+from fsm_agent.diagram.roomy import roomy
+from fsm_agent.diagram.scene import PAD, part_width, scene_of
+from fsm_agent.diagram.versions.bounds import proofs
+from fsm_agent.diagram.versions.compare import compare, merged_order
+from fsm_agent.diagram.versions.load import Version, version_of
+from fsm_agent.diagram.versions.tableform import expands_alike, table_from
+from fsm_agent.diagram.versions.text import as_diff_json, as_diff_markdown
+from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
+from fsm_agent.fsm.verify import verify_table
+from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
+from fsm_agent_states.logic.layout import LAYOUT
+from fsm_agent_states.table import BLOCK, TURN
+from tests.diagram.test_diagram import visible_text
+from tests.helpers.diagram_reading import read_strictly
+from tests.helpers.diagram_tables import LIMITS, SMALL, changed_pair, plain, proved, united_of
+from tests.helpers.tables import courier
+
+# Describing
+
+
+@pytest.mark.parametrize("table", [TURN, SMALL, courier()], ids=lambda table: table.name)
+def test_a_description_gives_the_same_table_again(table: Table) -> None:
+    for value in (
+        describe(table),
+        json.loads(json.dumps(describe(table))),
+        json.loads(render(table, "json")),
+    ):
+        again = table_from(value, "here")
+        assert again.digest == table.digest
+        assert again.rows == table.rows
+        assert again.reset_groups == table.reset_groups
+        assert expands_alike(again, value)
+
+
+@pytest.mark.parametrize(
+    "value", [None, [], {}, {"name": "x"}, {**describe(SMALL), "lines": [{"state": "Start"}]}]
+)
+def test_what_is_no_description_is_one_line(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"no whole description of a table .*given: here"):
+        table_from(value, "here")
+    with pytest.raises(ConfigError, match=r"the table is wrong .*unknown state"):
+        table_from({**describe(SMALL), "states": ["Start", "Done"], "macros": []}, "here")
+
+
+# Comparing
+
+
+def turn_with(**lines: object) -> Table:
+    """The turn's table with lines, ``State__event``, replaced by changes of them."""
+    found = {f"{line.source}__{line.event}": line for line in TURN.lines}
+    return replace(TURN, lines=tuple(replace(line, **lines.get(name, {})) for name, line in found.items()))  # type: ignore[arg-type]
+
+
+def test_a_table_is_as_itself() -> None:
+    difference = compare(TURN, TURN)
+    assert not difference.changed
+    assert {line.change for line in difference.lines} == {"kept"}
+    assert not proved(TURN, TURN).changed
+
+
+def test_a_rung_put_in_front_changes_the_guards_behind_it_and_no_more() -> None:
+    rekey = next(rung for line in TURN.lines for rung in line.ladder if rung.name == "rekey")
+    ladder = TURN.lines[
+        [(ln.source, ln.event) for ln in TURN.lines].index(("ClassifyError", "limited"))
+    ].ladder
+    new = turn_with(ClassifyError__limited={"ladder": (rekey, *ladder)})
+    rows = compare(TURN, new).rows
+    assert [(row.change, row.own, row.row.id, row.row.rung) for row in rows] == [
+        ("added", True, "ClassifyError.limited/1", "rekey"),
+        ("changed", False, "ClassifyError.limited/2", "fallback"),
+        ("changed", False, "ClassifyError.limited/3", "retry"),
+        ("changed", False, "ClassifyError.limited/4", "⇥ api_retries_exhausted"),
+    ]
+    back = compare(new, TURN).rows
+    assert [(row.change, row.row.rung) for row in back][:2] == [("removed", "rekey"), ("changed", "fallback")]
+
+
+def test_each_kind_of_change_is_told_as_what_it_is() -> None:
+    end_row = ("exit", "gave_up", "lost")
+    by_event = {line.event: line for line in SMALL.lines}
+    ask, (act, too_long) = by_event["blank"].ladder[0], by_event["act"].ladder
+    changes: dict[str, dict[str, object]] = {
+        "blank": {"ladder": (replace(ask, spends=()), end("lost", "Done"))},
+        "act": {"ladder": (replace(act, to="Check", needs=left("acts", "deeds")), too_long)},
+        "ok": {"resets": ("fixes",)},
+        "bad": {"event": "fails"},
+    }
+    new = replace(
+        SMALL,
+        lines=tuple(replace(line, **changes.get(line.event, {})) for line in SMALL.lines),  # type: ignore[arg-type]
+        counters=(*SMALL.counters[1:], Counter("asks", cap=True), Counter("more")),
+    )
+    difference = compare(SMALL, new)
+    told = {(row.change, row.row.id): row.fields for row in difference.rows}
+    assert told["changed", "Think.blank/1"] == (("spends", "asks", ""),)
+    assert told["changed", "Think.blank/2"] == (end_row,)
+    assert ("to", "Act", "Check") in told["changed", "Think.act/1"]
+    assert any(
+        name == "guard" and "acts (deeds) left" in after for name, _, after in told["changed", "Think.act/1"]
+    )
+    assert told["changed", "Act.ok"] == (("resets", "", "fixes"),)
+    assert [line.change for line in difference.lines if line.event in ("bad", "fails")] == [
+        "removed",
+        "added",
+    ]
+    assert {(name.kind, name.name, name.change) for name in difference.names} == {
+        ("counter", "asks", "changed"),
+        ("counter", "more", "added"),
+    }
+    assert difference.count("added") == difference.count("removed") == 2
+    assert difference.count("changed", "Think") == 3 + 1
+
+
+def test_rungs_that_change_places_are_not_removed_and_added() -> None:
+    lines = tuple(
+        replace(line, ladder=line.ladder[::-1]) if line.event == "bad" else line for line in SMALL.lines
+    )
+    lines = tuple(replace(line, ladder=(go("Think"),)) if line.event == "bad" else line for line in lines)
+    assert [row.change for row in compare(SMALL, replace(SMALL, lines=lines)).rows] == ["removed", "changed"]
+    old, new = changed_pair()
+    limited = [(row.change, row.row.rung) for row in compare(old, new).rows if row.row.event == "limited"]
+    assert limited == [
+        ("changed", "retry"),
+        ("added", "rekey"),
+        ("changed", "fallback"),
+        ("changed", "⇥ api_retries_exhausted"),
+    ]
+
+
+@pytest.mark.slow
+def test_every_small_change_of_a_line_is_seen() -> None:
+    """Lines without their last rung, with their rungs turned round, with another reset, led elsewhere,
+    spending nothing; each seen in the rows of that line and nowhere else."""
+    seen = 0
+    for number, line in list(enumerate(TURN.lines))[::4]:
+        first, *others = line.ladder
+        for changed in (
+            replace(line, ladder=line.ladder[:-1] or (go("CallLLM"),)),
+            replace(line, ladder=line.ladder[::-1]),
+            replace(line, resets=("attempts",)),
+            replace(line, ladder=(replace(first, to="Prepare", exit=None), *others)),
+            replace(line, ladder=(replace(first, spends=()), *others)),
+        ):
+            other = replace(TURN, lines=(*TURN.lines[:number], changed, *TURN.lines[number + 1 :]))
+            rows = compare(TURN, other).rows
+            assert {(row.row.source, row.row.event) for row in rows} <= {(line.source, line.event)}
+            assert bool(rows) == (other.rows != TURN.rows), changed
+            seen += bool(rows)
+    assert seen > 45
+
+
+def test_what_only_the_old_has_is_put_where_it_was() -> None:
+    assert merged_order("abcd", "axd") == ["a", "b", "c", "x", "d"]
+    assert merged_order("ab", "") == ["a", "b"]
+    assert merged_order("xab", "b") == ["x", "a", "b"]
+
+
+# Proofs and bounds
+
+
+def less_rekeys(resets: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in resets if name != "rekeys")
+
+
+OLDER = replace(
+    TURN,
+    lines=tuple(replace(line, resets=less_rekeys(line.resets)) for line in TURN.lines),
+    reset_groups={**TURN.reset_groups, "BLOCK": less_rekeys(BLOCK)},
+)
+"""The table before a reply gave the rekeys back: one word in one line of the file."""
+
+
+@pytest.mark.slow
+def test_a_one_word_reset_shows_up_in_the_formula() -> None:
+    found = proved(OLDER, TURN)
+    requests = next(
+        bound for bound in found.bounds if bound.quantity == "visits of CallLLM" and not bound.caps
+    )
+    assert (requests.old_value, requests.new_value, requests.by) == (2414, 2776, "+ blocks·rekeys − rekeys")
+    assert found.old_ok
+    assert found.new_ok
+    assert found.old_ranking == found.new_ranking, "a fallback gives them back in both"
+    text = as_diff_markdown(Version("old", OLDER), Version("new", TURN), compare(OLDER, TURN), found)
+    assert "| visits of CallLLM, without caps | 2,414 | 2,776 | `+ blocks·rekeys − rekeys` |" in text
+    assert "| ~ | `CallLLM.tools` | → ExecuteTools | ExecuteTools | resets + rekeys |" in text
+
+
+def test_a_counter_that_is_given_back_loses_its_place_in_the_ranking() -> None:
+    """In the older version neither a reply nor a fallback gave the rekeys back."""
+    kept = tuple(
+        replace(line, ladder=tuple(replace(rung, resets=less_rekeys(rung.resets)) for rung in line.ladder))
+        for line in OLDER.lines
+    )
+    oldest = replace(OLDER, lines=kept)
+    found = proved(oldest, TURN)
+    assert (found.old_ok, found.new_ok) == (True, True)
+    assert found.old_ranking[0].endswith("iterations, free_rounds, graces, fallbacks, rekeys")
+    assert found.new_ranking[0].endswith("iterations, free_rounds, graces, fallbacks")
+    text = as_diff_markdown(Version("old", oldest), Version("new", TURN), compare(oldest, TURN), found)
+    assert "## Ranking, the proof that every turn ends" in text
+
+
+@pytest.mark.slow
+def test_the_formula_changes_by_the_difference_of_the_figures() -> None:
+    """The printed difference, worked out, is the difference of what the two formulas give."""
+    found = proved(OLDER, TURN)
+    given = [
+        {(f.quantity, f.caps): f.by_formula for f in verify_table(t, LIMITS, small=False).figures}
+        for t in (OLDER, TURN)
+    ]
+    names = {**LIMITS, "blocks": LIMITS["iterations"] + LIMITS["free_rounds"] + LIMITS["graces"]}
+    told = [bound for bound in found.bounds if bound.by]
+    assert len(told) >= 2
+    for bound in told:
+        value = eval(bound.by.replace("·", "*").replace("−", "-"), {"__builtins__": {}}, names)
+        before, after = (numbers[bound.quantity, bound.caps] for numbers in given)
+        assert before is not None
+        assert after is not None
+        assert value == after - before, bound.quantity
+
+
+def test_figures_of_a_table_of_the_users_own_need_all_limits() -> None:
+    two = Version("old", SMALL), Version("new", SMALL)
+    assert proofs(*two).bounds[0].new_value is None
+    assert proofs(*two, dict.fromkeys(limit_names(SMALL), 2)).bounds[0].new_value is not None
+    first, *others = limit_names(SMALL)
+    with pytest.raises(ConfigError, match=f"limits are missing.*{', '.join(sorted(others))}"):
+        proofs(*two, {first: 2})
+
+
+def test_a_version_that_does_not_end_is_named_with_the_fix() -> None:
+    free = tuple(
+        replace(
+            line,
+            ladder=tuple(
+                replace(rung, spends=()) if rung.name == "rebuild" else rung for rung in line.ladder
+            ),
+        )
+        for line in TURN.lines
+    )
+    endless = replace(TURN, lines=free)
+    found = proved(TURN, endless)
+    assert (found.old_ok, found.new_ok) == (True, False)
+    text = as_diff_markdown(Version("old", TURN), Version("new", endless), compare(TURN, endless), found)
+    assert "**the new version is not proved any more**" in text
+    assert "ClassifyError.unreachable/4: can repeat for ever" in text
+    assert "| visits of CallLLM, without caps | 2,776 | – |  |" in text
+    assert "visits of CallLLM: no bound" in visible_text(written(united_of(TURN, endless), "svg"))
+
+
+def test_limits_that_no_version_reads_are_refused() -> None:
+    with pytest.raises(ConfigError, match="unknown limit; given: speed"):
+        proofs(Version("a", SMALL), Version("b", SMALL), {"speed": 3})
+    whole = proofs(Version("a", SMALL), Version("b", SMALL), {"asks": 3, "acts": 2, "fixes": 1})
+    assert all(bound.new_value is not None for bound in whole.bounds)
+
+
+# Showing
+
+
+@pytest.mark.slow
+def test_the_picture_marks_what_came_went_and_changed() -> None:
+    svg = written(united := united_of(), "svg", roomy(LAYOUT, plain(TURN), united))
+    root, text = ET.fromstring(svg), visible_text(svg)
+    marks = {
+        e.get("data-state"): (e.get("class") or "").split()[-1] for e in root.iter() if e.get("data-state")
+    }
+    assert marks["ClassifyError"] == marks["CallLLM"] == "changed"
+    assert {marks[state] for state in TURN.states if state not in ("ClassifyError", "CallLLM")} == {"kept"}
+    assert "retry › + rekey › fallback › ⇥ api retries exhausted" in text
+    assert "− cap unknown" in text
+    assert "~ → ExecuteTools (resets + repairs)" in " ".join(text.split()), (
+        "on two lines, where the box was made for one"
+    )
+    assert "+1 −1 ~3" in text
+    assert "~ tools" in text
+    removed = [
+        e for e in root.iter() if "removed" in (e.get("class") or "").split() and e.tag.endswith("}tspan")
+    ]
+    assert ["".join(e.itertext()) for e in removed] == ["⇥ output cap"]
+    assert all(not e.get("data-rows") for e in removed)
+
+
+def test_states_that_came_or_went_are_in_the_picture() -> None:
+    extra = lines_of({"Think": [on("tired", go("Rest"), why="")], "Rest": [on("fresh", go("Think"), why="")]})
+    rest = Rung("rest", "Rest", left("acts"), ("acts",))
+    lines = [
+        replace(line, ladder=(rest, *line.ladder)) if line.event == "blank" else line for line in SMALL.lines
+    ]
+    new = replace(SMALL, states=("Start", "Think", "Act", "Rest", "Done"), lines=(
+        *(line for line in lines if line.source != "Check" and line.event != "review"), *extra[1:],
+    ))  # fmt: skip
+    svg = written(united_of(SMALL, new), "svg")
+    root = ET.fromstring(svg)
+    marks = {
+        e.get("data-state"): (e.get("class") or "").split()[-1] for e in root.iter() if e.get("data-state")
+    }
+    assert marks == {
+        "Start": "kept",
+        "Think": "changed",
+        "Act": "kept",
+        "Check": "removed",
+        "Rest": "added",
+        "Done": "kept",
+    }
+    arrows = {e.get("id"): (e.get("class") or "").split()[-1] for e in root.iter() if e.get("data-source")}
+    assert arrows["arrow-Think-Rest"] == "added"
+    assert arrows["arrow-Think-Check"] == "removed"
+    seen = read_strictly(written(united_of(SMALL, new), "mermaid"))
+    assert seen.arrows["Think", "Rest"] == "+ rest"
+    assert "Act" not in seen.lines
+
+
+PAIRS = [
+    ("turn", changed_pair()),
+    ("reset", (OLDER, TURN)),
+    ("small", (SMALL, courier())),
+    ("same", (TURN, TURN)),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), [pair for _, pair in PAIRS], ids=[name for name, _ in PAIRS])
+def test_nothing_covers_another_thing(old: Table, new: Table) -> None:
+    united = united_of(old, new)
+    layout = roomy(LAYOUT, plain(TURN), united) if new.name == "turn" else automatic(united)
+    picture = scene_of(united, layout)
+    places = {f"box {placed.box.state}": placed.rect for placed in picture.boxes}
+    places |= {f"label {p.arrow.source} to {p.arrow.dest}": p.label for p in picture.arrows}
+    places |= {f"panel {panel.title}": panel.rect for panel in picture.panels}
+    assert [(a, b) for (a, p), (b, q) in combinations(places.items(), 2) if p.overlaps(q)] == []
+    for placed in picture.boxes:
+        assert all(
+            placed.column + part_width(line) <= placed.rect.right - PAD + 0.01
+            for lines in placed.lists
+            for line in lines
+        )
+
+
+def test_json_has_every_changed_row() -> None:
+    old, new = changed_pair()
+    a, b = Version("a", old, LIMITS), Version("b", new, LIMITS)
+    difference = compare(old, new)
+    value = json.loads(as_diff_json(a, b, difference, proved(old, new)))
+    assert value["changed"] is True
+    assert [row["id"] for row in value["rows"]["added"]] == ["ClassifyError.limited/2"]
+    assert [row["id"] for row in value["rows"]["removed"]] == ["ClassifyError.cap_unknown"]
+    assert {"old": "CallLLM.tools", "new": "CallLLM.tools", "own": True, "fields": {
+        "resets": [", ".join(sorted(BLOCK)), ", ".join(sorted((*BLOCK, "repairs")))],
+    }} in value["rows"]["changed"]  # fmt: skip
+    assert {bound["quantity"] for bound in value["bounds"]} >= {"visits of CallLLM", "moves"}
+
+
+def test_no_change_is_one_sentence() -> None:
+    same = Version("a", TURN), Version("b", TURN)
+    text = as_diff_markdown(*same, compare(TURN, TURN), proved(TURN, TURN))
+    assert text == "# The turn table: a → b\n\nNo row changed; every turn still ends.\n"
+
+
+# Loading
+
+TABLE_FILE = """
+from fsm_agent.fsm.table import Counter, Rung, Table, end, left, lines_of, on
+
+again = Rung("again", "Ask", left("tries"), ("tries",))
+LOOP = Table(
+    name="loop", states=("Ask", "Done"), final="Done", counters=(Counter("tries"),),
+    lines=lines_of({"Ask": [
+        on("bad", again, end("gave_up", "Done"), why="try again"),
+        on("good", end("answered", "Done"), why="answered"),
+    ]}),
+)
+"""
+QUIET = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Two commits: a table in a package, then the same with another exit; and a change that is not
+    committed."""
+
+    def git(*arguments: str) -> None:
+        user = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+        subprocess.run(["git", "-C", tmp_path, *user, *arguments], check=True, capture_output=True, env=QUIET)
+
+    package = tmp_path / "loops"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "names.py").write_text('EXIT = "gave_up"\n')
+    (package / "table.py").write_text("from .names import EXIT\n" + TABLE_FILE.replace('"gave_up"', "EXIT"))
+    git("init", "--quiet", "--initial-branch=main")
+    git("add", ".")
+    git("commit", "--quiet", "--message=one")
+    (package / "names.py").write_text('EXIT = "tired"\n')
+    git("commit", "--quiet", "--all", "--message=two")
+    git("tag", "v2")
+    (package / "names.py").write_text('EXIT = "left"\n')
+    return tmp_path
+
+
+def exit_of(version: Version) -> str | None:
+    return version.table.row("Ask.bad/2").exit
+
+
+def test_revisions_files_and_the_working_tree_are_told_apart(repository: Path) -> None:
+    found = {
+        spec: exit_of(version_of(spec, target, folder=repository))
+        for spec, target in {
+            "HEAD~1": "loops.table:LOOP",
+            "main": "loops.table:LOOP",
+            "v2": "loops.table:LOOP",
+            ".": "loops.table:LOOP",
+            "HEAD~1:loops/table.py": None,
+            "v2:loops/table.py:LOOP": None,
+            "loops/table.py": None,
+            "loops/table.py:LOOP": None,
+            "loops.table:LOOP": None,
+        }.items()
+    }
+    assert list(found.values()) == [
+        "gave_up",
+        "tired",
+        "tired",
+        "left",
+        "gave_up",
+        "tired",
+        "left",
+        "left",
+        "left",
+    ]
+    inside = version_of("HEAD~1", "loops.table:LOOP", folder=repository / "loops")
+    assert exit_of(inside) == "gave_up"
+
+
+def test_a_description_in_a_file_is_a_version_too(tmp_path: Path) -> None:
+    (tmp_path / "small.json").write_text(render(SMALL, "json"))
+    assert version_of("small.json", folder=tmp_path).table.rows == SMALL.rows
+    damaged = render(SMALL, "json").replace(
+        '"spends": ["asks"], "resets": [], "exit": null', '"spends": [], "resets": [], "exit": null'
+    )
+    (tmp_path / "small.json").write_text(damaged)
+    with pytest.raises(ConfigError, match="do not fit together"):
+        version_of("small.json", folder=tmp_path)
+    (tmp_path / "small.json").write_text("{")
+    with pytest.raises(ConfigError, match="cannot read it"):
+        version_of("small.json", folder=tmp_path)
+
+
+def test_the_turn_of_this_project_is_the_default() -> None:
+    version = version_of("fsm_agent_states.table:TURN", folder=Path(__file__).parents[2])
+    assert version.table.digest == TURN.digest
+    assert version.limits is not None
+    assert version.limits["iterations"] == 90
+    assert version.limits["fallbacks"] == version.limits["rekeys"] == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("import nothing_of_this_name", "No module named 'nothing_of_this_name'"),
+        ("raise SystemExit(0)", "cannot be loaded (SystemExit: 0)"),
+        ("LOOP = 3", "is no transition table"),
+        (
+            "import sys; sys.stdout.write('noise')\n" + TABLE_FILE.replace('(Counter("tries"),)', "()"),
+            "unknown counter",
+        ),
+        ("def f(:", "SyntaxError"),
+        ("import os; os._exit(3)", "cannot be loaded (no reason given)"),
+        ("while True: pass", "took longer than 0.7 seconds"),
+    ],
+)
+def test_code_that_cannot_be_imported_is_one_line(code: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "table.py").write_text(code)
+    with pytest.raises(ConfigError) as refused:
+        version_of("table.py:LOOP", folder=tmp_path, seconds=0.7 if code.startswith("while") else 30)
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_loaded_code_sees_no_secret_and_changes_nothing_here(tmp_path: Path) -> None:
+    spy = (
+        "import os, sys\nprint('noise')\nassert not [name for name in os.environ if 'KEY' in name or 'PYTHON'"
+        " in name], 'seen'\n"
+    )
+    (tmp_path / "table.py").write_text(spy + TABLE_FILE + "open('written', 'w').close()\n")
+    before = dict(os.environ)
+    os.environ["A_TEST_KEY"] = "secret"
+    try:
+        assert version_of("table.py", folder=tmp_path).table.name == "loop"
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["table.py"]
+
+
+@pytest.mark.parametrize(
+    "spec", ["nonsense", "--output=x", "HEAD~1000", "nowhere.py", "HEAD:nowhere.py", "README.md", ""]
+)
+def test_what_is_no_version_is_one_line(spec: str, repository: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        version_of(spec, folder=repository)
+    assert "\n" not in str(refused.value)
+    assert spec in str(refused.value)
+    assert not (repository / "x").exists()
+
+
+def test_a_revision_without_the_table_is_not_answered_by_what_is_installed(repository: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"there is no module fsm_agent_states.table here.*--table module:table"
+    ):
+        version_of("HEAD", folder=repository)
+
+
+def test_links_and_paths_out_of_the_archive_are_not_written(repository: Path) -> None:
+    (repository / "loops" / "link.py").symlink_to(repository / "loops" / "names.py")
+    subprocess.run(["git", "-C", repository, "add", "."], check=True, env=QUIET)
+    user = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+    subprocess.run(
+        ["git", "-C", repository, *user, "commit", "--quiet", "--message=link"], check=True, env=QUIET
+    )
+    assert exit_of(version_of("HEAD", "loops.table:LOOP", folder=repository)) == "left"
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        version_of("HEAD:loops/link.py", folder=repository)

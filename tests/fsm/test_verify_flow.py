@@ -1,0 +1,143 @@
+"""Bounds from the flow of runs: true wherever they can be searched, and nearly reached where they cannot."""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+from math import floor
+
+import pytest
+
+from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
+from fsm_agent.fsm.verify import bounds, examine, search, verify_table
+from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
+from fsm_agent.fsm.verify.worst_case.flow import Flow
+from fsm_agent.fsm.verify.worst_case.greedy_run import greedy_run
+from fsm_agent.fsm.verify.worst_case.longest_run import visits
+from fsm_agent.fsm.verify.worst_case.simplex import Constraint, most
+from fsm_agent_states.table import TURN
+from tests.helpers.mutants import mutant
+from tests.helpers.tables import DEFAULTS, UNCOUNTED, Counting, courier
+
+
+def test_the_largest_value_is_found_and_proved() -> None:
+    """3x + 2y with x + y ≤ 4, x + 3y ≤ 9, x ≤ 3: the corner (3, 1)."""
+    found = most(
+        {1: 3, 2: 2}, [Constraint({1: 1, 2: 1}, 4), Constraint({1: 1, 2: 3}, 9), Constraint({1: 1}, 3)]
+    )
+    assert found is not None
+    assert (found.value, found.prices) == (11, (2, 0, 1))
+    assert [round(found.amounts[x]) for x in (1, 2)] == [3, 1]
+
+
+def test_a_value_may_be_a_fraction() -> None:
+    found = most({1: 1}, [Constraint({1: 7}, 2178)])
+    assert found is not None
+    assert found.value == Fraction(2178, 7)
+
+
+def test_what_has_no_limit_has_no_value() -> None:
+    assert most({1: 1}, [Constraint({1: 1, 2: -1}, 3)]) is None
+    assert most({1: 1}, []) is None
+
+
+def check_scopes(tables: list[Table], seed: int, most_pairs: int) -> tuple[int, int]:
+    """No flow bound is below exact search, no run that follows one is above it; (bounds compared, equal
+    ones)."""
+    compared = equal = 0
+    chance = random.Random(seed)
+    for table in tables:
+        proof = examine(table)
+        if proof.faults:
+            continue
+        limits = {name: chance.choices((0, 1, 2), (3, 3, 1))[0] for name in limit_names(table)}
+        limits |= (
+            {"iterations": 1, "attempts": chance.randint(1, 5), "sends": chance.randint(1, 4)}
+            if table.name == "turn"
+            else {}
+        )
+        for ranking, caps in ((proof.without_caps, False), (proof.with_caps, True)):
+            result = search(table, limits, caps=caps, most_pairs=most_pairs)
+            if result is None:
+                continue
+            flow = Flow(ranking, limits)
+            for bound in bounds(proof.without_caps, proof.with_caps):
+                if bound.caps != caps or (priced := flow.most(bound.states)) is None:
+                    continue
+                exact = result.most_visits(bound.states or None)
+                assert exact <= floor(priced.value), (table.digest, limits, bound.name, caps)
+                run = greedy_run(flow, priced, limits, 300)
+                assert not run or visits(table, run, bound.states) <= exact
+                compared, equal = compared + 1, equal + (exact == floor(priced.value))
+    return compared, equal
+
+
+def test_no_flow_bound_is_below_exact_search() -> None:
+    compared, equal = check_scopes([courier()] * 10 + [TURN] * 4, 1, 1_500)
+    assert compared >= 25
+    assert equal >= compared // 2
+
+
+@pytest.mark.slow
+def test_no_flow_bound_of_a_mutant_is_below_exact_search() -> None:
+    compared, _ = check_scopes([mutant(TURN, seed) for seed in range(150)] + [TURN] * 30, 2, 4_000)
+    assert compared >= 100
+
+
+@pytest.mark.parametrize(("caps", "least", "largest"), [(False, 9_250, 9_290), (True, 3_200, 3_757)])
+def test_the_moves_of_a_turn_at_the_default_limits(caps: bool, least: int, largest: int) -> None:
+    """Driven through the machine. Nobody has found a run with as many moves as the flow says, nor proved that
+    there is none."""
+    proof = examine(TURN)
+    flow = Flow(proof.with_caps if caps else proof.without_caps, DEFAULTS)
+    priced = flow.most()
+    assert priced is not None
+    assert floor(priced.value) == largest
+    run = greedy_run(flow, priced, DEFAULTS, 2 * largest)
+    turn = Counting(TURN, DEFAULTS if caps else DEFAULTS | {"attempts": UNCOUNTED, "sends": UNCOUNTED})
+    machine = Machine(TURN)
+    assert all(machine.advance(turn, row.event).row == row for row in run)
+    assert turn.state == TURN.final
+    assert least <= len(run) <= largest
+
+
+def test_a_cap_makes_other_visits_fewer() -> None:
+    """A formula takes the smallest of what single arguments say. A parcel needs a drive for each ring, and
+    drives are capped."""
+    ring = Rung("ring", "Ring", left("rings"), ("rings",))
+    drive = Rung("drive", "Drive", left("drives"), ("drives",), ("rings",))
+    table = Table(
+        name="ringing",
+        states=("Pack", "Drive", "Ring", "Done"),
+        final="Done",
+        counters=(Counter("rings"), Counter("drives", cap=True), Counter("days")),
+        lines=lines_of(
+            {
+                "Pack": [on("packed", drive, end("late", "Done"), why="")],
+                "Drive": [on("there", go("Ring"), why="")],
+                "Ring": [
+                    on("silence", ring, end("away", "Done"), why=""),
+                    on(
+                        "tomorrow",
+                        Rung("next day", "Pack", left("days"), ("days",)),
+                        end("lost", "Done"),
+                        why="",
+                    ),
+                ],
+            }
+        ),
+    )
+    report = verify_table(table, {"rings": 30, "drives": 10, "days": 500}, watch=("Ring",))
+    figure = next(figure for figure in report.figures if figure.caps and figure.quantity == "visits of Ring")
+    assert (figure.by_formula, figure.value, figure.kind) == (15_531, 310, "exact")
+    assert "the formula gives 15,531" in report.render()
+
+
+def test_exact_search_is_the_last_word() -> None:
+    """Under small limits the number is the searched one, also where the formula says more."""
+    report = verify_table(
+        TURN, dict.fromkeys(limit_names(TURN), 0) | {"iterations": 1, "attempts": 3, "sends": 3, "retries": 1}
+    )
+    assert all(figure.value == figure.exact and figure.kind == "exact" for figure in report.figures)
+    assert any(figure.value != figure.by_formula for figure in report.figures)

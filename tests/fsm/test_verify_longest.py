@@ -1,0 +1,150 @@
+"""The bounds are reached: constructed runs, driven through the real machine."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter as Tally
+
+import pytest
+
+from fsm_agent.conversation.effects import Runtime
+from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.table import Row, Table
+from fsm_agent.fsm.turn_protocol import TurnLike
+from fsm_agent.fsm.verify import bounds, examine, search
+from fsm_agent.fsm.verify.folding import FoldedPart, fold
+from fsm_agent.fsm.verify.proof.graph import unfold
+from fsm_agent.fsm.verify.proof.truth_tables import line_truths
+from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
+from fsm_agent.fsm.verify.worst_case.budget_value import BudgetValue
+from fsm_agent.fsm.verify.worst_case.longest_run import long_run, visits
+from fsm_agent.settings.model import Settings
+from fsm_agent_states.table import TURN
+from fsm_agent_states.turn import TurnState, limits_of
+from tests.helpers.tables import DEFAULTS, UNCOUNTED, Counting, courier
+
+RUNTIME = Runtime("any", "any", usable_fallbacks=2, possible_rekeys=2)
+
+
+def real_turn(*, caps: bool) -> TurnState:
+    """A turn at the default settings, with two fallbacks and two rekeys."""
+    settings = Settings()
+    limits = dict(limits_of(settings, RUNTIME))
+    assert limits == {**DEFAULTS, "opened": 1}
+    if not caps:
+        limits |= {"attempts": UNCOUNTED, "sends": UNCOUNTED}
+    return TurnState.of(
+        turn_id="t", session_id="s", settings=settings, user_content="hi", runtime=RUNTIME, limits=limits
+    )
+
+
+def entries(turn: TurnLike, table: Table, run: tuple[Row, ...]) -> Tally[str]:
+    """Drive the machine with the events of a run; how often each state was entered."""
+    machine, entered = Machine(table), Tally([turn.state])
+    for row in run:
+        assert machine.advance(turn, row.event).row == row
+        entered[turn.state] += 1
+    assert turn.state == table.final
+    return entered
+
+
+@pytest.mark.parametrize(("caps", "requests"), [(False, 2776), (True, 360)])
+def test_a_turn_at_the_default_limits_reaches_the_bound_on_requests(caps: bool, requests: int) -> None:
+    proof = examine(TURN)
+    bound = next(
+        b for b in bounds(proof.without_caps, proof.with_caps) if (b.states, b.caps) == (("CallLLM",), caps)
+    )
+    run = long_run(TURN, DEFAULTS, ("CallLLM",), caps=caps, enough=requests)
+    turn = real_turn(caps=caps)
+    assert entries(turn, TURN, run)["CallLLM"] == requests == bound.value(DEFAULTS)
+    if caps:
+        assert turn.count("attempts") == turn.limit("attempts")
+    else:
+        assert {name: turn.count(name) for name in ("iterations", "free_rounds", "fallbacks", "repairs")} == {
+            "iterations": 90, "free_rounds": 90, "fallbacks": 2, "repairs": 10}  # fmt: skip
+
+
+def test_a_turn_at_the_default_limits_reaches_the_bound_on_compactions() -> None:
+    run = long_run(TURN, DEFAULTS, ("Compress",), caps=False, enough=1110)
+    assert entries(real_turn(caps=False), TURN, run)["Compress"] == 1110
+
+
+def test_the_cap_on_attempts_covers_requests_and_compactions_together() -> None:
+    run = long_run(TURN, DEFAULTS, ("CallLLM", "Compress"), caps=True, enough=360)
+    entered = entries(real_turn(caps=True), TURN, run)
+    assert entered["CallLLM"] + entered["Compress"] == 360
+
+
+def check_scopes(seeds: range, most_pairs: int) -> tuple[int, int]:
+    """No constructed run is longer than exact search says is possible; (compared, equal)."""
+    compared = equal = 0
+    for seed in seeds:
+        chance = random.Random(seed)
+        limits = {name: chance.choices((0, 1, 2), (3, 2, 1))[0] for name in limit_names(TURN)}
+        limits |= {
+            "iterations": chance.randint(1, 2),
+            "attempts": chance.randint(1, 8),
+            "sends": chance.randint(1, 4),
+        }
+        for caps in (False, True):
+            found = search(TURN, limits, caps=caps, most_pairs=most_pairs)
+            if found is not None:
+                most = found.most_visits(["CallLLM"])
+                run = long_run(TURN, limits, ("CallLLM",), caps=caps)
+                turn = Counting(
+                    TURN, limits if caps else limits | {"attempts": UNCOUNTED, "sends": UNCOUNTED}
+                )
+                assert entries(turn, TURN, run)["CallLLM"] <= most, (seed, caps)
+                compared, equal = compared + 1, equal + (visits(TURN, run, ("CallLLM",)) == most)
+    return compared, equal
+
+
+@pytest.mark.slow
+def test_constructed_runs_are_nearly_always_longest_ones() -> None:
+    compared, equal = check_scopes(range(16), 3_000)
+    assert compared >= 12
+    assert equal >= compared * 0.9
+
+
+@pytest.mark.slow
+def test_constructed_runs_are_nearly_always_longest_ones_on_many() -> None:
+    compared, equal = check_scopes(range(500, 600), 30_000)
+    assert compared >= 100
+    assert equal >= compared * 0.9
+
+
+@pytest.mark.parametrize("state", ["Pack", "Drive", "Ring"])
+def test_a_run_of_a_table_of_another_kind_is_a_longest_one(state: str) -> None:
+    limits = {"tries": 3, "rings": 2, "repacks": 1}
+    found = search(courier(), limits)
+    assert found is not None
+    run = long_run(courier(), limits, (state,), caps=False)
+    assert entries(Counting(courier(), limits), courier(), run)[state] == found.most_visits([state])
+
+
+def test_what_a_budget_is_worth() -> None:
+    """An iteration is one request and what a new call block allows: 4 cut calls, 3 overflows, 2 rekeys, 2
+    retries, and a rebuild with 2 more; a fallback is one request, 2 retries, 2 rekeys, 10 repairs and 3
+    overflows."""
+    worth = BudgetValue(unfold(TURN, line_truths(TURN), caps=False), DEFAULTS, frozenset({"CallLLM"}))
+    assert worth.of["iterations"] == worth.of["free_rounds"] == worth.of["graces"] == 1 + 4 + 3 + 2 + 2 + 3
+    assert worth.of["fallbacks"] == 1 + 2 + 2 + 10 + 3
+    assert (worth.of["rebuilds"], worth.of["retries"], worth.of["nudges"]) == (3, 1, 0)
+    assert worth.of_flag == {"opened": 14}
+
+
+def unfolded(part: str | FoldedPart) -> list[str]:
+    return (
+        [part]
+        if isinstance(part, str)
+        else [row for inner in part.rows for row in unfolded(inner)] * part.times
+    )
+
+
+def test_what_repeats_is_folded_and_nothing_is_lost() -> None:
+    run = [row.id for row in long_run(TURN, DEFAULTS, ("CallLLM",), caps=False, enough=2776)]
+    folded = fold(run)
+    assert [row for part in folded for row in unfolded(part)] == run
+    assert len(" ".join(map(str, folded))) < len(" ".join(run)) / 20
+    assert fold(list("abababc")) == (FoldedPart(3, ("a", "b")), "c")
+    assert str(fold(list("aabaabc"))[0]) == "2 × [2 × [a] → b]"

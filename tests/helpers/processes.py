@@ -1,0 +1,64 @@
+"""Which processes there are: for tests that nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+def alive(pid: int) -> bool:
+    """Is there such a process, and is it more than a name in a table?"""
+    return pid in _table()
+
+
+def children(parent: int | None = None) -> set[int]:
+    """Processes that ``parent`` (default: this one) started and that still run."""
+    parent = os.getpid() if parent is None else parent
+    running = {
+        pid: command(pid) for pid, by in _table().items() if by == parent
+    }  # no words: it ended while we looked
+    return {pid for pid, words in running.items() if words}
+
+
+def command(pid: int) -> str:
+    """The words of its command line; empty when that cannot be seen."""
+    try:
+        if PROC.is_dir():
+            return (PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+        return subprocess.run(
+            ["ps", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
+        ).stdout
+    except OSError:
+        return ""
+
+
+def _table() -> dict[int, int]:
+    """Every running process with the one that started it, without those that ended and were not collected
+    yet."""
+    found = {}
+    for pid, by, state in _from_proc() if PROC.is_dir() else _from_ps():
+        if not state.startswith("Z"):
+            found[pid] = by
+    return found
+
+
+def _from_proc() -> list[tuple[int, int, str]]:
+    rows = []
+    for entry in PROC.iterdir():
+        if entry.name.isdecimal():
+            try:
+                state, by = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+            except OSError:  # it ended while we looked
+                continue
+            rows.append((int(entry.name), int(by), state))
+    return rows
+
+
+def _from_ps() -> list[tuple[int, int, str]]:
+    done = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True)
+    return [
+        (int(pid), int(by), state) for pid, by, state in (line.split() for line in done.stdout.splitlines())
+    ]

@@ -1,0 +1,141 @@
+"""Configurations of the turn in which every row can be taken soon: most budgets are none, so that searches
+stay small."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tests.helpers.turn_facts import FIXED, Config
+
+NOTHING = {
+    "iterations": 1, "free_rounds": 0, "graces": 0, "fallbacks": 0, "rekeys": 0, "retries": 0, "patience": 0, "compactions": 0,
+    "overflows": 0, "continuations": 0, "cut_calls": 0, "incompletes": 0, "scratchpads": 0, "acks": 0, "verifies": 0,
+    "strikes": 0, "recalls": 0, "nudges": 0, "prefills": 0, "empties": 0, "attempts": 60, "sends": 30,
+}  # fmt: skip
+
+
+GROUPS: dict[str, dict[str, Any]] = {
+    "continuations": {
+        "continuations": 1,
+        "cut_calls": 1,
+        "incompletes": 1,
+        "scratchpads": 1,
+        "acks": 1,
+        "verifies": 1,
+    },
+    "tools": {"strikes": 1, "recalls": 1, "free_rounds": 1},
+    "blanks": {"nudges": 1, "prefills": 1, "empties": 1},
+    "blanks without a nudge": {"prefills": 1, "empties": 1},
+    "asking again": {"empties": 1},
+    "errors": {"retries": 2, "rekeys": 1},
+    "fallbacks": {"fallbacks": 1, "retries": 2},
+    "keys and fallbacks": {"fallbacks": 1, "retries": 1, "rekeys": 1},
+}
+
+
+def config(name: str, **given: Any) -> Config:
+    """``NOTHING`` but what is given: limits by their names, the rest as ``Config`` has it."""
+    own = {key: given.pop(key) for key in tuple(given) if key in NOTHING}
+    limits = NOTHING | own
+    limits["patience"] = min(1, limits["retries"])
+    return Config(limits | FIXED, name=name, **given)
+
+
+def configs() -> Iterator[Config]:
+    """Searched in this order; each should add rows."""
+    yield config("nothing")
+    yield config("no iteration", iterations=0)
+    yield config("starved", iterations=2, graces=2, retries=1, fallbacks=1, window=True)
+    yield config("continuations", iterations=3, **GROUPS["continuations"], strikes=1, recalls=1)
+    yield config(
+        "last words",
+        iterations=1,
+        graces=2,
+        retries=1,
+        fallbacks=1,
+        continuations=1,
+        acks=1,
+        strikes=1,
+        window=True,
+    )
+    yield config("blanks", iterations=3, nudges=1, prefills=1, empties=1, fallbacks=1, free_rounds=1)
+    yield config("errors", iterations=2, retries=2, rekeys=1, fallbacks=1)
+    yield config("keys, no fallback", iterations=1, retries=1, rekeys=1)
+    yield config("no fallback", iterations=1, retries=2)
+    yield config("refreshes", iterations=2, retries=1, rekeys=1, keys="refresh")
+    yield config("compactions", iterations=2, compactions=2, overflows=2, window=True, graces=2)
+    yield config("wider", iterations=2, compactions=1, overflows=1, fallbacks=1, window=True, chain="wider")
+    yield config("ring", iterations=2, compactions=1, overflows=1, fallbacks=1, window=True, chain="ring")
+    yield config("no compaction", compression=False, window=True)
+    yield config("capped", iterations=2, retries=2, compactions=1, overflows=1, attempts=1, window=True)
+    yield config(
+        "capped wider", iterations=1, fallbacks=1, overflows=1, attempts=1, window=True, chain="wider"
+    )
+    yield config(
+        "capped block", iterations=2, retries=2, compactions=1, overflows=1, attempts=2, sends=1, window=True
+    )
+    yield config("tiny", tiny_from=0, window=True)
+    yield config("tiny fallback", iterations=3, fallbacks=1, retries=1, tiny_from=1, window=True)
+
+
+SITUATIONS: dict[str, dict[str, Any]] = {
+    "capped": {"iterations": 3, "attempts": 1, "window": True},
+    "capped at two": {"iterations": 3, "attempts": 2, "window": True},
+    "capped at three": {"iterations": 3, "attempts": 3, "window": True},
+    "capped after a compaction": {"iterations": 3, "attempts": 2, "overflows": 1, "window": True},
+    "capped in the last word": {"iterations": 0, "graces": 2, "attempts": 1, "window": True},
+    "capped before the last word": {"iterations": 2, "graces": 2, "attempts": 1, "window": True},
+    "large": {"iterations": 3, "compactions": 1, "window": True},
+    "large, no compaction": {"iterations": 2, "window": True},
+    "last word": {"iterations": 2, "graces": 2, "compactions": 1, "window": True},
+    "last word, large": {"iterations": 1, "graces": 2, "window": True},
+    "shared budget": {"iterations": 4, "graces": 2},
+    "shared budget, no last word": {"iterations": 3},
+    "no iteration left": {"iterations": 1},
+}
+
+
+def more_configs() -> Iterator[Config]:
+    """For pairs of rows: each group of remedies in each situation."""
+    yield from configs()
+    yield config("refresh and fallback", iterations=2, fallbacks=1, rekeys=1, keys="refresh")
+    yield config(
+        "tiny fallback after keys", iterations=1, fallbacks=1, retries=1, rekeys=1, tiny_from=1, window=True
+    )
+    yield config(
+        "keys, cut calls",
+        iterations=1,
+        cut_calls=1,
+        compactions=1,
+        fallbacks=1,
+        retries=1,
+        rekeys=1,
+        window=True,
+    )
+    yield config(
+        "tiny fallback in the last word", iterations=0, graces=2, fallbacks=1, tiny_from=1, window=True
+    )
+    yield config(
+        "wider, one send", iterations=1, overflows=1, fallbacks=1, sends=1, window=True, chain="wider"
+    )
+    yield config(
+        "wider, one send, no compaction", iterations=1, fallbacks=1, sends=1, window=True, chain="wider"
+    )
+    yield config(
+        "wider, cut calls",
+        iterations=1,
+        cut_calls=2,
+        compactions=1,
+        overflows=1,
+        fallbacks=1,
+        window=True,
+        chain="wider",
+    )
+    yield config("fallback in the last word", iterations=0, graces=2, compactions=1, fallbacks=1, window=True)
+    yield config(
+        "capped fallback in the last word", iterations=0, graces=2, attempts=1, fallbacks=1, window=True
+    )
+    for group, remedies in GROUPS.items():
+        for situation, limits in SITUATIONS.items():
+            yield config(f"{group}, {situation}", **(limits | remedies))

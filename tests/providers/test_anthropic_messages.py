@@ -1,0 +1,398 @@
+"""What only the Messages API has, through the real SDK and a real HTTP server, and whole turns on it. Rest:
+``test_ports``."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fsm_agent.conversation.messages import ModelReply, ToolCall, Usage
+from fsm_agent.providers.anthropic_messages import AnthropicMessages
+from fsm_agent.providers.failures import failure_from
+from fsm_agent.testing import (
+    Reply,
+    ScriptedServer,
+    blank,
+    call,
+    json_reply,
+    length,
+    malformed_chunk,
+    refusal,
+    status,
+    text,
+    tools,
+)
+from tests.helpers.closed_types import adapter
+from tests.helpers.harness import play
+from tests.helpers.ports import ANTHROPIC, KEY
+
+ask, reply_of, failure_of = ANTHROPIC.ask, ANTHROPIC.reply_of, ANTHROPIC.failure_of
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        (Reply(text="so far", finish="incomplete"), ("so far", "incomplete")),
+        (Reply(text="full", finish="model_context_window_exceeded"), ("full", "length")),
+        (Reply(text="said", finish="stop_sequence"), ("said", "stop")),
+        (Reply(text="new", finish="a_reason_of_tomorrow"), ("new", "stop")),
+    ],
+    ids=lambda value: value.finish if isinstance(value, Reply) else None,
+)
+def test_why_a_message_ended(script: Reply, expected: tuple[str, str], stream: bool) -> None:
+    got = reply_of(script, stream=stream)
+    assert (got.text, got.finish) == expected
+
+
+def test_the_headers_of_a_request() -> None:
+    _, _, server = ask(text("hi"))
+    assert "authorization" not in server.requests[0].headers
+    assert server.requests[0].headers["anthropic-version"]
+
+
+def test_headers_of_the_environment_go_to_the_host_that_it_names_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", "X-Team: from-the-environment")
+    _, _, server = ask(text("hi"))
+    assert os.environ["ANTHROPIC_CUSTOM_HEADERS"]
+    assert "from-the-environment" not in " ".join(server.requests[0].headers.values())
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "http://127.0.0.1:1")
+    _, _, server = ask(text("hi"))
+    assert server.requests[0].headers["x-team"] == "from-the-environment", (
+        "the environment names this host itself"
+    )
+
+
+def test_an_object_without_a_stop_reason_is_whole() -> None:
+    got = reply_of(
+        json_reply({"content": [{"type": "text", "text": "a"}, None, {"type": "text", "text": "b"}]})
+    )
+    assert (got.text, got.finish, got.cut, got.usage) == ("ab", "stop", False, None)
+
+
+def test_an_error_inside_a_stream() -> None:
+    error = json.dumps({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
+    failure = failure_of(malformed_chunk(chunk=error))
+    assert (failure.kind, failure.status, failure.code) == ("http", 529, "overloaded_error")
+    assert reply_of(malformed_chunk("kept", chunk=error)).cut
+    unknown = json.dumps(
+        {"type": "error", "error": {"type": "provider_down", "message": f"upstream died of {KEY}"}}
+    )
+    failure = failure_of(malformed_chunk(chunk=unknown))
+    assert (failure.kind, failure.code, failure.message) == ("shape", "provider_down", "upstream died of ***")
+
+
+def test_a_key_may_go_out_as_a_bearer() -> None:
+    _, _, server = ask(text("hi"), auth="bearer")
+    headers = server.requests[0].headers
+    assert headers["authorization"] == f"Bearer {KEY}"
+    assert "x-api-key" not in headers
+
+
+def test_the_address_with_and_without_the_version() -> None:
+    for address in (
+        "https://gate.example.com/anthropic",
+        "https://gate.example.com/anthropic/v1",
+        "https://gate.example.com/anthropic/v1/",
+    ):
+        assert AnthropicMessages(address).base_url == "https://gate.example.com/anthropic"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_thoughts_are_kept_with_signature_and_issuer(stream: bool) -> None:
+    script = tools(call("echo", {}), text="So:", reasoning="step by step")
+    got, seen, _ = ask(script, stream=stream, issuer="here")
+    assert isinstance(got, ModelReply)
+    assert got.reasoning == "".join(seen.thoughts) == "step by step"
+    thought = {"type": "thinking", "issuer": "here", "thinking": "step by step", "signature": "signature-1"}
+    assert got.blocks == (thought,)
+
+
+def lines(*events: dict[str, Any]) -> Reply:
+    """A stream of these events, unnamed as some gateways send them."""
+    return Reply(shape="empty", raw=tuple(map(json.dumps, events)))
+
+
+def block(
+    index: int, first: dict[str, Any], *deltas: dict[str, Any], closed: bool = True
+) -> list[dict[str, Any]]:
+    return [
+        {"type": "content_block_start", "index": index, "content_block": first},
+        *({"type": "content_block_delta", "index": index, "delta": delta} for delta in deltas),
+        *([{"type": "content_block_stop", "index": index}] if closed else []),
+    ]
+
+
+START: dict[str, Any] = {
+    "type": "message_start",
+    "message": {"model": "m", "usage": {"input_tokens": 9, "output_tokens": 1}},
+}
+STOP: dict[str, Any] = {
+    "type": "message_delta",
+    "delta": {"stop_reason": "tool_use"},
+    "usage": {"input_tokens": 0, "output_tokens": 4},
+}
+END: dict[str, Any] = {"type": "message_stop"}
+TEXT = block(0, {"type": "text", "text": "a"}, {"type": "text_delta", "text": "b"})
+
+
+def test_a_stream_of_unnamed_events_is_read() -> None:
+    got = reply_of(lines(START, {"type": "ping"}, *TEXT, STOP, END))
+    assert (got.text, got.finish, got.usage, got.model) == ("ab", "stop", Usage(9, 4), "m")
+
+
+def test_thoughts_between_calls_know_their_places() -> None:
+    def use(name: str) -> dict[str, Any]:
+        return {"type": "tool_use", "id": name, "name": "echo", "input": {}}
+
+    def thought(text: str) -> tuple[dict[str, Any], ...]:
+        return (
+            {"type": "thinking", "thinking": "", "signature": ""},
+            {"type": "thinking_delta", "thinking": text},
+            {"type": "signature_delta", "signature": f"signed {text}"},
+        )
+
+    got = reply_of(
+        lines(
+            START,
+            *block(0, *thought("one")),
+            *block(1, {"type": "redacted_thinking", "data": "dark"}),
+            *block(2, {"type": "text", "text": "So:"}),
+            *block(3, use("a")),
+            *block(4, *thought("two")),
+            *block(5, use("b"), {"type": "input_json_delta", "partial_json": '{"x": 1}'}),
+            *block(6, *thought("three")),
+            STOP,
+            END,
+        )
+    )
+    assert got.tool_calls == (ToolCall("a", "echo", "{}"), ToolCall("b", "echo", '{"x": 1}'))
+    kept = [(one["type"], one.get("thinking", one.get("data")), one.get("before")) for one in got.blocks]
+    assert kept == [
+        ("thinking", "one", None),
+        ("redacted_thinking", "dark", None),
+        ("thinking", "two", "b"),
+        ("thinking", "three", ""),
+    ]
+    assert got.reasoning == "onetwothree"
+
+
+def test_a_call_cut_before_its_arguments_is_not_one_without_any() -> None:
+    use = {"type": "tool_use", "id": "a", "name": "echo", "input": {}}
+    assert reply_of(lines(START, *block(0, use), STOP, END)).tool_calls[0].arguments == "{}"
+    assert reply_of(lines(START, *block(0, use, closed=False))).tool_calls[0].arguments == ""
+
+
+def test_calls_that_share_an_id_are_told_apart() -> None:
+    use = {"type": "tool_use", "id": "a", "name": "echo", "input": {}}
+    script = lines(START, *block(0, use), *block(1, use), *block(2, {**use, "id": ""}), STOP, END)
+    one, two, three = (made.id for made in reply_of(script).tool_calls)
+    assert one == "a"
+    assert len({one, two, three}) == 3
+    assert "" not in (two, three)
+
+
+def test_an_input_that_comes_whole() -> None:
+    use = {"type": "tool_use", "id": "a", "name": "echo", "input": {"text": "é"}}
+    got = reply_of(lines(START, *block(0, use), STOP, END))
+    assert got.tool_calls == (ToolCall("a", "echo", '{"text": "é"}'),)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [START, *TEXT],
+        [START, *TEXT[:-1], STOP, END],
+        [START, *TEXT[1:], STOP, END],
+        [*TEXT[:-1]],
+    ],
+    ids=["no stop reason", "a block never closed", "the beginning was lost", "nothing but a beginning"],
+)
+def test_a_reply_that_lost_something_is_cut(events: list[dict[str, Any]]) -> None:
+    got = reply_of(lines(*events))
+    assert got.text.endswith("b")
+    assert (got.finish, got.cut) == (None, True)
+
+
+def test_usage_of_the_beginning_counts_when_the_end_never_comes() -> None:
+    assert reply_of(lines(START, *TEXT)).usage == Usage(9, 1)
+
+
+def test_a_stream_whose_last_event_is_missing_is_whole() -> None:
+    got = reply_of(lines(START, *TEXT, STOP))
+    assert (got.text, got.finish, got.cut) == ("ab", "stop", False)
+
+
+@pytest.mark.parametrize(
+    "junk", [b"[1]", b'"x"', b"7", b"null", b'{"type": "tomorrow"}', b'{"type": "content_block_delta"}']
+)
+def test_events_of_another_shape_do_no_harm(junk: bytes) -> None:
+    script = replace(
+        lines(START, *TEXT, STOP, END),
+        raw=(json.dumps(START), junk.decode(), *map(json.dumps, [*TEXT, STOP, END])),
+    )
+    got, _, _ = ask(script)
+    assert isinstance(got, ModelReply)
+    assert got.text == "ab"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        text("Hello, world", usage=Usage(7, 3, 2, 1, 2)),
+        tools(call("echo", {"text": "hi"}), call("put", "{}"), text="So:", reasoning="hm"),
+        blank(),
+        length("half"),
+        refusal("No."),
+    ],
+    ids=["text", "tools", "blank", "length", "refusal"],
+)
+def test_what_the_scripted_server_says_is_what_the_official_sdk_expects(script: Reply) -> None:
+    from anthropic import Anthropic
+
+    ours = reply_of(script)
+    with (
+        ScriptedServer([script, script]) as server,
+        Anthropic(
+            api_key="k",
+            base_url=server.url.removesuffix("/v1"),
+            max_retries=0,
+            _strict_response_validation=True,
+        ) as client,
+    ):
+        asked: Any = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "q"}]}
+        whole = client.messages.create(**asked)
+        with client.messages.stream(**asked) as stream:
+            streamed = stream.get_final_message()
+    for message in (whole, streamed):
+        content: list[Any] = [*message.content]
+        assert "".join(one.text for one in content if one.type == "text") == ours.text
+        assert [one.name for one in content if one.type == "tool_use"] == [
+            made.name for made in ours.tool_calls
+        ]
+        assert message.usage.cache_read_input_tokens == (ours.usage or Usage()).cache_read
+
+
+def test_an_error_that_the_sdk_raises_with_status_200_has_the_status_of_its_type() -> None:
+    from anthropic import APIStatusError
+    from httpx2 import Request, Response
+
+    response = Response(200, request=Request("POST", "http://here/v1/messages"))
+    body = {"type": "error", "error": {"type": "rate_limit_error", "message": "slow down"}}
+    failure = failure_from(APIStatusError("Error", response=response, body=body), 0.0)
+    assert (failure.kind, failure.status, failure.code, failure.message) == (
+        "http",
+        429,
+        "rate_limit_error",
+        "slow down",
+    )
+
+
+def test_the_code_of_an_error_is_in_its_details() -> None:
+    failure = failure_of(
+        status(400, {"error": {"message": "too wide", "code": "image_dimensions_too_large"}})
+    )
+    assert (failure.code, failure.message) == ("image_dimensions_too_large", "too wide")
+    assert failure_of(status(403)).code == "permission_error"
+
+
+# Whole turns
+
+
+CLAUDE: dict[str, Any] = {"model": "anthropic:claude-sonnet-4-5"}
+
+
+@pytest.fixture(scope="module")
+def official() -> Any:
+    """The request types of the official SDK."""
+    from anthropic.types import MessageCreateParams
+
+    return adapter(MessageCreateParams)
+
+
+def kinds(row: dict[str, Any]) -> list[str]:
+    return [one["type"] for one in row["content"]]
+
+
+def test_the_thoughts_of_a_tool_loop_go_back_in_it(official: Any) -> None:
+    script = [
+        tools(call("echo", {"text": "a"}), reasoning="first"),
+        tools(call("echo", {"text": "b"}), call("echo", {"text": "c"}), reasoning="then", text="So:"),
+        text("done", usage=Usage(3, 2, 40, 50, 1)),
+    ]
+    played = play(script, **CLAUDE, settings={"reasoning_effort": "low", "cache": {"ttl": "1h"}})
+    assert (played.result.final_response, played.exit) == ("done", "text_response")
+    for sent in played.server.bodies:
+        official.validate_python(sent)
+        assert sent["thinking"] == {"type": "enabled", "budget_tokens": 4_096}
+    rows = played.server.bodies[2]["messages"]
+    assert [kinds(row) for row in rows[1::2]] == [
+        ["thinking", "tool_use"],
+        ["thinking", "text", "tool_use", "tool_use"],
+    ]
+    assert rows[3]["content"][0] == {"type": "thinking", "thinking": "then", "signature": "signature-2"}
+    assert rows[4]["content"][1]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
+    assert (played.result.cache_read_tokens, played.result.cache_write_tokens) == (40, 50)
+    assert played.result.messages[1]["blocks"][0]["signature"] == "signature-1"
+
+
+def test_a_rejected_signature_takes_the_thoughts_off_the_wire_only(official: Any) -> None:
+    """Scenario 81."""
+    words = "messages.1.content.0: Invalid `signature` in `thinking` block"
+    script = [
+        tools(call("echo", {}), reasoning="hm"),
+        status(400, {"error": {"message": words}}),
+        text("done"),
+    ]
+    played = play(script, **CLAUDE, settings={"reasoning_effort": "low"})
+    assert (played.exit, played.server.completions) == ("text_response", 3)
+    rejected, repaired = played.server.bodies[1:]
+    assert kinds(rejected["messages"][1]) == ["thinking", "tool_use"]
+    assert kinds(repaired["messages"][1]) == ["tool_use"]
+    assert "thinking" not in repaired
+    official.validate_python(repaired)
+    assert played.result.messages[1]["blocks"][0]["signature"] == "signature-1"
+
+
+def test_the_long_context_beta_is_not_needed_to_send_again() -> None:
+    words = "The long context beta is not yet available for this subscription."
+    played = play([status(400, {"error": {"message": words}}), text("done")], **CLAUDE)
+    assert (played.exit, played.server.completions) == ("text_response", 2)
+    assert not any("anthropic-beta" in request.headers for request in played.server.requests)
+
+
+def test_a_cap_that_the_model_refuses_is_lowered_to_what_it_names(official: Any) -> None:
+    words = "max_tokens: 128000 > 8192, which is the maximum allowed number of output tokens for claude-next"
+    played = play([status(400, {"error": {"message": words}}), text("done")], model="anthropic:claude-next")
+    assert played.exit == "text_response"
+    assert [sent["max_tokens"] for sent in played.server.bodies] == [128_000, 8_192 - 64]
+
+
+def test_an_overload_told_inside_the_stream_is_waited_out() -> None:
+    error = json.dumps({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}})
+    played = play([malformed_chunk(chunk=error), status(529), text("done")], **CLAUDE)
+    assert played.exit == "text_response"
+    assert len(played.waits) == 2
+
+
+def test_a_system_message_is_no_row(official: Any) -> None:
+    played = play([text("done")], **CLAUDE, history=[{"role": "assistant", "content": "before"}])
+    (sent,) = played.server.bodies
+    official.validate_python(sent)
+    assert [row["role"] for row in sent["messages"]] == ["user", "assistant", "user"]
+    assert sent["system"][0]["cache_control"] == {"type": "ephemeral"}
+
+
+def test_each_request_of_a_turn_is_a_prefix_of_the_next() -> None:
+    script = [*(tools(call("echo", {"text": str(n)}), reasoning="hm") for n in range(4)), text("done")]
+    played = play(script, model="openai:gpt-x", api_mode="anthropic_messages")
+    sent = [request.raw[: request.raw.rindex(b'],"max_tokens"')] for request in played.server.requests]
+    assert len(sent) == 5
+    assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(sent))

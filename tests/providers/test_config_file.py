@@ -1,0 +1,317 @@
+"""``config.toml`` in the home, and ``fsm-agent config``, which shows and writes it."""
+
+from __future__ import annotations
+
+import json
+import stat
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fsm_agent import Agent, Settings
+from fsm_agent.errors import ConfigError
+from fsm_agent.providers.config_file import checked_config, config_of
+from fsm_agent.settings.setting_docs import every_setting
+from fsm_agent.testing import ScriptedModel, ScriptedServer, status, text
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+def written(home: Path, content: str) -> Path:
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "config.toml").write_text(content)
+    return home
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def cli(cli: Cli, home: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    monkeypatch.setenv("FSM_AGENT_HOME", str(home))
+    monkeypatch.setenv("COLUMNS", "200")
+    return cli
+
+
+# What the file does
+
+
+def test_an_argument_wins_over_the_environment_over_the_file_over_the_defaults(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(home, "[settings]\nmax_iterations = 40\napi_max_retries = 7\nempty = { nudges = 5, retries = 9 }")
+    monkeypatch.setenv("FSM_AGENT_API_MAX_RETRIES", "8")
+    monkeypatch.setenv("FSM_AGENT_EMPTY__NUDGES", "6")
+    agent = Agent(ScriptedModel(), home=home, settings={"empty": {"prefills": 4}, "temperature": 1})
+    assert (agent.settings.max_iterations, agent.settings.api_max_retries, agent.settings.temperature) == (
+        40,
+        8,
+        1,
+    )
+    assert agent.settings.empty.model_dump() == {"nudges": 6, "prefills": 4, "retries": 9}
+    assert agent.settings.tool == Settings().tool
+    assert Agent(ScriptedModel(), home=home, settings=Settings(max_iterations=3)).settings == Settings(
+        max_iterations=3
+    )
+
+
+def test_a_provider_of_ones_own_is_a_model_and_a_fallback_everywhere(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORK_KEY", "sk-of-work")
+    with ScriptedServer([status(503), status(503)]) as broken, ScriptedServer([text("from home")]) as good:
+        written(
+            home,
+            f"""
+            model = "work:big"
+            fallbacks = [{{ model = "play:small", context_window = 32000 }}]
+            settings.api_max_retries = 1
+            settings.backoff.exception = {{ base = 0, cap = 0 }}
+            [providers.work]
+            base_url = "{broken.url}"
+            key_env = "WORK_KEY"
+            context_window = 64000
+            windows = {{ big = 128000 }}
+            [providers.play]
+            base_url = "{good.url}"
+            """,
+        )
+        result = Agent(home=home, toolsets=[]).run_conversation("hi")
+        assert (result.final_response, result.provider, result.model) == ("from home", "play", "small")
+        assert result.fallback_activated
+        assert broken.requests[0].headers["authorization"] == "Bearer sk-of-work"
+    choice = config_of(home).chooser()
+    assert (choice.window, choice.why) == (128_000, "the config file names the model")
+    assert config_of(home).chooser("work:other").window == 64_000
+
+
+def test_the_environment_names_another_model_than_the_file(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(
+        home, 'model = "local:m"\nproviders.near = { base_url = "http://127.0.0.1:1/v1", like = "deepseek" }'
+    )
+    monkeypatch.setenv("FSM_AGENT_MODEL", "near:x")
+    choice = config_of(home).chooser()
+    assert (choice.profile.name, choice.model, choice.keys, choice.local) == ("near", "x", (), True)
+    assert choice.profile.reasoning_replay == "reasoning_content"
+
+
+def test_no_file_is_fine(home: Path) -> None:
+    assert config_of(home).profiles == config_of(home.parent).profiles
+    assert not home.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (
+            "max_iterations = 4",
+            (
+                "unknown key max_iterations; allowed: model, fallbacks, auxiliary, settings, providers, mcp;"
+                " settings b"
+            ),
+        ),
+        (
+            "[settings]\nmax_iterations = -4",
+            "setting max_iterations is out of range; given: -4; allowed: whole number 0 to 100,000",
+        ),
+        ("[settings]\nmax_iteration = 4", "unknown setting max_iteration; given: 4; allowed: max_iterations"),
+        ("settings = 4", "settings has the wrong type; given: 4; allowed: a table, [settings]"),
+        ("model = 4", "model has the wrong type; given: 4"),
+        ("model = x", "the config file is no TOML"),
+        ('fallbacks = "a:b"', "fallbacks has the wrong type; given: a:b; allowed: a list"),
+        (
+            'fallbacks = [{ model = "a:b", api_key = "sk-1234567890" }]',
+            "fallbacks holds a key; given: api_key; allowed: key_env",
+        ),
+        ("[providers.work]", "providers.work.base_url is missing; allowed: the address of the server"),
+        ('[providers.work]\nbase_url = "work"', "providers.work.base_url cannot be used; given: work"),
+        (
+            '[providers.work]\nbase_url = "http://x"\napi_key = "sk-1"',
+            "providers.work.api_key holds a key; given: api_key",
+        ),
+        (
+            '[providers.work]\nbase_url = "http://x"\nlike = "y"',
+            "providers.work.like names an unknown provider; given: y",
+        ),
+        (
+            '[providers.work]\nbase_url = "http://x"\nurl = "y"',
+            "unknown key providers.work.url; allowed: base_url, like",
+        ),
+        (
+            '[providers.openai]\nbase_url = "http://x"',
+            "[providers.openai] cannot have this name, which is a known provider",
+        ),
+        ('[providers.Wörk]\nbase_url = "http://x"', "the config file is no TOML"),
+        (
+            '[providers."a b"]\nbase_url = "http://x"',
+            "[providers.a b] cannot have this name; given: a b; allowed: up to",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line_that_names_it(
+    content: str, says: str, home: Path, cli: Cli
+) -> None:
+    written(home, content)
+    with pytest.raises(ConfigError) as raised:
+        Agent(ScriptedModel(), home=home)
+    assert str(raised.value).startswith(f"in {home / 'config.toml'}: ") or "no TOML" in says
+    assert says in str(raised.value)
+    assert cli("config") == (2, "", f"fsm-agent: {raised.value}\n")
+    assert cli("config", "set", "max_iterations", "3")[0] == 2
+    assert (home / "config.toml").read_text() == content
+    assert "sk-1" not in str(raised.value)
+
+
+def test_a_variable_that_is_no_json_is_one_line(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FSM_AGENT_APPROVAL__ALLOW", "ls *")
+    for use in (Settings, lambda: Settings.of(None, {"max_iterations": 3})):
+        with pytest.raises(
+            ConfigError, match=r"^FSM_AGENT_APPROVAL__ALLOW cannot be read; given: ls \*; allowed: JSON"
+        ):
+            use()
+
+
+def test_an_error_says_which_variable_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FSM_AGENT_EMPTY__NUDGES", "many")
+    allowed = (
+        "setting empty.nudges (FSM_AGENT_EMPTY__NUDGES) is out of range; given: many; allowed: whole number 0"
+        " to 1,000,000"
+    )
+    with pytest.raises(ConfigError) as raised:
+        Settings()
+    assert str(raised.value) == allowed
+
+
+def test_every_setting_is_described_with_its_default() -> None:
+    defaults = Settings().model_dump()
+    for name, setting in every_setting().items():
+        value = defaults
+        for key in name.split("."):
+            value = value[key]
+        assert value == setting.default
+        assert setting.allowed
+    assert every_setting()["compression.min_progress"].allowed == "number above 0 to below 1"
+    assert every_setting()["reasoning_effort"].allowed == "low, medium, high or nothing"
+    assert every_setting()["approval.policy"].allowed == "table of ask, allow, deny"
+
+
+# The commands
+
+
+def test_a_value_is_set_read_and_taken_out_and_comments_stay(home: Path, cli: Cli) -> None:
+    written(home, '# mine\nmodel = "offline:demo"  # for now\n')
+    assert cli("config", "set", "compression.threshold", "0.6") == (
+        0,
+        f"compression.threshold = 0.6  in {home}/config.toml\n",
+        "",
+    )
+    assert cli("config", "set", "approval.deny", '["terminal(rm *)"]')[0] == 0
+    assert cli("config", "set", "mcp.start_timeout", "3")[0] == 0
+    assert cli("config", "set", "mcp.servers.time.command", "mcp-server-time")[0] == 0
+    assert cli("config", "get", "compression.threshold") == (0, "0.6\n", "")
+    assert cli("config", "get", "model") == (0, "offline:demo\n", "")
+    assert cli("config", "get", "approval.deny") == (0, '["terminal(rm *)"]\n', "")
+    content = (home / "config.toml").read_text()
+    assert content.startswith('# mine\nmodel = "offline:demo"  # for now\n')
+    assert tomllib.loads(content) == {
+        "model": "offline:demo",
+        "settings": {
+            "compression": {"threshold": 0.6},
+            "approval": {"deny": ["terminal(rm *)"]},
+            "mcp": {"start_timeout": 3},
+        },
+        "mcp": {"servers": {"time": {"command": "mcp-server-time"}}},
+    }
+    for name in ("compression.threshold", "approval.deny", "mcp.start_timeout", "mcp.servers.time.command"):
+        assert cli("config", "unset", name) == (0, f"{name} is no longer set in {home}/config.toml\n", "")
+    assert (home / "config.toml").read_text().strip() == '# mine\nmodel = "offline:demo"  # for now'
+
+
+def test_what_could_not_be_used_is_not_written(home: Path, cli: Cli) -> None:
+    written(home, "[settings]\nmax_iterations = 5\n")
+    for arguments, says in (
+        (("max_iterations", "many"), "setting max_iterations is out of range; given: many"),
+        (("max_iteration", "3"), "unknown setting max_iteration; allowed: max_iterations"),
+        (("max_iterations.deep", "3"), "max_iterations holds a value, not a table"),
+        (
+            ("max_iterations", "null"),
+            "given: null; allowed: a value; fsm-agent config unset max_iterations",
+        ),
+        (("providers.work.base_url", "nowhere"), "providers.work.base_url cannot be used"),
+        (("model", "3"), "model has the wrong type"),
+    ):
+        code, out, err = cli("config", "set", *arguments)
+        assert (code, out) == (2, "")
+        assert says in err
+    assert cli("config", "unset", "temperature")[0] == 2
+    assert (home / "config.toml").read_text() == "[settings]\nmax_iterations = 5\n"
+
+
+def test_a_new_file_is_its_owners_and_the_environment_is_not_hidden(
+    home: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FSM_AGENT_MAX_ITERATIONS", "9")
+    code, _, err = cli("config", "set", "max_iterations", "12")
+    assert (code, err) == (0, "fsm-agent: FSM_AGENT_MAX_ITERATIONS is set and wins over the file\n")
+    assert stat.S_IMODE((home / "config.toml").stat().st_mode) == 0o600
+    assert cli("config", "get", "max_iterations") == (0, "9\n", "")
+    assert cli("config", "path") == (0, f"{home}/config.toml\n", "")
+
+
+def test_what_is_shown_says_where_it_comes_from(
+    home: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("config")[1].startswith(f"file         {home}/config.toml (not there; none is needed)\n")
+    written(
+        home,
+        'model = "work:m"\n[settings]\nstale.stream = 5\n[providers.work]\nbase_url ='
+        ' "http://127.0.0.1:9/v1"\n',
+    )
+    monkeypatch.setenv("FSM_AGENT_EMPTY__NUDGES", "6")
+    monkeypatch.setenv("FSM_AGENT_MAX_ITERATION", "6")
+    code, out, err = cli("config")
+    assert code == 0
+    assert (
+        err
+        == "fsm-agent: FSM_AGENT_MAX_ITERATION in the environment is no setting; see fsm-agent config list\n"
+    )
+    lines = [line.split() for line in out.splitlines()]
+    assert ["model", "work:m", "(from", "config.toml)"] in lines
+    assert ["providers", "work", "at", "http://127.0.0.1:9/v1"] in lines
+    assert ["stale.stream.above_50k", "5", "240", "config.toml"] in lines
+    assert ["empty.nudges", "6", "1", "FSM_AGENT_EMPTY__NUDGES"] in lines
+    rows = {row["setting"]: row for row in json.loads(cli("config", "list", "--json")[1])}
+    assert list(rows) == list(every_setting())
+    assert rows["empty.nudges"] == {
+        "setting": "empty.nudges", "value": 6, "default": 1, "allowed": "whole number 0 to 1,000,000",
+        "from": "FSM_AGENT_EMPTY__NUDGES",
+    }  # fmt: skip
+    shown = json.loads(cli("config", "show", "--json")[1])
+    assert [row["setting"] for row in shown["settings"]] == [
+        "stale.stream.base", "stale.stream.above_50k", "stale.stream.above_100k", "empty.nudges",
+    ]  # fmt: skip
+    assert shown["unknown_variables"] == ["FSM_AGENT_MAX_ITERATION"]
+    assert "FSM_AGENT_MAX_ITERATION in the environment is no setting" in cli("doctor")[1]
+
+
+def test_a_group_without_a_command_is_its_help(cli: Cli) -> None:
+    for group in ((), ("sessions",), ("approvals",)):
+        code, out, err = cli(*group)
+        assert (code, err) == (0, "")
+        assert out.startswith(" ".join(("Usage: fsm-agent", *group)))
+        assert "Commands:\n" in out
+
+
+def test_the_example_of_the_docs_is_a_good_file() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    example = page.partition("```toml\n")[2].partition("```")[0]
+    config = checked_config(Path("config.toml"), tomllib.loads(example))
+    assert config.model == "work:qwen3-coder"
+    assert config.profiles["work"].key_env == "WORK_API_KEY"
+    assert config.fallbacks[0] == {"model": "openai:gpt-5-mini"}

@@ -1,0 +1,196 @@
+"""The process kills itself at every point of a turn, and another one goes on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsm_agent.conversation.effects import Runtime
+from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.messages import messages_from
+from fsm_agent.conversation.wire import View, WireCopy
+from tests.crash.mutants import MUTANTS
+from tests.helpers.wire_rows import chat_rows
+
+ROOT = Path(__file__).parents[2]
+SIGKILL = 9
+MODES = ("chat_completions", "codex_responses", "anthropic_messages")
+STATES = {
+    "Prepare",
+    "BuildMessages",
+    "CallLLM",
+    "ClassifyError",
+    "Compress",
+    "ExecuteTools",
+    "EmptyRecovery",
+    "Finalize",
+}
+
+
+def run(*arguments: str, module: str = "tests.crash.driver") -> list[dict[str, Any]]:
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=1500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def check(case: dict[str, Any], base: dict[str, Any]) -> None:
+    """What holds of every turn that was killed and continued."""
+    where = f"killed at {case['point']}, then at {case['then']}"
+    assert "error" not in case, f"{where}: {case['error']}"
+    assert (case["final"], case["exit"]) == (base["final"], base["exit"]), where
+    assert case["messages"] == case.get("stored", case["messages"]), (
+        f"{where}: the store has other rows than the turn"
+    )
+    said, summed = case.get("tokens", (0, 0))
+    assert said == summed, f"{where}: {said} tokens, and {summed} in the store"
+    begun = [line[2] for line in case["world"] if line[:2] == ["begin", "put"]]
+    ended = [line[2] for line in case["world"] if line[:2] == ["end", "put"]]
+    assert len(begun) <= 1, f"{where}: an unsafe tool ran twice"
+    assert len({line[2] for line in case["world"] if line[1] == "mark"}) <= 1, (
+        f"{where}: one call had two keys"
+    )
+    check_rows(case["messages"], base["messages"], known=bool(ended), where=where)
+    in_doubt = [row for row in case["messages"] if "Unknown outcome" in str(row.get("content"))]
+    if in_doubt and not case.get("ended"):
+        assert len(case["signals"]) > 2 or any("took effect" in line for line in case["heard"]), (
+            f"{where}: nobody was told"
+        )
+    check_wires(case["messages"], where)
+
+
+def check_rows(rows: list[dict[str, Any]], wanted: list[dict[str, Any]], known: bool, where: str) -> None:
+    """The transcript of the turn that was not killed, but for the result of an unsafe tool that nobody saw
+    the end of."""
+    for row, other in zip(rows, wanted, strict=True):
+        if row != other:
+            assert (row["role"], row["name"]) == ("tool", "put"), f"{where}: {row} instead of {other}"
+            assert str(row["content"]).startswith("Unknown outcome"), f"{where}: {row}"
+
+
+def check_wires(rows: list[dict[str, Any]], where: str) -> None:
+    history = messages_from(rows)
+    for mode in MODES:
+        runtime = Runtime("test", "m", api_mode=mode)  # type: ignore[arg-type]
+        written = b"".join(WireCopy().messages("prompt", history, (), View.of(runtime, frozenset())))
+        key = "input" if mode == "codex_responses" else "messages"
+        body: dict[str, Any] = {key: json.loads(written)}
+        if mode == "anthropic_messages":
+            body["max_tokens"] = 1
+        assert not violations(chat_rows(body)), f"{where}: {mode}"
+
+
+def test_a_turn_survives_being_killed_at_some_points() -> None:
+    """Every point and every recovery is the slow one's; this is one in twelve."""
+    base, *cases = run("matrix", "full", "once", "12")
+    assert set(base["base"]["states"]) == STATES
+    for case in cases:
+        assert case["signals"] == [SIGKILL, 0]
+        check(case, base["base"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("durability", ["full", "normal"])
+def test_a_turn_survives_being_killed_anywhere_and_its_recovery_too(durability: str) -> None:
+    """All pairs of a point of the turn and a point of the recovery from there."""
+    base, *cases = run("matrix", durability, "twice", "1")
+    assert set(base["base"]["states"]) == STATES
+    once = [case for case in cases if case["then"] is None]
+    twice = [(case["point"], case["then"]) for case in cases if case["then"] is not None]
+    assert [case["point"] for case in once] == all_points(base["base"]["counts"])
+    assert twice == [(case["point"], point) for case in once for point in all_points(case.get("counts", {}))]
+    assert len(twice) > 1000
+    for case in cases:
+        assert case["signals"] == [SIGKILL, *[SIGKILL] * (case["then"] is not None), 0], (
+            "every point was reached"
+        )
+        check(case, base["base"])
+
+
+def all_points(counts: dict[str, int]) -> list[list[Any]]:
+    """Before and after each commit, and in the middle of each call of the model and of a tool."""
+    return [
+        [what, number]
+        for what in ("before", "after", "model", "tool")
+        for number in range(1, counts.get(what, 0) + 1)
+    ]
+
+
+@pytest.mark.slow
+def test_a_session_whose_turn_was_killed_anywhere_goes_on_without_it() -> None:
+    """Nobody resumes: the turn is given up, also by a process that is killed while it does so, and the
+    session stays usable."""
+    base, *cases = run("given up")
+    assert [case["point"] for case in cases if case["then"] is None] == all_points(base["base"]["counts"])
+    for case in cases:
+        where = f"killed at {case['point']}, then at {case['then']}"
+        assert "error" not in case, f"{where}: {case['error']}"
+        assert case["signals"] == [SIGKILL, *[SIGKILL] * (case["then"] is not None), 0], where
+        assert (case["final"], case["left"]) == ("all done", 0), where
+        assert case["messages"] == case["stored"], f"{where}: the store has other rows than the turn"
+        begun = [line for line in case["world"] if line[:2] == ["begin", "put"]]
+        assert len(begun) <= 1, f"{where}: nothing of the turn that was given up is done"
+        check_wires(case["messages"], where)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(MUTANTS))
+def test_an_engine_with_a_fault_is_noticed(name: str) -> None:
+    base, *cases = run("mutant", name)
+    noticed = [case["point"] for case in cases if not _passes(case, base["base"])]
+    assert noticed
+
+
+def _passes(case: dict[str, Any], base: dict[str, Any]) -> bool:
+    try:
+        check(case, base)
+    except (AssertionError, ValueError):
+        return False
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("edit", "puts", "least"), [("run again", 2, 200), ("taken over", 1, 50), ("by hand", 1, 50)]
+)
+def test_a_fork_survives_being_killed_anywhere_and_its_recovery_too(edit: str, puts: int, least: int) -> None:
+    """``puts``: how often the unsafe tool may have begun, once of them in the old turn; what a person
+    answered, or what ran before, is not run in the fork, whatever ends it."""
+    base, *cases = run("forks", edit)
+    assert [case["point"] for case in cases if case["then"] is None] == all_points(
+        base["base"]["forked"]["counts"]
+    )
+    assert len(cases) > least
+    for case in cases:
+        where = f"fork killed at {case['point']}, then at {case['then']}"
+        assert case["signals"] == [SIGKILL, *[SIGKILL] * (case["then"] is not None), 0], where
+        assert "error" not in case, f"{where}: {case['error']}"
+        assert case["final"] == "all done", where
+        assert case["old"] == base["base"]["messages"], f"{where}: the old turn has changed"
+        check_rows(case["messages"], base["base"]["forked"]["messages"], known=True, where=where)
+        check_wires(case["messages"], where)
+        begun = [line for line in case["world"] if line[:2] == ["begin", "put"]]
+        assert len(begun) <= puts, f"{where}: put ran once too often"
+        if edit != "run again":
+            assert case["messages"] == base["base"]["forked"]["messages"], where
+
+
+@pytest.mark.slow
+def test_fifty_turns_that_are_killed_together_all_go_on() -> None:
+    for case in run("many", "50", "0", "0.1", "0.25", "0.4", "0.55", "0.7"):
+        where = f"killed at commit {case['commit']}"
+        assert "error" not in case, f"{where}: {case.get('error')}"
+        assert case["signal"] == SIGKILL, where
+        assert set(case["found"]) <= {"all done", "not begun"}, where
+        assert len([line for line in case["world"] if line[:2] == ["begin", "put"]]) <= 50, where

@@ -1,0 +1,163 @@
+"""A store that breaks: in the middle of a turn it costs no answer, and whoever looks is told what is
+wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsm_agent import Agent
+from fsm_agent.agent import DEFAULT_TOOLSETS
+from fsm_agent.errors import StoreError
+from fsm_agent.sessions.store import Database, Store
+from fsm_agent.sessions.store.integrity import marked
+from fsm_agent.sessions.store.reports.health import health
+from fsm_agent.sessions.store.schema import VERSIONS
+from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
+from tests.helpers.store_homes import agent, left_unfinished
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+class Breaking(Database):
+    """Neither read nor written from some moment on, as on a disk that dies."""
+
+    problem = ""
+
+    def committing(self) -> None:
+        if self.problem:
+            raise sqlite3.DatabaseError(self.problem)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        with super().reading() as c:
+            if self.problem:
+                raise sqlite3.DatabaseError(self.problem)
+            yield c
+
+
+@pytest.mark.parametrize(
+    ("problem", "says"),
+    [
+        ("database disk image is malformed", "it is damaged"),
+        ("database or disk is full", "the disk is full"),
+        ("database is locked", "another program holds its lock"),
+        ("disk I/O error", "disk I/O error"),
+    ],
+)
+def test_a_store_that_breaks_in_mid_turn_costs_no_answer(tmp_path: Path, problem: str, says: str) -> None:
+    """With every toolset that reads the store, sub-agents included."""
+    store = Store(tmp_path, opened=Breaking)
+
+    def answer(body: dict[str, Any]) -> Any:
+        if any(row["role"] == "tool" for row in body["messages"]):
+            return text("the answer")
+        store.database.problem = problem  # type: ignore[attr-defined]
+        return tools(call("todo"), call("session_search"))
+
+    told: list[str] = []
+    toolsets = (*DEFAULT_TOOLSETS, "delegate")
+    one = Agent(
+        ScriptedModel(repeat(answer)),
+        toolsets=toolsets,
+        home=tmp_path,
+        store=store,
+        session_id="s",
+        callbacks={"status": told.append},
+    )
+    result = one.run_conversation("go")
+    assert result.final_response == "the answer"
+    assert all("sessions.db cannot be used: " in line for line in result.cleanup_errors)
+    assert says in result.cleanup_errors[-1]
+    assert len([line for line in told if line.endswith("the turn goes on, but is not stored")]) == 1
+    store.database.problem = ""  # type: ignore[attr-defined]
+    assert one.run_conversation("and now?").cleanup_errors == []
+    again = Store(tmp_path).session("s").rows
+    assert [row.role for row in again] == [
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+        "assistant",
+        "user",
+        "assistant",
+    ]
+
+
+def test_how_a_turn_ended_is_in_the_log_and_with_its_session(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """FIN-09, for every kind of end."""
+    store = Store(tmp_path)
+    with caplog.at_level(logging.INFO, "fsm_agent"):
+        done = agent([text("one")], tmp_path, store=store, session_id="s-1").run_conversation("go")
+    assert f"turn {done.turn_id} of session s-1 ended: text_response (completed), requests: 1" in caplog.text
+    assert exits(store) == {"s-1": "text_response"}
+    cut = agent([text("never")], tmp_path, store=store, session_id="s-1")
+    cut.interrupt("stop")
+    cut.run_conversation("more")
+    assert exits(store) == {"s-1": "interrupted_before_call"}
+
+
+def test_what_was_given_up_is_with_its_session_too(tmp_path: Path) -> None:
+    session, _ = left_unfinished(tmp_path, [text("never")], 1)
+    store = Store(tmp_path)
+    seen: list[dict[str, str]] = []
+
+    def answer(body: Any) -> Any:
+        seen.append(exits(store))
+        return text("on")
+
+    agent(repeat(answer), tmp_path, store=store, session_id=session).chat("and now?")
+    assert seen == [{session: "abandoned"}]
+    assert exits(store) == {session: "text_response"}
+
+
+def exits(store: Store) -> dict[str, str]:
+    with store.database.reading() as c:
+        return dict(c.execute("SELECT id, exit FROM sessions").fetchall())
+
+
+# Looking
+
+
+def test_a_whole_file_is_looked_at_without_being_changed(tmp_path: Path, cli: Cli) -> None:
+    assert health(tmp_path) is None
+    assert not list(tmp_path.iterdir())
+    left_unfinished(tmp_path, [text("never")], 1)
+    agent([text("one")], tmp_path, session_id="s-2").chat("go")
+    found = health(tmp_path)
+    assert found is not None
+    assert (found.sessions, found.unfinished, found.version) == (2, 1, len(VERSIONS))
+    assert found.size > 50_000
+    out = cli("doctor", "--home", str(tmp_path))[1]
+    assert "ok       sessions       2 sessions, 1 turn unfinished, 0." in out
+
+
+@pytest.mark.parametrize("damage", ["garbage", "a page", "newer"])
+def test_a_damaged_or_newer_file_is_a_problem_for_the_doctor(tmp_path: Path, cli: Cli, damage: str) -> None:
+    store = Store(tmp_path)
+    agent([text("one")], tmp_path, store=store).chat("go " * 2000)
+    store.close()
+    path = tmp_path / "sessions.db"
+    with sqlite3.connect(path) as c:
+        c.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        if damage == "newer":
+            c.execute("PRAGMA user_version = 99")
+            c.execute(f"PRAGMA application_id = {marked(99)}")
+    c.close()
+    if damage != "newer":
+        content = path.read_bytes()
+        path.write_bytes(b"no database" * 9000 if damage == "garbage" else content[:-4096] + b"\xff" * 4096)
+    with pytest.raises(StoreError, match="newer version" if damage == "newer" else "it is damaged"):
+        health(tmp_path)
+    code, out, _ = cli("doctor", "--home", str(tmp_path))
+    assert code == 1
+    assert "problem  sessions " in out
+    assert "until then no turn can be run in this home" in out

@@ -1,0 +1,404 @@
+"""A file that a disk, a power failure or a copy has damaged is noticed, said in one line, and not written
+to."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import random
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fsm_agent.errors import StoreError
+from fsm_agent.sessions.store import Database, Store
+from fsm_agent.sessions.store.integrity import look_through
+from fsm_agent.sessions.store.reports.health import health
+from fsm_agent.sessions.store.schema import VERSIONS
+from fsm_agent.sessions.store.sealed import LENGTH, dumps, loads, opened
+from fsm_agent.sessions.store.search.messages import search
+from fsm_agent.testing import call, text, tools
+from tests.helpers.store_homes import agent
+
+Cli = Callable[..., tuple[int, str, str]]
+PAGE, ROOT = 4096, Path(__file__).parents[2]
+NEEDLE = "the okapi of the third page"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with a conversation of some pages, all of it in the file itself."""
+    home = tmp_path_factory.mktemp("made")
+    store = Store(home)
+    script: list[Any] = [tools(call("lookup", {"city": "Bern"})), text("sunny " * 900)]
+    for number in range(6):
+        agent([*script], home, store=store, session_id="s-1").chat(f"question {number}: {NEEDLE}")
+    search(store.database, "okapi")
+    store.close()
+    moved_in(home / "sessions.db")
+    return home
+
+
+@pytest.fixture
+def home(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path / "home", ignore=shutil.ignore_patterns("owners", "*-wal", "*-shm"))
+    return tmp_path / "home"
+
+
+def flip(path: Path, byte: int, bit: int = 0) -> None:
+    content = bytearray(path.read_bytes())
+    content[byte] ^= 1 << bit
+    path.write_bytes(content)
+
+
+def kept(home: Path) -> dict[str, bytes]:
+    """What must stay as it is. Whoever reads makes the shared memory beside the log anew, and an empty
+    log."""
+    files = [file for file in home.glob("sessions.db*") if not file.name.endswith("-shm")]
+    return {file.name: content for file in files if (content := file.read_bytes())}
+
+
+def moved_in(path: Path) -> None:
+    """Nothing is left in the log."""
+    with contextlib.closing(sqlite3.connect(path)) as c:
+        c.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def page_of(path: Path, table: str, kind: int) -> int:
+    """Where the first page of a table of this kind begins: 5 is an interior page, 13 a leaf."""
+    with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as c:
+        root = c.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).fetchone()[0]
+    content, places = path.read_bytes(), [(root - 1) * PAGE]
+    while content[places[0]] != kind:
+        first = places[0] + int.from_bytes(content[places[0] + 12 : places[0] + 14])
+        places = [(int.from_bytes(content[first : first + 4]) - 1) * PAGE]
+    return places[0]
+
+
+def zero(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place : place + PAGE] = bytes(PAGE)
+    path.write_bytes(content)
+
+
+def cut(path: Path, pages: int) -> None:
+    path.write_bytes(path.read_bytes()[: -pages * PAGE])
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "the size in the header": lambda path: flip(path, 31),
+    "the encoding in the header": lambda path: flip(path, 20, 3),
+    "an interior page": lambda path: flip(path, page_of(path, "messages", 5) + 3, 6),
+    "a cell of an interior page": lambda path: flip(path, page_of(path, "messages", 5) + 12, 7),
+    "a cell of a leaf": lambda path: flip(path, page_of(path, "messages", 13) + 8, 7),
+    "a letter that an index has otherwise": lambda path: flip(
+        path, path.read_bytes().index(b"s-1", page_of(path, "messages", 13)), 1
+    ),
+    "a page of zeros": lambda path: zero(path, page_of(path, "messages", 13)),
+    "a page of zeros in an index": lambda path: zero(path, page_of(path, "message_index_data", 13)),
+    "cut off": lambda path: cut(path, 3),
+    "cut off in the middle of a page": lambda path: path.write_bytes(path.read_bytes()[: -2 * PAGE - 1000]),
+    "the format in the header": lambda path: flip(path, 63),
+    "a high bit of the format": lambda path: flip(path, 61, 4),
+    "a bit that makes the format 0": lambda path: flip(path, 63, 1),
+    "the mark in the header": lambda path: flip(path, 71, 3),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_one_line_and_not_written_to(home: Path, cli: Cli, damage: str) -> None:
+    DAMAGES[damage](home / "sessions.db")
+    before = kept(home)
+    for _ in range(2):
+        code, _, err = cli("run", "hello", "--model", "offline:demo", "--home", str(home))
+        assert code == 2
+        [line] = err.splitlines()
+        assert line.startswith(
+            f"fsm-agent: the session store {home / 'sessions.db'} cannot be used: it is damaged; restore a"
+        )
+        assert "newer version" not in line
+        assert kept(home) == before
+    with pytest.raises(StoreError, match="it is damaged"):
+        health(home)
+
+
+@pytest.mark.slow
+def test_a_flip_anywhere_in_the_header_is_refused_or_harmless(home: Path) -> None:
+    """All eight hundred of them were tried; these are one in eleven."""
+    for bit in range(0, 800, 11):
+        copy = shutil.copytree(home, home.parent / str(bit))
+        flip(copy / "sessions.db", bit // 8, bit % 8)
+        before = kept(copy)
+        store = Store(copy)
+        problem = ""
+        try:
+            one = agent([text("more")], copy, store=store, session_id="s-1")
+            result = one.run_conversation("and now?")
+        except StoreError as error:
+            problem = str(error)
+        store.close()
+        assert "newer version" not in problem, f"bit {bit}"
+        if problem:
+            assert kept(copy) == before, f"bit {bit}"
+        else:
+            assert (len(result.messages), result.cleanup_errors) == (26, []), f"bit {bit}"
+
+
+def test_what_can_still_be_read_of_a_damaged_file_can_be_read(home: Path, cli: Cli) -> None:
+    zero(home / "sessions.db", page_of(home / "sessions.db", "usage_by_at", 10))
+    before = kept(home)
+    assert cli("run", "hello", "--model", "offline:demo", "--home", str(home))[0] == 2
+    assert NEEDLE in cli("sessions", "show", "s-1", "--home", str(home))[1]
+    assert NEEDLE in cli("sessions", "export", "s-1", "--home", str(home))[1]
+    assert kept(home) == before
+
+
+def test_reading_goes_on_and_closing_writes_nothing_when_it_is_found_late(home: Path) -> None:
+    """With rows that are still in the log, which whoever closes a file last moves into it."""
+    with contextlib.closing(sqlite3.connect(home / "sessions.db")) as other:
+        other.execute("INSERT INTO marks VALUES ('in the log', 1)")
+        other.commit()
+        zero(home / "sessions.db", page_of(home / "sessions.db", "usage_by_at", 10))
+        copy = home.parent / "copy"
+        shutil.copytree(home, copy)
+    before = kept(copy)
+    assert set(before) == {"sessions.db", "sessions.db-wal"}
+    assert before["sessions.db-wal"]
+    database = Database(copy / "sessions.db")
+    for _ in range(2):
+        with pytest.raises(StoreError, match="it is damaged"):
+            database.write(lambda c: c.execute("INSERT INTO marks VALUES ('new', 1)") and None)
+        with database.reading() as c:
+            assert c.execute("SELECT name FROM marks WHERE name IN ('new', 'in the log')").fetchall() == [
+                ("in the log",)
+            ]
+    database.close()
+    assert kept(copy) == before
+
+
+# Texts
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("okapi", "okaqi"), ('"role"', '"rOle"'), (NEEDLE + '"', NEEDLE + "!")]
+)
+def test_a_text_that_was_changed_is_noticed_when_it_is_read(
+    home: Path, cli: Cli, before: str, after: str
+) -> None:
+    """In the last one, where JSON would notice, too."""
+    path = home / "sessions.db"
+    place = page_of(path, "messages", 13)
+    content = path.read_bytes()
+    at = content.index(before.encode(), place, place + PAGE)
+    path.write_bytes(content[:at] + after.encode() + content[at + len(after) :])
+    code, _, err = cli("run", "hello", "--session", "s-1", "--model", "offline:demo", "--home", str(home))
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    assert "a text in the session store is damaged (its checksum does not fit): " in err
+    out = cli("doctor", "--home", str(home))[1]
+    assert "1 damaged texts, the first is body in messages, id " in out
+    shown = cli("sessions", "show", "s-1", "--home", str(home))[1]
+    assert "(this message is damaged)" in shown
+    assert "sunny" in shown
+
+
+def test_a_recorded_reply_that_was_changed_is_not_taken_for_one(home: Path) -> None:
+    """A turn that goes on after its process died believes what it recorded, and so does a fork."""
+    with contextlib.closing(sqlite3.connect(home / "sessions.db")) as c:
+        c.execute(
+            "UPDATE effects SET reply = REPLACE(reply, 'Bern: sunny', 'Bern: rainy') WHERE kind = 'RunTool'"
+        )
+        c.commit()
+    one = agent([text("done")], home, store=Store(home), session_id="s-1")
+    turn = one.journal.recent()[0].id
+    called = next(step.seq - 1 for step in one.journal.steps(turn) if step.source == "ExecuteTools")
+    with pytest.raises(StoreError, match="its checksum does not fit"):
+        one.journal.effects(turn, called)
+    with pytest.raises(StoreError, match="its checksum does not fit"):
+        one.fork(turn, at=called)
+
+
+def test_a_message_that_is_damaged_does_not_keep_the_others_from_being_found(home: Path) -> None:
+    with contextlib.closing(sqlite3.connect(home / "sessions.db")) as c:
+        c.execute("UPDATE messages SET body = REPLACE(body, 'okapi', 'zebra') WHERE number = 1")
+        c.execute("UPDATE marks SET value = 0 WHERE name = 'message_index_format'")
+        c.commit()
+    store = Store(home)
+    assert len(search(store.database, "okapi").hits) == 5
+    assert not search(store.database, "zebra").hits
+    store.close()
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+)
+
+
+@pytest.mark.slow
+@given(value=JSON)
+def test_a_text_is_read_as_it_was_written(value: Any) -> None:
+    text = dumps(value)
+    assert loads(text) == json.loads(text) == value
+    assert opened(text) == text[:-LENGTH]
+    assert loads(opened(text)) == value, "a text of before has no checksum"
+
+
+@pytest.mark.slow
+@given(value=JSON, chosen=st.randoms())
+def test_no_flip_of_a_bit_is_passed_over(value: Any, chosen: random.Random) -> None:
+    content = dumps(value).encode()
+    for _ in range(8):
+        flipped = bytearray(content)
+        flipped[chosen.randrange(len(content))] ^= 1 << chosen.randrange(8)
+        with pytest.raises((StoreError, UnicodeDecodeError)):
+            loads(flipped.decode())
+
+
+# Files of before, and the cost
+
+
+def test_a_file_without_checksums_and_mark_is_read_and_marked(home: Path) -> None:
+    path = home / "sessions.db"
+    with contextlib.closing(sqlite3.connect(path)) as c:
+        c.execute("PRAGMA application_id = 0")
+        c.execute("PRAGMA user_version = 2")
+        c.execute("ALTER TABLE turns DROP COLUMN imported")
+        c.execute("ALTER TABLE turns DROP COLUMN table_name")
+        c.execute("UPDATE messages SET body = RTRIM(body, ' ' || char(9) || char(10) || char(13))")
+        c.commit()
+    assert health(home) is not None
+    store = Store(home)
+    rows = agent([text("more")], home, store=store, session_id="s-1").run_conversation("and now?").messages
+    assert len(rows) == 26
+    store.close()
+    moved_in(path)
+    flip(path, 63)
+    with pytest.raises(StoreError, match="do not belong together"):
+        Store(home).session("s-1")
+
+
+def test_a_damaged_file_of_before_is_not_upgraded(home: Path) -> None:
+    class Newer(Database):
+        versions = (*VERSIONS, ("CREATE TABLE more (id INTEGER)",))
+
+    zero(home / "sessions.db", page_of(home / "sessions.db", "usage_by_at", 10))
+    before = kept(home)
+    with pytest.raises(StoreError, match="it is damaged"):
+        Newer(home / "sessions.db")
+    assert kept(home) == before
+
+
+def test_a_file_is_looked_through_once_and_only_who_writes_waits_for_it(home: Path) -> None:
+    looked, go = list[str](), threading.Event()
+
+    class Slow(Database):
+        def _look_through(self) -> None:
+            assert go.wait(20)
+            looked.append("looked")
+            super()._look_through()
+
+    database = Slow(home / "sessions.db")
+    waiting = database.submit(lambda c: c.execute("INSERT INTO marks VALUES ('new', 1)") and None)
+    with database.reading() as c:
+        assert c.execute("SELECT COUNT(*) FROM messages").fetchone() == (24,)
+    assert not waiting.done()
+    go.set()
+    assert waiting.result(20) is None
+
+    def broken(c: sqlite3.Connection) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with pytest.raises(StoreError):
+        database.write(broken)  # what comes next has a connection of its own
+    database.write(lambda c: None)
+    database.close()
+    assert looked == ["looked"]
+
+
+def test_a_file_that_takes_long_to_look_through_is_said(home: Path) -> None:
+    said, lines = threading.Event(), list[str]()
+
+    class Heard(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+            said.set()
+
+    class Slow(sqlite3.Connection):
+        def execute(self, *arguments: Any) -> sqlite3.Cursor:
+            assert said.wait(20)
+            return super().execute(*arguments)
+
+    handler = Heard()
+    logging.getLogger("fsm_agent").addHandler(handler)
+    try:
+        with contextlib.closing(sqlite3.connect(home / "sessions.db", factory=Slow)) as c:
+            look_through(c, home / "sessions.db", long=0.0)
+    finally:
+        logging.getLogger("fsm_agent").removeHandler(handler)
+    assert lines == [f"looking through {home / 'sessions.db'} (0 MB) before it is written to"]
+
+
+# Killed
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from fsm_agent.sessions.store import Store
+from tests.helpers.store_homes import written
+store = Store(Path(sys.argv[1]))
+number = 0
+while True:
+    written(store, [f"message {number} " + "word " * 200], "s-killed")
+    number += 1
+    print(number, flush=True)
+"""
+
+
+@pytest.fixture
+def killed(home: Path) -> Path:
+    """A home whose writer was killed in the middle of it, with rows that are only in the log."""
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(home)], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert writer.stdout is not None
+    for line in writer.stdout:
+        if int(line) == 20:
+            writer.send_signal(signal.SIGKILL)
+            break
+    writer.stdout.close()
+    assert writer.wait(20) == -signal.SIGKILL
+    return home
+
+
+def test_a_file_whose_writer_was_killed_is_whole(killed: Path, cli: Cli) -> None:
+    assert (killed / "sessions.db-wal").stat().st_size > 0
+    code, out, err = cli(
+        "run", "hello", "--session", "s-killed", "--model", "offline:demo", "--home", str(killed)
+    )
+    assert (code, err) == (0, ""), out
+    assert "message 19 word" in cli("sessions", "show", "s-killed", "--home", str(killed))[1]
+    assert health(killed) is not None
+
+
+def test_a_file_whose_writer_was_killed_and_that_is_damaged_is_not_written_to(killed: Path, cli: Cli) -> None:
+    zero(killed / "sessions.db", page_of(killed / "sessions.db", "usage_by_at", 10))
+    before = kept(killed)
+    code, _, err = cli(
+        "run", "hello", "--session", "s-killed", "--model", "offline:demo", "--home", str(killed)
+    )
+    assert code == 2
+    assert "it is damaged" in err
+    assert kept(killed) == before

@@ -1,0 +1,165 @@
+"""Each setting can be set alone, in every way there is; what is refused is refused for the reason given."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomlkit
+from pydantic import BaseModel
+
+from fsm_agent.cli.arguments import nested
+from fsm_agent.errors import ConfigError
+from fsm_agent.providers.choose import choose
+from fsm_agent.providers.config_file import config_of
+from fsm_agent.providers.connect import connect
+from fsm_agent.settings.model import Settings, Stale
+from fsm_agent.settings.setting_docs import every_setting
+from fsm_agent.testing import FakeClock
+
+TRIED: tuple[Any, ...] = (
+    *(7, 0.5, 20_000, True, ["one"], {"terminal": "ask"}),
+    *("low", "ask", "chat", "rotate", "normal", "shared", "random", "1h", "other words"),
+)
+"""Values for settings whose default is no number; each fits some of them."""
+
+
+def leaves(group: BaseModel, *path: str) -> Iterator[tuple[str, Any]]:
+    """The name and value of every setting in a group and in the groups of it."""
+    for name in type(group).model_fields:
+        value = getattr(group, name)
+        if isinstance(value, BaseModel):
+            yield from leaves(value, *path, name)
+        else:
+            yield ".".join((*path, name)), value
+
+
+def under(name: str, value: Any) -> dict[str, Any]:
+    """The mapping that sets one name and nothing else."""
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    assert isinstance(value, dict)
+    return value
+
+
+def accepted(name: str, value: Any) -> bool:
+    """Can this setting have this value? True is not counted where it is taken for the number 1."""
+    try:
+        found = dict(leaves(Settings.of(under(name, value))))[name]
+    except ConfigError:
+        return False
+    return isinstance(found, bool) == isinstance(value, bool)
+
+
+def others_of(name: str, default: Any) -> list[Any]:
+    """Some values for a setting that are not its default, each of them accepted."""
+    is_number = isinstance(default, (int, float)) and not isinstance(default, bool)
+    tried = (default + 1, default * 2, default / 2, default * 0.99) if is_number else TRIED
+    if isinstance(default, bool):
+        tried = (not default,)
+    return [value for value in tried if value != default and accepted(name, value)]
+
+
+DEFAULTS = dict(leaves(Settings.model_construct()))
+
+
+def check(settings: Settings, name: str, value: Any) -> None:
+    """This setting has the value, and every other one its default."""
+    found = dict(leaves(settings))
+    own = found[name]
+    assert (list(own) if isinstance(own, tuple) else own) == value, name
+    assert {other: found[other] for other in found if other != name} == {
+        other: DEFAULTS[other] for other in DEFAULTS if other != name
+    }
+
+
+def test_the_walk_finds_every_setting() -> None:
+    assert list(DEFAULTS) == list(every_setting())
+    assert {"backoff.invalid.base", "stale.whole.above_100k", "web.only_hosts"} <= set(DEFAULTS)
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_each_setting_can_be_set_alone(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = others_of(name, DEFAULTS[name])
+    assert values, f"no other value of {name} is accepted by itself"
+    for value in values:
+        check(Settings(**under(name, value)), name, value)
+        check(Settings.of(under(name, value)), name, value)
+        check(Settings.of(nested([f"{name}={json.dumps(value)}"])), name, value)
+        (tmp_path / "config.toml").write_text(tomlkit.dumps({"settings": under(name, value)}))
+        check(Settings.of(None, config_of(tmp_path).settings), name, value)
+        text = value if isinstance(value, str) else json.dumps(value)
+        monkeypatch.setenv(f"FSM_AGENT_{name.upper().replace('.', '__')}", text)
+        check(Settings(), name, value)
+        check(Settings.of(), name, value)
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_what_is_refused_is_named_and_told_what_is_allowed(name: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Settings.of(under(name, {"no": {"such": "value"}}))
+    named = (f"setting {name} is out of range; given: ", f"setting {name}.no is out of range; given: ")
+    assert str(raised.value).startswith(named)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"backoff": {"exception": {"cap": 1}}},
+         "settings backoff.exception.cap and backoff.exception.base contradict each other; "
+         "given: cap 1, base 2; allowed: a cap that is not below the base"),
+        ({"backoff": {"invalid": {"base": 121}}},
+         "settings backoff.invalid.cap and backoff.invalid.base contradict each other; "
+         "given: cap 120, base 121; allowed: a cap that is not below the base"),
+        ({"backoff": {"exception": "quick"}},
+         "setting backoff.exception is out of range; given: quick; allowed: a table of base, cap"),
+        ({"stale": {"stream": True}},
+         "setting stale.stream is out of range; given: True; "
+         "allowed: a number, or a table of base, above_50k, above_100k"),
+        ({"stale": {"stream": {"above_70k": 3}}},
+         "unknown setting stale.stream.above_70k; given: 3; allowed: base, above_50k, above_100k"),
+        ({"prompt": {"enforce_tool_use": 3.5}},
+         "setting prompt.enforce_tool_use is out of range; given: 3.5; "
+         "allowed: auto or true, false or list of texts"),
+        ({"poll": {"heartbeat": 0.0001}},
+         "setting poll.heartbeat is out of range; given: 0.0001; allowed: number 0.1 to 3,600"),
+        ({"delegation": {"heartbeat": 0.0001}},
+         "setting delegation.heartbeat is out of range; given: 0.0001; allowed: number 0.1 to 3,600"),
+        ({"poll": {"control": 0.0001}},
+         "setting poll.control is out of range; given: 0.0001; allowed: number 0.001 to 60"),
+    ],
+)  # fmt: skip
+def test_an_error_is_true(given: Mapping[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Settings.of(given)
+    assert str(raised.value) == says
+
+
+def test_a_number_for_all_sizes_gives_way_to_one_of_them_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, above = {"stale": {"stream": 20}}, {"stale": {"stream": {"above_50k": 30}}}
+    assert Settings.of(one).stale.stream.each == (20, 20, 20)
+    assert Settings.of(above, one).stale.stream.each == (20, 30, 20)
+    monkeypatch.setenv("FSM_AGENT_STALE__STREAM", "40")
+    assert Settings.of(above, one).stale.stream.each == (40, 30, 40)
+    assert Settings.of(one).stale.stream.each == (20, 20, 20)
+
+
+def test_a_limit_for_one_size_leaves_the_patience_with_a_local_server() -> None:
+    def after(stale: Stale, tokens: int) -> float:
+        return stale.after(tokens, streaming=True, local=True)
+
+    stale = Settings.of({"stale": {"stream": {"above_50k": 500}}}).stale
+    assert [after(stale, tokens) for tokens in (10, 60_000, 200_000)] == [900, 500, 900]
+    again = Settings.of(Settings().model_dump(mode="json")).stale
+    assert after(again, 10) == 900, "settings that were stored with a turn mean the same"
+
+
+def test_a_port_is_more_patient_than_every_limit_on_silence() -> None:
+    settings = Settings.of({"stale": {"stream": {"base": 2_000}}})
+    port: Any = connect(choose("local:m", "http://127.0.0.1:9/v1"), settings, FakeClock())
+    assert asyncio.run(port.ready()).timeout.read == 2_000

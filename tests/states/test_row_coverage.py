@@ -1,0 +1,179 @@
+"""Every row of the turn's table, and every pair of rows that can follow each other, on the real engine.
+
+The checker makes the scripts, a driver arranges the world so that the real states report their events, and
+every move of the engine is compared with the script. All invariants are checked after every move."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsm_agent import Agent, TurnResult
+from fsm_agent.fsm.verify.reachability.goals import Aim, pair_goals
+from fsm_agent.fsm.verify.reachability.paths import Paths
+from fsm_agent.testing import (
+    FakeClock,
+    PossibleScript,
+    RowCoverage,
+    ScriptedServer,
+    overflow,
+    possible_scripts,
+    status,
+    text,
+)
+from fsm_agent_states.table import TURN
+from tests.helpers.harness import SHOWN, assert_legal_path, assert_possible_pairs
+from tests.helpers.tables import DEFAULTS
+from tests.helpers.turn_configs import configs, more_configs
+from tests.helpers.turn_driver import Driver
+from tests.helpers.turn_facts import Config, TurnFacts
+from tests.helpers.turn_pairs import BY_HAND, REASONS, why_not
+
+
+def scripts(
+    given: Iterable[Config], *, pairs: bool, most_places: int
+) -> Iterator[tuple[Config, PossibleScript]]:
+    """Scripts that together take all rows (or pairs) that are near the start in some configuration."""
+    covered: set[Aim] = set()
+    for config in given:
+        facts = TurnFacts(config)
+        for script in possible_scripts(
+            TURN, config.limits, facts, pairs=pairs, skip=covered, most_places=most_places
+        ):
+            covered |= {(row.id,) for row in script.rows} | set(script.pairs)
+            yield config, script
+
+
+def play(given: Iterable[tuple[Config, PossibleScript]], home: Path) -> tuple[RowCoverage, set[Aim], int]:
+    """Play every script on the engine; the rows and the pairs of rows that it took."""
+    pairs: set[Aim] = set()
+    played = 0
+
+    async def all_of_them(url: str) -> None:
+        nonlocal played
+        for config, script in given:
+            driver = Driver(script, config, home, url)
+            turn, result = await driver.play()
+            driver.agent.close()
+            assert_legal_path(turn.steps, result)
+            assert_possible_pairs(turn.steps)
+            assert sum(bool(result[name]) for name in SHOWN) == 1
+            pairs.update(script.pairs)
+            played += 1
+
+    with ScriptedServer([]) as server, RowCoverage(TURN) as coverage:
+        asyncio.run(all_of_them(server.url))
+    assert not server.requests, "a model with too small a window is never asked"
+    return coverage, pairs, played
+
+
+def test_every_row_of_the_turn_runs_on_the_engine(tmp_path: Path) -> None:
+    coverage, _, played = play(scripts(configs(), pairs=False, most_places=1_000), tmp_path)
+    assert coverage.missed == []
+    assert played <= 110
+
+
+def test_a_window_that_a_refusal_names_may_be_too_small_for_the_prompt(tmp_path: Path) -> None:
+    words = "words and more words " * 60
+    history = [
+        {"role": role, "content": f"{role} {number}: {words}"}
+        for number in range(12)
+        for role in ("user", "assistant")
+    ]
+    with ScriptedServer([overflow(100), text("a summary.")]) as server:
+        agent = Agent(
+            "llamacpp:small",
+            base_url=server.url,
+            toolsets=[],
+            home=tmp_path,
+            clock=FakeClock(),
+            context_window=32_000,
+        )
+        turn = agent.start("go", conversation_history=history)
+        result = turn.run()
+        agent.close()
+    assert_legal_path(turn.steps, result)
+    assert ("Compress.compressed", "BuildMessages.window_too_small") in BY_HAND & set(
+        pairwise(step.row for step in turn.steps)
+    )
+
+
+def test_a_window_that_a_refusal_names_may_be_smaller_than_the_next_models(tmp_path: Path) -> None:
+    """Nobody knew that the next model is wider when the error was classified, only after the window was
+    learned from it."""
+    with ScriptedServer([overflow(8192), text("ok")]) as server:
+        taken, result = rows_of(tmp_path, server, {}, [{"model": "local:large", "context_window": 20_000}])
+    assert ("ClassifyError.overflow/2", "Compress.outgrown/1") in BY_HAND & taken
+    assert result.final_response == "ok"
+
+
+def test_and_there_may_be_no_fallback_left_to_go_to_it(tmp_path: Path) -> None:
+    chain = [{"model": "local:other"}, {"model": "local:m", "context_window": 20_000}]
+    with ScriptedServer([status(429), overflow(8192)]) as server:
+        taken, result = rows_of(tmp_path, server, {"context_window": 20_000}, chain)
+    assert ("ClassifyError.overflow/2", "Compress.outgrown/2") in BY_HAND & taken
+    assert result.turn_exit_reason == "overflow_uncompressible"
+
+
+def test_the_last_word_may_fit_without_the_tools_that_were_too_much(tmp_path: Path) -> None:
+    def look(place: str) -> str:
+        return place
+
+    look.__doc__ = "words and more words " * 900
+    options = {
+        "model": "openai:m", "api_key": "sk-of-nobody", "tools": [look], "context_window": 4_000,
+        "settings": {"max_iterations": 0, "compression": {"preflight_passes": 0}},
+    }  # fmt: skip
+    with ScriptedServer([text("all that I know")]) as server:
+        taken, result = rows_of(tmp_path, server, options, [])
+    assert ("BuildMessages.oversized/5", "BuildMessages.built/2") in BY_HAND & taken
+    assert result.turn_exit_reason == "max_iterations_summary"
+
+
+def rows_of(
+    home: Path, server: ScriptedServer, options: dict[str, Any], fallbacks: list[dict[str, Any]]
+) -> tuple[set[tuple[str, ...]], TurnResult]:
+    """The pairs of rows that a turn takes, and its result."""
+    chain = [{"base_url": server.url, **one} for one in fallbacks]
+    given = {"model": "local:m", **options}
+    agent = Agent(base_url=server.url, fallbacks=chain, toolsets=[], home=home, clock=FakeClock(), **given)
+    turn = agent.start(
+        "go",
+        conversation_history=[{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}],
+    )
+    result = turn.run()
+    agent.close()
+    assert_legal_path(turn.steps, result)
+    return set(pairwise(step.row for step in turn.steps)), result
+
+
+def pairs_of_the_table() -> set[Aim]:
+    """Every two rows that can follow each other at the default limits, as far as counters go."""
+    paths = Paths(TURN, DEFAULTS)
+    return {goal.aim for goal in pair_goals(paths.graph, DEFAULTS) if paths.possible(goal)}
+
+
+@pytest.mark.slow
+def test_every_pair_of_rows_of_the_turn_runs_on_the_engine(tmp_path: Path) -> None:
+    """Of the pairs that the counters allow each is played, or a fact is named that forbids it; no pair is
+    both."""
+    _, played, number = play(scripts(more_configs(), pairs=True, most_places=8_000), tmp_path)
+    table = pairs_of_the_table()
+    forbidden = {aim: why_not(TURN.row(aim[0]), TURN.row(aim[1])) for aim in table | played}
+    reasons = Counter(reason for aim, reason in forbidden.items() if reason and aim in table)
+    told = "\n".join(f"{count:5} {reason}" for reason, count in reasons.most_common())
+    print(
+        f"{len(table)} pairs at the default limits, {len(played & table)} of them played,"
+        f" {len(table - played)} not:\n{told}"
+    )
+    print(f"{len(played - table)} more played under other limits; {number} scripts")
+    assert {aim for aim in table - played if not forbidden[aim]} == BY_HAND
+    assert {aim: forbidden[aim] for aim in played if forbidden[aim]} == {}
+    assert set(reasons) == set(REASONS), "no reason without a pair"
+    assert len(played & table) >= 600

@@ -1,0 +1,124 @@
+"""Tools that no request names are found, and their calls are seen by everybody as what they are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsm_agent import Agent, tool
+from fsm_agent.conversation.effects import ToolSpec
+from fsm_agent.testing import ScriptedModel, call, text, tools
+from fsm_agent.toolsets.agent.bridge import bridged
+from tests.helpers.mcp_bench import program
+
+TRUSTED = program() | {"trust": True, "approval": "never"}
+
+
+def played(
+    home: Path, script: list[Any], above: int | None = 3, mcp: Any = None, **options: Any
+) -> tuple[Any, Any]:
+    model = ScriptedModel(script)
+    settings = {"tool": {"bridge_above": above}, "poll": {"control": 0.02}, **options.pop("settings", {})}
+    one = Agent(
+        model, home=home, workdir=home, mcp={"s": mcp or TRUSTED}, toolsets=[], settings=settings, **options
+    )
+    try:
+        return one.run_conversation("go"), model
+    finally:
+        one.close()
+
+
+def told(result: Any) -> list[str]:
+    return [row["content"] for row in result.messages if row["role"] == "tool"]
+
+
+def offered(body: Any) -> set[str]:
+    return {one["function"]["name"] for one in body.get("tools", ())}
+
+
+def through(name: str, **arguments: Any) -> Any:
+    return call("tool_call", {"name": name, "arguments": arguments})
+
+
+def test_many_tools_are_found_and_called_through_two(tmp_path: Path) -> None:
+    heard: list[Any] = []
+    script = [
+        tools(call("tool_search", {"query": "echo"})),
+        tools(call("tool_search", {})),
+        tools(through("s__echo", text="hello")),
+        text("done"),
+    ]
+    callbacks = {"tool_start": lambda call_id, name, arguments: heard.append((name, arguments))}
+    result, model = played(tmp_path, script, callbacks=callbacks)
+    assert all(offered(body) == {"tool_search", "tool_call"} for body in model.requests)
+    found, names, said = told(result)
+    assert json.loads(found)["tools"][0]["name"] == "s__echo"
+    assert "text" in json.loads(found)["tools"][0]["parameters"]["properties"]
+    assert "s__echo" in json.loads(names)["names"]
+    assert said == "hello"
+    assert heard[-1] == ("s__echo", {"text": "hello"})
+    assert result.completed
+
+
+def test_few_tools_are_named_as_ever(tmp_path: Path) -> None:
+    result, model = played(tmp_path, [tools(call("s__echo", {"text": "hello"})), text("ok")], above=500)
+    assert "s__echo" in offered(model.requests[0])
+    assert not offered(model.requests[0]) & {"tool_search", "tool_call"}
+    assert told(result) == ["hello"]
+
+
+def test_an_approval_is_asked_for_the_tool_itself(tmp_path: Path) -> None:
+    asked: list[Any] = []
+
+    def approve(request: Any) -> bool:
+        asked.append((request.name, dict(request.arguments), request.pattern))
+        return False
+
+    result, _ = played(
+        tmp_path,
+        [tools(through("s__echo", text="x")), text("no")],
+        mcp=program(),
+        callbacks={"approval": approve},
+    )
+    assert asked == [("s__echo", {"text": "x"}, 's__echo({"text":"x"})')]
+    assert told(result)[0].startswith("denied")
+
+
+def test_what_is_forbidden_stays_forbidden_by_its_name(tmp_path: Path) -> None:
+    ran: list[str] = []
+    settings = {"approval": {"deny": ["s__echo"]}}
+    callbacks = {"tool_start": lambda call_id, name: ran.append(name)}
+    result, _ = played(
+        tmp_path, [tools(through("s__echo", text="x")), text("no")], settings=settings, callbacks=callbacks
+    )
+    assert "forbidden" in told(result)[0]
+    assert not ran
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"name": "nope"}, "find its name with tool_search"),
+        ({"name": "own"}, "find its name with tool_search"),
+        ({"name": "tool_call"}, "find its name with tool_search"),
+        ({"name": "s__echo", "arguments": [1]}, "must be a JSON object"),
+        ({}, "find its name with tool_search"),
+        ({"name": "s__echo", "arguments": '{"text": "as text"}'}, "as text"),
+        ({"name": "S-Echo", "arguments": {"text": "nearly"}}, "nearly"),
+    ],
+)
+def test_calls_that_do_not_fit(tmp_path: Path, given: dict[str, Any], words: str) -> None:
+    own = tool(effect="pure", name="own")(lambda: "mine")
+    result, _ = played(tmp_path, [tools(call("tool_call", given)), text("ok")], tools=[own])
+    assert words in told(result)[0]
+
+
+def test_a_tool_that_is_there_needs_no_bridge() -> None:
+    specs = [ToolSpec(name, "", {}) for name in ("a", "b", "c", "tool_search", "tool_call")]
+    assert bridged(specs, {"c"}, None) == tuple(specs)
+    assert [one.name for one in bridged(specs, {"c"}, 3)] == ["a", "b", "c"]
+    assert [one.name for one in bridged(specs, {"c"}, 2) if one.deferred] == ["c"]
+    assert bridged(specs[:3], {"c"}, 3) == tuple(specs[:3])

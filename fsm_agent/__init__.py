@@ -11,7 +11,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from fsm_agent.runtime import registry
-from fsm_agent.support.version import __version__
 
 if TYPE_CHECKING:
     from fsm_agent.agent import Agent
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from fsm_agent.sessions.store import Database
     from fsm_agent.sessions.turn import Turn
     from fsm_agent.settings.model import Settings
+    from fsm_agent.support.version import __version__
     from fsm_agent.tools import tool
     from fsm_agent.workflow import Workflow, WorkflowResult
 
@@ -35,6 +35,7 @@ _HOMES = {
     "TurnResult": "fsm_agent.conversation.result",
     "Workflow": "fsm_agent.workflow",
     "WorkflowResult": "fsm_agent.workflow",
+    "__version__": "fsm_agent.support.version",
     "tool": "fsm_agent.tools",
 }
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from fsm_agent.composition.agent_factory import AgentOptions, composed
-from fsm_agent.composition.child_factory import Inherited
+from fsm_agent.composition.agent_factory import composed
 from fsm_agent.composition.effect_handler import EffectHandler
+from fsm_agent.composition.options import DEFAULT_TOOLSETS, AgentOptions, Inherited
 from fsm_agent.composition.turn_wiring import (
     COUNTERS,
     DIGEST,
@@ -31,17 +30,15 @@ from fsm_agent.errors import ConfigError, SessionBusy, StoreError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.runner import Runner, drive
-from fsm_agent.memory.files import Notes
 from fsm_agent.memory.provider import MemoryProvider
 from fsm_agent.memory.snapshot import recalled
 from fsm_agent.prompt import Sources, prompt_of
-from fsm_agent.providers.config_file import config_of
 from fsm_agent.providers.credentials import ApiKey
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.ports import Clock, ModelPort
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.session_lease import SessionLease
-from fsm_agent.sessions.store import Begun, ConversationLog, ConversationRecording, NewTurn, Store, store_for
+from fsm_agent.sessions.store import Begun, ConversationLog, ConversationRecording, NewTurn, Store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.names import find_turn, name_after, rename
 from fsm_agent.sessions.store.rewind.edits import edited
@@ -50,16 +47,11 @@ from fsm_agent.sessions.store.rewind.undo import Undone, undo
 from fsm_agent.sessions.store.rows import asked_words
 from fsm_agent.sessions.turn import Turn
 from fsm_agent.settings.model import Settings
-from fsm_agent.support.clock import SystemClock
-from fsm_agent.support.home import home_of
 from fsm_agent.support.threads import LOOP
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.agent import Background
 from fsm_agent.toolsets.agent.posted import children_of
 
-DEFAULT_TOOLSETS = ("core", "memory", "skills", "todo", "sessions")
-"""What works everywhere. ``delegate`` costs the requests of other turns, ``clarify`` needs a person: those
-are asked for."""
 MAX_MESSAGE = 8_000_000
 """Characters of one user message; more is refused, not cut."""
 
@@ -108,45 +100,23 @@ class Agent:
         inherits: Inherited | None = None,
         source: str = "python",
     ) -> None:
-        self.home = home_of(home, os.environ)
-        config = config_of(self.home)
-        self.settings = Settings.of(settings, config.settings)
+        self._options = AgentOptions(
+            model=model, base_url=base_url, api_mode=api_mode, api_key=api_key, context_window=context_window,
+            tools=tuple(tools), toolsets=toolsets if isinstance(toolsets, str) else tuple(toolsets),
+            system_prompt=system_prompt, fallbacks=fallbacks, settings=settings, home=home, session_id=session_id,
+            callbacks=callbacks, clock=clock, budget=budget, auxiliary=auxiliary, memory=memory, mcp=mcp,
+            workdir=workdir, store=store, inherits=inherits, source=source,
+        )  # fmt: skip
+        self._world = composed(self._options, Agent.of)
+        self.home, self.settings, self.signals = self._world.home, self._world.settings, self._world.signals
         self.session_id = session_id or _session_id()
-        self._store = store or store_for(self.home, self.settings.store.durability)
-        self._system_prompt = system_prompt
-        self._inherits, self._source, self._held = (
-            inherits,
-            source,
-            None if inherits is None else inherits.session,
-        )
-        self._notes = Notes.at(self.home, self.settings.memory)
-        given = AgentOptions(
-            model=model,
-            base_url=base_url,
-            api_mode=api_mode,
-            api_key=api_key,
-            context_window=context_window,
-            tools=tuple(tools),
-            toolsets=toolsets if isinstance(toolsets, str) else tuple(toolsets),
-            system_prompt=system_prompt,
-            fallbacks=fallbacks,
-            settings=self.settings,
-            home=self.home,
-            config=config,
-            callbacks=callbacks,
-            clock=clock or SystemClock(),
-            budget=budget,
-            auxiliary=auxiliary,
-            memory=memory,
-            notes=self._notes,
-            mcp=mcp,
-            workdir=Path(workdir or Path.cwd()),
-            store=self._store,
-            inherits=inherits,
-        )
-        self._world = composed(given, Agent)
-        self._primary = self._world.backends.runtime()
-        self.signals = self._world.signals
+        self._store, self._primary = self._world.store, self._world.backends.runtime()
+        self._held = None if inherits is None else inherits.session
+
+    @classmethod
+    def of(cls, options: AgentOptions) -> Self:
+        """The agent that these options describe. Raises ``ConfigError``."""
+        return cls(**vars(options))
 
     # Turns
 
@@ -191,7 +161,7 @@ class Agent:
         supplied = None if conversation_history is None else tuple(messages_from(conversation_history))
         state = self._state(session, content, task_id or str(uuid.uuid4()), supplied)
         performer, log = EffectHandler(self._world, session, state.turn_id), self._log(state, session)
-        parent = None if self._inherits is None else self._inherits.order.parent_turn
+        parent = None if (child := self._options.inherits) is None else child.order.parent_turn
         new = NewTurn(
             asked_words(content), KIND.table.name, DIGEST, self.settings.model_dump(mode="json"), parent
         )
@@ -366,7 +336,7 @@ class Agent:
         """Held, so that it need not be read again for the next turn."""
         self._held = session = self._store.newest(self.session_id)
         self.session_id = session.id
-        session.source = session.source or self._source
+        session.source = session.source or self._options.source
         return session
 
     def _state(
@@ -428,7 +398,7 @@ class Agent:
         self._world.agent_tools.close()
         for backend in (*self._world.backends.chain, *self._world.auxiliary):
             if (
-                self._inherits is None or backend.choice.profile.name != "scripted"
+                self._options.inherits is None or backend.choice.profile.name != "scripted"
             ):  # a port that was handed in is the parent's
                 await backend.port.aclose()
 
@@ -442,12 +412,12 @@ class Agent:
             home=self.home,
             workdir=self._world.workdir,
             settings=self.settings.prompt,
-            identity=self._system_prompt,
+            identity=self._options.system_prompt,
             tools=(*self._world.tools.lasting_names, *self._world.agent_tools.names),
             provider=self._primary.provider,
             model=self._primary.model,
             window=self._primary.window,
-            recall=lambda: recalled(self._notes),
+            recall=lambda: recalled(self._world.notes),
         )
         return prompt_of(session.prompts, sources, system_message, self._world.clock.now())
 

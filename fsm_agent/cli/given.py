@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fsm_agent.agent import DEFAULT_TOOLSETS, Agent
+from fsm_agent.agent import Agent
 from fsm_agent.cli.arguments import nested
+from fsm_agent.composition.options import DEFAULT_TOOLSETS, AgentOptions
 from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.config_file import config_of
 from fsm_agent.sessions.store import store_for
@@ -36,6 +37,12 @@ class CliOptions:
 
 def agent_of(given: CliOptions, callbacks: object) -> tuple[Agent, Choice]:
     """The agent, and the model that was chosen with the reason why. Raises ``ConfigError``."""
+    options, choice = options_of(given, callbacks)
+    return Agent.of(options), choice
+
+
+def options_of(given: CliOptions, callbacks: object) -> tuple[AgentOptions, Choice]:
+    """What ``agent_of`` makes the agent with, and the model that was chosen. Raises ``ConfigError``."""
     home = home_of(given.home, os.environ)
     config = config_of(home)
     settings = settings_of(given.sets, given.max_iterations, config.settings)
@@ -46,8 +53,8 @@ def agent_of(given: CliOptions, callbacks: object) -> tuple[Agent, Choice]:
         )
     asks = ("clarify",) if getattr(callbacks, "clarify", None) is not None else ()
     store = store_for(home, settings.store.durability)
-    agent = Agent(
-        f"{choice.profile.name}:{choice.model}",
+    options = AgentOptions(
+        model=f"{choice.profile.name}:{choice.model}",
         base_url=choice.base_url,
         api_key=given.api_key,
         toolsets=(*DEFAULT_TOOLSETS, "delegate", *asks),
@@ -58,7 +65,7 @@ def agent_of(given: CliOptions, callbacks: object) -> tuple[Agent, Choice]:
         store=store,
         source=given.source,
     )
-    return agent, choice
+    return options, choice
 
 
 def settings_of(

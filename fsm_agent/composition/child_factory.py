@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
-from fsm_agent.approvals.service import Approvals
+from fsm_agent.composition.options import AgentOptions, Inherited
 from fsm_agent.composition.services import RESULTS, Services, save
 from fsm_agent.conversation.effects import Saved
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.settings.model import DelegationSettings
 from fsm_agent.support.texts import one_line
 from fsm_agent.tools import Tool, as_tool
 from fsm_agent.tools.source import ToolSource
@@ -24,18 +21,6 @@ WITHHELD_TOOLSETS = frozenset({"memory", "clarify", "code"})
 WITHHELD = frozenset({"memory", "clarify", "execute_code", "send_message", "cronjob", "schedule"})
 """Tools that a child never has, whoever made them: it does not write notes, ask or message people, schedule
 work, or run programs that call tools (AGT-05)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Inherited:
-    """What a child has of its parent. ``more``: its tools that come and go, already running. ``session``: the
-    child's own."""
-
-    order: ChildTask
-    depth: int
-    approvals: Approvals
-    more: ToolSource | None
-    session: Session
 
 
 class Borrowed:
@@ -62,27 +47,26 @@ class Borrowed:
 
 
 class ChildAgentFactory:
-    """``make`` makes an agent, ``given`` is what the parent was made with, ``world`` what it lives in."""
+    """Makes the agents of children with ``make``: from the options of their parent, and in its services."""
 
     def __init__(
         self,
-        make: Callable[..., ChildAgent],
-        given: Mapping[str, Any],
-        world: Callable[[], Services],
+        make: Callable[[AgentOptions], ChildAgent],
+        options: AgentOptions,
+        world: Services,
         more: ToolSource | None,
-        depth: int,
     ) -> None:
-        self._make, self._given, self._world = make, given, world
-        self._more, self._depth = None if more is None else Borrowed(more), depth
+        self._make, self._options, self._world = make, options, world
+        self._more = None if more is None else Borrowed(more)
+        self._depth = 0 if options.inherits is None else options.inherits.depth
 
     @property
     def allowed(self) -> bool:
         """May an agent of this depth have children at all?"""
-        limits: DelegationSettings = self._given["settings"].delegation
-        return self._depth < limits.max_depth
+        return self._depth < self._world.settings.delegation.max_depth
 
     def child(self, order: ChildTask) -> ChildAgent:
-        world = self._world()
+        world, options = self._world, self._options
         limits, callbacks = world.settings.delegation, Callbacks(order.callbacks)
         session = world.store.session(order.session_id)
         session.kind, session.source, session.parent = "child", "child", order.parent_session
@@ -93,18 +77,24 @@ class ChildAgentFactory:
         if Turns(world.store.database).info(order.parent_turn).imported:
             approvals = approvals.for_imported()
         return self._make(
-            **{
-                **self._given,
-                "tools": [one for one in map(as_tool, self._given["tools"]) if one.spec.name not in WITHHELD],
-                "toolsets": [name for name in self._given["toolsets"] if name not in WITHHELD_TOOLSETS],
-                "settings": world.settings.model_copy(update={"max_iterations": limits.max_iterations}),
-                "session_id": order.session_id,
-                "callbacks": order.callbacks,
-                "budget": order.budget,
-                "store": world.store,
-                "inherits": Inherited(order, self._depth + 1, approvals, self._more, session),
-            }
+            replace(
+                options,
+                tools=[one for one in map(as_tool, options.tools) if one.spec.name not in WITHHELD],
+                toolsets=[name for name in options.toolsets if name not in WITHHELD_TOOLSETS],
+                settings=world.settings.model_copy(update={"max_iterations": limits.max_iterations}),
+                home=world.home,
+                session_id=order.session_id,
+                callbacks=order.callbacks,
+                clock=world.clock,
+                budget=order.budget,
+                memory=None,
+                mcp=None,
+                workdir=world.workdir,
+                store=world.store,
+                inherits=Inherited(order, self._depth + 1, approvals, self._more, session),
+                source="child",
+            )
         )
 
     def keep(self, name: str, text: str) -> Saved:
-        return save(self._world().home / RESULTS, name, text)
+        return save(self._world.home / RESULTS, name, text)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fsm_agent.approvals.service import Approvals
 from fsm_agent.conversation.effects import Saved
 from fsm_agent.memory.context_injection import MemoryRecall
+from fsm_agent.memory.files import Notes
 from fsm_agent.providers.failover import Backend, Backends
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.callbacks import Callbacks
@@ -19,6 +20,7 @@ from fsm_agent.settings.model import Settings
 from fsm_agent.support.backoff import Backoff
 from fsm_agent.tools.runner import ToolRunner
 from fsm_agent.toolsets.agent import AgentTools, Background
+from fsm_agent.toolsets.agent.child import ChildFactory
 
 RESULTS = "results"
 """Folder of the home directory where long tool results are saved."""
@@ -40,13 +42,12 @@ def save(folder: Path, name: str, text: str) -> Saved:
 
 @dataclass(slots=True)
 class Services:
-    """Everything that requests are performed with."""
+    """Everything that requests are performed with. The last four are made of the others, and are there once
+    ``composed`` has returned. ``nursery``: where the agents of children come from."""
 
     settings: Settings
     clock: Clock
     backends: Backends
-    tools: ToolRunner
-    agent_tools: AgentTools
     callbacks: Callbacks
     approvals: Approvals
     backoff: Backoff
@@ -54,9 +55,13 @@ class Services:
     home: Path
     workdir: Path
     store: Store
+    notes: Notes
     recall: MemoryRecall
     auxiliary: tuple[Backend, ...] = ()
     budget: IterationBudget | None = None
-    background: Background | None = None
     stale_streak: int = 0
     notices: tuple[str, ...] = ()
+    nursery: ChildFactory = field(init=False)
+    background: Background | None = field(init=False)
+    agent_tools: AgentTools = field(init=False)
+    tools: ToolRunner = field(init=False)

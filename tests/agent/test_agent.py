@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from fsm_agent import Agent, Settings, TurnResult
+from fsm_agent.composition.options import AgentOptions
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import FakeClock, ScriptedModel, text
 from tests.helpers.harness import play
@@ -162,3 +165,12 @@ def test_a_scripted_model_from_a_file(tmp_path: Path) -> None:
     script.write_text('"fine"\n{"txt": 3}\n')
     with pytest.raises(ConfigError, match="line 2 is no reply"):
         Agent(f"scripted:{script}")
+
+
+def test_the_options_are_the_arguments_with_the_same_types_and_defaults() -> None:
+    """``AgentOptions`` is what children and the command line make agents with, the signature what editors show."""
+    arguments = list(signature(Agent).parameters.values())
+    types = get_type_hints(Agent.__init__)
+    hints = get_type_hints(AgentOptions)
+    shown = [(one.name, types[one.name], one.default) for one in arguments]
+    assert shown == [(one.name, hints[one.name], one.default) for one in fields(AgentOptions)]

@@ -1,6 +1,6 @@
 """How many of our own frames stand between who runs a turn and the model that it asks.
 
-``python tests/test_frames.py`` prints them.
+``python tests/agent/test_frames.py`` prints them.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ delegate    delegate_task: child turns with a history and a budget of their own,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import Protocol
 
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.ports import Clock
@@ -57,17 +57,16 @@ AGENT_LEVEL = frozenset(
 """Names that only ``AgentTools`` runs, unless a user brings a tool of that name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What these tools are made of. ``background``: tasks that nobody waits for, ``None`` where there are
-    none."""
+class Parts(Protocol):
+    """The services of the agent that these tools are made of. ``background``: tasks that nobody waits for,
+    ``None`` where there are none."""
 
     store: Store
     callbacks: Callbacks
     clock: Clock
     settings: Settings
     nursery: ChildFactory
-    background: Background | None = None
+    background: Background | None
 
 
 AGENT_TOOLSETS: dict[str, Callable[[Parts], Tool]] = {
@@ -76,7 +75,12 @@ AGENT_TOOLSETS: dict[str, Callable[[Parts], Tool]] = {
     "context": lambda parts: lookback_tool(parts.store),
     "clarify": lambda parts: clarify_tool(parts.callbacks, parts.clock, parts.settings),
     "delegate": lambda parts: delegate_tool(
-        parts.nursery, parts.store, parts.callbacks, parts.clock, parts.settings, parts.background
+        parts.nursery,
+        parts.store,
+        parts.callbacks,
+        parts.clock,
+        parts.settings,
+        parts.background if parts.settings.delegation.background else None,
     ),
 }
 

@@ -91,10 +91,10 @@ def test_the_exercises_can_be_done(copy: Path) -> None:
     changed = [patched(blocks, copy) for blocks in EXERCISES.values()]
     assert len(changed) == 3
     assert len(set().union(*changed)) == sum(map(len, changed))
-    quick = ["test_states.py", "test_table.py::test_the_turn_has_the_size_that_is_written_down"]
-    quick += ["test_choose.py", "scenarios/test_answers.py"]
+    quick = ["states/test_states.py", "fsm/test_table.py::test_the_turn_has_the_size_that_is_written_down"]
+    quick += ["providers/test_choose.py", "scenarios/test_answers.py"]
     quick += [
-        f"test_examples_of_tables.py::test_{name}"
+        f"workflow/test_examples_of_tables.py::test_{name}"
         for name in ("what_cannot_be_packed_is_paid_back", "every_row_runs_on_the_real_states")
     ]
     run(copy, "pytest", "-p", "no:cacheprovider", *(f"tests/{name}" for name in quick))
@@ -121,9 +121,9 @@ def test_what_fails_before_an_exercise_is_done(copy: Path) -> None:
     patched(next(iter(EXERCISES.values()))[:1], copy)
     for arguments, says in (
         (("fsm_agent.diagram", "--check", "diagrams"), "stale: diagrams/turn.svg (run: "),
-        (("pytest", "tests/test_states.py"), "echoed"),
-        (("pytest", "tests/test_table.py"), "SIZE"),
-        (("pytest", "tests/test_row_coverage.py", "-k", "every_row"), "nothing: CallLLM.echoed/2"),
+        (("pytest", "tests/states/test_states.py"), "echoed"),
+        (("pytest", "tests/fsm/test_table.py"), "SIZE"),
+        (("pytest", "tests/states/test_row_coverage.py", "-k", "every_row"), "nothing: CallLLM.echoed/2"),
     ):
         with pytest.raises(AssertionError, match=re.escape(says)):
             run(copy, *arguments)

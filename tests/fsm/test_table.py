@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from tests.tables import SIZE
 
 from fsm_agent.conversation.exit_reason import ExitReason
 from fsm_agent.errors import TableError
@@ -26,6 +25,7 @@ from fsm_agent.fsm.table import (
 )
 from fsm_agent.fsm.verify import examine
 from fsm_agent_states.table import BLOCK, TURN
+from tests.helpers.tables import SIZE
 
 
 class Counts:

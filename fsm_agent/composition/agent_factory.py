@@ -157,8 +157,8 @@ def _for_children(given: AgentOptions, backends: Backends) -> dict[str, Any]:
     """What a child is made with, too. It does not look for a model again: what was found for its parent is
     named."""
     chosen = backends.current.choice
-    names = ("api_mode", "api_key", "context_window", "tools", "toolsets", "system_prompt", "fallbacks", "auxiliary",
-             "settings", "home", "clock", "workdir")  # fmt: skip
+    names = ("api_mode", "api_key", "context_window", "tools", "toolsets", "system_prompt", "fallbacks",
+             "auxiliary", "settings", "home", "clock", "workdir")  # fmt: skip
     found = given.model is None
     return {name: getattr(given, name) for name in names} | {
         "model": f"{chosen.profile.name}:{chosen.model}" if found else given.model,

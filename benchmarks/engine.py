@@ -8,7 +8,8 @@ left is the engine. Figures are processor time (user + system, of all threads, t
 depend little on how busy a machine is, and say how many moves a core can do. What is waited for, a disk above
 all, is in ``moves/s``, which does.
 
-move      a tool round has three: BuildMessages → CallLLM → ExecuteTools → BuildMessages, and nine requests in them
+move      a tool round has three: BuildMessages → CallLLM → ExecuteTools → BuildMessages, and nine requests
+          in them
 memory    the journal kept in memory: states, guards and requests alone
 disk      as it comes: SQLite, every move flushed (``full``)
 bytes     what a move adds to the journal: its changes and its guards

@@ -40,7 +40,8 @@ _HOMES = {
 }
 
 __all__ = [
-    "Agent", "BaseTurn", "Settings", "Step", "Turn", "TurnResult", "Workflow", "WorkflowResult", "__version__", "tool",
+    "Agent", "BaseTurn", "Settings", "Step", "Turn", "TurnResult", "Workflow", "WorkflowResult",
+    "__version__", "tool",
 ]  # fmt: skip
 
 

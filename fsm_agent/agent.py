@@ -103,7 +103,8 @@ class Agent:
         self._options = AgentOptions(
             model=model, base_url=base_url, api_mode=api_mode, api_key=api_key, context_window=context_window,
             tools=tuple(tools), toolsets=toolsets if isinstance(toolsets, str) else tuple(toolsets),
-            system_prompt=system_prompt, fallbacks=fallbacks, settings=settings, home=home, session_id=session_id,
+            system_prompt=system_prompt, fallbacks=fallbacks, settings=settings, home=home,
+            session_id=session_id,
             callbacks=callbacks, clock=clock, budget=budget, auxiliary=auxiliary, memory=memory, mcp=mcp,
             workdir=workdir, store=store, inherits=inherits, source=source,
         )  # fmt: skip

@@ -4,7 +4,7 @@ Failures of providers and tools are values (``requests.Failure``, ``requests.Too
 transition table has rows for them. Exceptions are for bugs and wrong use, split by *when* they can happen::
 
     FsmAgentError
-    ├── TableError            at import: the transition table is wrong (overlap, hole, endless loop, unknown name)
+    ├── TableError            at import: the transition table is wrong (overlap, hole, loop, unknown name)
     ├── ConfigError           at start: a setting, model, key, tool or path cannot be used (exit code 2)
     ├── TurnError             while a turn runs: the engine itself is wrong
     │   ├── UndeclaredEvent   a state reported an event that the table has no line for

@@ -1,7 +1,7 @@
 """The same turn with other agent frameworks, each in an environment of its own: processor time a round, and
 of an import.
 
-    python benchmarks/peers/compare.py                          # installs what is missing below ~/.cache/fsm-agent-peers
+    python benchmarks/peers/compare.py             # installs what is missing below ~/.cache/fsm-agent-peers
     python benchmarks/peers/compare.py --only fsm_agent bare pydantic_ai --rounds 10 100 --environments DIR
     --json
 
@@ -11,7 +11,8 @@ says "done". A file of this folder for each says how its users would run such a 
 inside the framework's environment. Figures:
 
 import     processor time of importing what the turn needs, milliseconds, in a fresh process
-round      processor time of one model call and one tool call: the difference between a turn of many rounds and one of one
+round      processor time of one model call and one tool call: the difference between a turn of many rounds
+           and one of one
            round, over the rounds between; the best of a few runs. What grows from column to column walks the
            conversation
 memory     the most resident memory of the process, megabytes

@@ -1,12 +1,13 @@
 """Patterns of tool calls: what a person approves or forbids for more than one call.
 
-=============================  ==================================================================================
+=============================  ===============================================================================
 ``write_file``                 every call of this tool; ``*`` in the name stands for anything
-``write_file(src/**)``         calls whose paths all fit: ``*`` stays in one folder, ``**`` does not; links are followed
+``write_file(src/**)``         calls whose paths all fit: ``*`` stays in one folder, ``**`` does not; links
+                               are followed
 ``terminal(git status*)``      shell commands that fit
 ``lookup({"city":"Oslo"})``    other tools by their arguments as sorted compact JSON
 ``delete(#9f86d08…)``          exactly this call, by the hash of its arguments
-=============================  ==================================================================================
+=============================  ===============================================================================
 
 Allowing is narrow and forbidding wide. A pattern with wildcards allows only a command that is one simple
 command, without any character that could begin another one, and only in the working directory; it forbids a

@@ -19,7 +19,8 @@ from fsm_agent.conversation.effects import AskApproval
 
 Answer = Literal["once", "session", "always", "deny", "never"]
 ANSWERS: dict[str, Answer] = {
-    "y": "once", "yes": "once", "once": "once", "s": "session", "session": "session", "a": "always", "always": "always",
+    "y": "once", "yes": "once", "once": "once", "s": "session", "session": "session", "a": "always",
+    "always": "always",
     "n": "deny", "no": "deny", "deny": "deny", "": "deny", "never": "never",
 }  # fmt: skip
 QUESTION = "Allow it?  y once · s this session · a always · n no · never: "

@@ -25,7 +25,8 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import TurnInfo
 from fsm_agent.sessions.turn import Turn
 
-HELP = """Write a message and press Enter. Alt-Enter, or a backslash at the end of the line, begins a new line.
+HELP = """\
+Write a message and press Enter. Alt-Enter, or a backslash at the end of the line, begins a new line.
 Ctrl-C interrupts a running turn and keeps its text so far, twice leaves. Ctrl-D leaves.
 /path   the states that the last turn went through
 /resume   go on with a turn that was left unfinished

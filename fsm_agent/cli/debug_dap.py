@@ -58,7 +58,8 @@ def _enter(options: LaunchOptions) -> None:
 
 def _given(given: CliOptions, options: LaunchOptions) -> CliOptions:
     named = {
-        "model": options.model, "base_url": options.base_url, "home": options.home, "session": options.session,
+        "model": options.model, "base_url": options.base_url, "home": options.home,
+        "session": options.session,
         "max_iterations": options.max_iterations,
     }  # fmt: skip
     said = {name: value for name, value in named.items() if value is not None}

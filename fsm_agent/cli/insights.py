@@ -181,7 +181,8 @@ def _models(found: Insights) -> list[Sequence[Text | str]]:
 def _tools(found: Insights) -> list[Sequence[Text | str]]:
     return [
         (
-            preview(one.name, 40), f"{one.calls:,}", _bad(one.failed, "red"), _bad(one.unknown + one.open, "yellow"),
+            preview(one.name, 40), f"{one.calls:,}", _bad(one.failed, "red"),
+            _bad(one.unknown + one.open, "yellow"),
             "–" if one.seconds is None else spell(one.seconds),
         )
         for one in found.tools

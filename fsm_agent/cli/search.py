@@ -19,8 +19,8 @@ from fsm_agent.sessions.store.search.messages import Among, Found, SearchHit, se
 
 
 def search_sessions(
-    words: Sequence[str], home: str | None, limit: int, session: str | None, roles: Sequence[str], days: float | None,
-    children: bool, newest: bool, as_json: bool,
+    words: Sequence[str], home: str | None, limit: int, session: str | None, roles: Sequence[str],
+    days: float | None, children: bool, newest: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Messages with these words, the best of the newest hits."""
     store, text = store_of(home), " ".join(words)
@@ -29,7 +29,9 @@ def search_sessions(
         task = progress.add_task("indexing messages", total=None, visible=False)
         found = search(
             store.database, text, among, limit=positive("--limit", limit), newest=newest, now=store.now,
-            progress=lambda done, total: progress.update(task, completed=done, total=total, visible=total > 5_000),
+            progress=lambda done, total: progress.update(
+                task, completed=done, total=total, visible=total > 5_000
+            ),
         )  # fmt: skip
     if as_json:
         print(json.dumps(found_json(text, found)))
@@ -41,12 +43,14 @@ def search_sessions(
 def found_json(text: str, found: Found) -> dict[str, object]:
     """Return what a search found as JSON values."""
     return {
-        "query": text, "looked_at": found.looked_at, "more": found.more, "relaxed": found.relaxed, "waiting": found.waiting,
+        "query": text, "looked_at": found.looked_at, "more": found.more, "relaxed": found.relaxed,
+        "waiting": found.waiting,
         "hits": [
             {
-                "message": hit.id, "session": hit.session, "lineage": hit.lineage, "title": hit.title, "turn": hit.turn,
-                "number": hit.number, "role": hit.role, "at": hit.at, "standing": hit.standing, "score": round(hit.score, 4),
-                "snippet": hit.snippet.text, "marks": hit.snippet.marks,
+                "message": hit.id, "session": hit.session, "lineage": hit.lineage, "title": hit.title,
+                "turn": hit.turn, "number": hit.number, "role": hit.role, "at": hit.at,
+                "standing": hit.standing, "score": round(hit.score, 4), "snippet": hit.snippet.text,
+                "marks": hit.snippet.marks,
             }
             for hit in found.hits
         ],
@@ -57,7 +61,8 @@ def _indexing() -> Progress:
     """Shown only while many messages are indexed, and only on a terminal."""
     console = console_of(sys.stderr)
     return Progress(
-        TextColumn("{task.description}"), BarColumn(30), TextColumn("{task.completed:,.0f} of {task.total:,.0f}"),
+        TextColumn("{task.description}"), BarColumn(30),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f}"),
         console=console, transient=True, disable=not console.is_terminal,
     )  # fmt: skip
 

@@ -66,9 +66,9 @@ def limits(table: Table, sets: Sequence[str]) -> Mapping[str, int] | None:
 
 def _maximum(name: str, value: object, known: Sequence[str], table: Table) -> int:
     if name not in known:
-        what, settings = ("unknown setting or maximum", "a setting such as max_iterations, or ") if table is TURN else (
-            f"table {table.name} has no such maximum", ""
-        )  # fmt: skip
+        what, settings = f"table {table.name} has no such maximum", ""
+        if table is TURN:
+            what, settings = "unknown setting or maximum", "a setting such as max_iterations, or "
         raise ConfigError(
             what,
             f"{name}={jsonlib.dumps(value)}",

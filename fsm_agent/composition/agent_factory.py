@@ -97,8 +97,8 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
 def _models(
     options: AgentOptions, config: Config, settings: Settings, clock: Clock
 ) -> tuple[Backends, tuple[Backend, ...], tuple[str, ...]]:
-    """(the primary with its fallbacks, the models for side tasks in the order in which they are tried, entries
-    that cannot be used, in words)."""
+    """(the primary with its fallbacks, the models for side tasks in the order in which they are tried,
+    entries that cannot be used, in words)."""
     model, choose = options.model, config.chooser
     if not (model is None or isinstance(model, str) or hasattr(model, "call")):
         raise ConfigError(

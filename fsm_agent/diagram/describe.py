@@ -4,7 +4,7 @@ This file knows tables by the names of their attributes alone and needs nothing 
 because it also runs as a program of its own, in a process where the code of another version is loaded (see
 ``versions.load``)::
 
-    python -I -B describe.py ROOT[:ROOT] module:attribute    # or path.py:attribute; the attribute may be left out
+    python -I -B describe.py ROOT[:ROOT] module:attribute    # or path.py:attribute; or without :attribute
 
 It prints ``{"table": …, "limits": … or null}``, or one line on standard error and exit code 1.
 """

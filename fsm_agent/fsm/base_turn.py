@@ -101,8 +101,8 @@ class BaseTurn:
 
     @property
     def outcome(self) -> OutcomeName | None:
-        """How well the turn ended: what ``outcomes`` says of its exit reason; ``failed`` for one that is not in
-        it, and for a bug. ``None`` for a class without ``outcomes``: nobody but its owner can tell."""
+        """How well the turn ended: what ``outcomes`` says of its exit reason; ``failed`` for one that is not
+        in it, and for a bug. ``None`` for a class without ``outcomes``: nobody but its owner can tell."""
         if self.bug:
             return "failed"
         return self.outcomes.get(self.exit or "", "failed") if self.outcomes else None

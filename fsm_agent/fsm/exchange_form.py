@@ -6,10 +6,10 @@ A request says about itself, in class variables, what the engine cannot know. Al
     class Charge:
         order: str
         cents: int
-        reply: ClassVar[type] = Charged                # what it is answered with: a dataclass, or a plain type
+        reply: ClassVar[type] = Charged                # what answers it: a dataclass or a plain type
         effect: ClassVar[Effect] = "unsafe"            # pure, idempotent (the default) or unsafe
 
-        def in_doubt(self) -> Charged:                 # of an unsafe one: the reply when nobody knows whether it was done
+        def in_doubt(self) -> Charged:                 # of an unsafe one: when nobody knows if it was done
             return Charged("unknown")
 
 With ``reply`` a person may answer it by hand, and after a crash a reply that is in the journal is used again

@@ -71,16 +71,18 @@ ROWS: tuple[Profile, ...] = (
     ),
     Profile(
         "openai-responses", "https://api.openai.com/v1", "OPENAI_API_KEY", "OPENAI_BASE_URL",
-        api_mode="codex_responses", default_model="gpt-5-mini", default_window=128_000, model_windows=_OPENAI_WINDOWS,
+        api_mode="codex_responses", default_model="gpt-5-mini", default_window=128_000,
+        model_windows=_OPENAI_WINDOWS,
     ),
     Profile(
         "anthropic", "https://api.anthropic.com/v1", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL",
-        api_mode="anthropic_messages", reasoning_replay="details", default_model="claude-sonnet-5-5", default_window=200_000,
+        api_mode="anthropic_messages", reasoning_replay="details", default_model="claude-sonnet-5-5",
+        default_window=200_000,
     ),
     Profile(
         "openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "OPENROUTER_BASE_URL",
-        aggregator=True, reasoning_replay="details", effort_key="reasoning", marked_models=("claude",), auth="bearer",
-        default_model="openrouter/auto", default_window=128_000,
+        aggregator=True, reasoning_replay="details", effort_key="reasoning", marked_models=("claude",),
+        auth="bearer", default_model="openrouter/auto", default_window=128_000,
         model_windows=(
             ("anthropic/", 200_000), ("openai/gpt-4.1", 1_047_576), ("openai/gpt-5", 400_000),
             ("google/gemini", 1_048_576),
@@ -92,27 +94,32 @@ ROWS: tuple[Profile, ...] = (
     ),
     Profile(
         "moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", "MOONSHOT_BASE_URL",
-        reasoning_replay="reasoning_content", auth="bearer", default_model="kimi-latest", default_window=131_072,
+        reasoning_replay="reasoning_content", auth="bearer", default_model="kimi-latest",
+        default_window=131_072,
         model_windows=(("kimi-k2", 262_144), ("moonshot-v1-8k", 8_192), ("moonshot-v1-32k", 32_768)),
     ),
     Profile(
         "mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY", "MISTRAL_BASE_URL",
-        default_model="mistral-medium-latest", default_window=131_072, model_windows=(("codestral", 256_000),),
+        default_model="mistral-medium-latest", default_window=131_072,
+        model_windows=(("codestral", 256_000),),
     ),
     Profile(
         "groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY", "GROQ_BASE_URL",
         output_key="max_completion_tokens", default_model="llama-3.3-70b-versatile", default_window=131_072,
     ),
     Profile(
-        "gemini", "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY", "GEMINI_BASE_URL",
-        default_model="gemini-2.5-flash", default_window=1_048_576,
+        "gemini", "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY",
+        "GEMINI_BASE_URL", default_model="gemini-2.5-flash", default_window=1_048_576,
     ),
     Profile(
-        "qwen", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY", "DASHSCOPE_BASE_URL",
-        default_model="qwen-plus", default_window=131_072, model_windows=(("qwen-max", 32_768), ("qwen3-max", 262_144)),
+        "qwen", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY",
+        "DASHSCOPE_BASE_URL", default_model="qwen-plus", default_window=131_072,
+        model_windows=(("qwen-max", 32_768), ("qwen3-max", 262_144)),
         error_rows=(
             ErrorRow("billing", codes=("allocationquota.freetieronly",)),
-            ErrorRow("rate_limit", codes=("throttling.ratequota", "throttling.allocationquota", "limit_requests")),
+            ErrorRow(
+                "rate_limit", codes=("throttling.ratequota", "throttling.allocationquota", "limit_requests")
+            ),
         ),
     ),
     Profile(

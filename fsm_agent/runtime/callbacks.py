@@ -16,14 +16,19 @@ interim_assistant     text next to tool calls
 step                  iteration (from 1), what the tools of the iteration before did
 status                one line for people
 transition            turn id, source, event, dest, counters
-event                 name, data: turn:end, session:compress, memory:review; child:start, child:tool, child:status, child:end,
+event                 name, data: turn:end, session:compress, memory:review; child:start, child:tool,
+                      child:status, child:end,
                       child:report (a task in the background has ended)
-context               the user's text; answers a text that goes to the model with it and is not stored, or None
+context               the user's text; answers a text that goes to the model with it and is not stored, or
+                      None
 transform             the final text; answers another text, or None to leave it
-approval              ``AskApproval``; answers True, False, "once", "session", "always", "deny", or an ``Approval``
+approval              ``AskApproval``; answers True, False, "once", "session", "always", "deny", or an
+                      ``Approval``
 clarify               question, up to four choices; answers a text, or None for no answer
-before_tool           name, arguments; answers None, "approve" (no need to ask a person), "block" or ("block", why)
-after_tool            name, arguments, result text, status; answers the text that the model gets instead, or None
+before_tool           name, arguments; answers None, "approve" (no need to ask a person), "block" or
+                      ("block", why)
+after_tool            name, arguments, result text, status; answers the text that the model gets instead, or
+                      None
 ====================  =====================================================================================
 
 ``turn.events()`` has the same as values (``fsm_agent.runtime.events``), and says when a person is waited for.

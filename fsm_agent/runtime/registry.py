@@ -4,21 +4,21 @@ Everything else is handed on: what belongs to a home is in its ``Store``, what b
 ``Services``. Here stands only what has no owner, because it is looked up by people's code, by tools, by
 libraries' hooks, or at the end of the process.
 
-=====================  ==================================  ==============================  =====================
-name                   what                                put there by                    goes away
-=====================  ==================================  ==============================  =====================
-STORES                 the store of each home in use       ``store_for``                   with its last user
-LISTENERS              queues of ``turn.events()``         who iterates over them          when that ends
-ROW_HOOKS              who hears of each row taken         ``RowCoverage.start``           ``RowCoverage.stop``
-MEMORIES               external memories in use, to be     their first ``sync``            with their agents
+=====================  ==================================  ========================  =====================
+name                   what                                put there by             goes away
+=====================  ==================================  ========================  =====================
+STORES                 the store of each home in use       ``store_for``            with its last user
+LISTENERS              queues of ``turn.events()``         who iterates over them   when that ends
+ROW_HOOKS              who hears of each row taken         ``RowCoverage.start``    ``RowCoverage.stop``
+MEMORIES               external memories in use, to be     their first ``sync``     with their agents
                        waited for when the process ends
-REMOTE_DEBUG_SERVERS   makes what obeys a debugger of      ``fsm_agent``, when imported    never
-                       another process
-TURN                   id of the turn that runs here       ``running(turn_id)``            at the end of its block
-TOOL_CONTEXT           where a tool of the agent is called ``AgentTools.run``              with the call's task
-TOOL_STOPPED           tells the running tool to stop      ``ToolRunner.run``              with the call's thread
-DEPARTURE              has this task's request left?       a model port, each call         with the call's task
-=====================  ==================================  ==============================  =====================
+REMOTE_DEBUG_SERVERS   makes what obeys a debugger of      ``fsm_agent``             never
+                       another process                     (its import)
+TURN                   id of the turn that runs here       ``running(turn_id)``     when its block ends
+TOOL_CONTEXT           where a tool of the agent is called ``AgentTools.run``       with the call's task
+TOOL_STOPPED           tells the running tool to stop      ``ToolRunner.run``       with the call's thread
+DEPARTURE              has this task's request left?       a model port, each call  with the call's task
+=====================  ==================================  ========================  =====================
 
 Beside it there are the engine's own event loop (``fsm_agent.support.threads.LOOP``) and caches of pure
 functions, which can be emptied at any time.

@@ -17,25 +17,27 @@ _IS = r"""\\*["']?\s*(?:[:=]|=>|%3[AaDd])\s*\\*["']?"""
 address."""
 _SHAPES = re.compile(
     rf"""
-    (?P<pem>-----BEGIN\ [A-Z ]*PRIVATE\ KEY-----)(?:(?!-----)[^"']){{1,20000}}(?:-----END\ [A-Z ]*PRIVATE\ KEY-----)?
-    | (?P<cookie>\b(?:set-)?cookie{_IS})(?=[^"'\r\n]{{0,200}}=)[^"'\\\r\n]{{6,}}                 # Cookie: name=value; …
-    | \b(?P<scheme>bearer)\s+[\w.~+/=-]{{6,}}                                            # Authorization: Bearer …
-    | \b(?P<basic>basic)\s+(?=[\w+/-]*(?:\d|=|(?-i:[a-z][A-Z])))[\w+/=-]{{6,}}           # user and password, encoded
+    (?P<pem>-----BEGIN\ [A-Z ]*PRIVATE\ KEY-----)
+      (?:(?!-----)[^"']){{1,20000}}(?:-----END\ [A-Z ]*PRIVATE\ KEY-----)?
+    | (?P<cookie>\b(?:set-)?cookie{_IS})(?=[^"'\r\n]{{0,200}}=)[^"'\\\r\n]{{6,}}  # Cookie: name=value; …
+    | \b(?P<scheme>bearer)\s+[\w.~+/=-]{{6,}}                                 # Authorization: Bearer …
+    | \b(?P<basic>basic)\s+(?=[\w+/-]*(?:\d|=|(?-i:[a-z][A-Z])))[\w+/=-]{{6,}}  # user and password, encoded
     | (?P<auth>\bauthorization{_IS}(?:token|apikey|digest)\s+)[^\s"'\\,;&]{{6,}}
-    | \b(?:sk|pk|rk)(?:-|_live_|_test_)[\w-]{{6,}}                                       # OpenAI, Anthropic, OpenRouter, Stripe …
-    | \b(?:gsk|xai|hf|gh[oprsu]|github_pat|glpat|xox[a-z]|xapp|dop_v1|shpat|nvapi|pplx)[_-][\w-]{{8,}}   # hubs, chats and clouds
+    | \b(?:sk|pk|rk)(?:-|_live_|_test_)[\w-]{{6,}}  # OpenAI, Anthropic, Stripe …
+    | \b(?:gsk|xai|hf|gh[oprsu]|github_pat|glpat|xox[a-z]|xapp|dop_v1|shpat|nvapi|pplx)
+      [_-][\w-]{{8,}}                                                        # hubs, chats and clouds
     | \b(?:npm_[a-z0-9]{{30,}}|pypi-[\w-]{{16,}}|SG\.[\w-]{{10,}}\.[\w-]{{10,}}|ya29\.[\w-]{{10,}})
-    | \bAIza[\w-]{{10,}}                                                                 # Google
-    | (?-i:\b(?:AKIA|ASIA)[A-Z0-9]{{12,}})                                               # AWS
+    | \bAIza[\w-]{{10,}}                                                      # Google
+    | (?-i:\b(?:AKIA|ASIA)[A-Z0-9]{{12,}})                                    # AWS
     | (?P<hook>hooks\.slack\.com/services/)[\w/]+
-    | \beyJ[\w-]{{8,}}\.[\w-]+\.[\w-]+                                                   # JSON web tokens
+    | \beyJ[\w-]{{8,}}\.[\w-]+\.[\w-]+                                        # JSON web tokens
     | (?P<name>(?:(?:api|access|secret|private|signing|encryption|auth)[_-]?(?:access[_-]?)?key(?:[_-]?id)?
       |(?:access|auth|refresh|id|session|bearer|api)[_-]?token|client[_-]?secret|secret|passw(?:or)?d|passphrase){_IS})(?!-----BEGIN)[^\s"'\\,;&]{{6,}}
-    | (?P<flag>--(?:password|passwd|api-?key|token|secret)\s+["']?)[^\s"'-][^\s"']{{5,}}    # of a command
+    | (?P<flag>--(?:password|passwd|api-?key|token|secret)\s+["']?)[^\s"'-][^\s"']{{5,}}  # of a command
     | (?P<env>(?-i:\b[A-Z][A-Z0-9_]*_(?:TOKEN|PASS|PWD|PAT|CREDENTIALS?))\s*=\s*["']?)[^\s"']{{6,}}
     | (?P<soft>(?:\btoken|[_-]token|signature|(?<=[?&])(?:sig|key|code)|session_?id){_IS})
       (?=[\w.~+/%-]*\d)[\w.~+/=%-]{{8,}}(?![\w(])
-    | (?P<site>://[^\s:/@"']+:)[^\s/"']+(?=@)                                            # https://user:password@host
+    | (?P<site>://[^\s:/@"']+:)[^\s/"']+(?=@)                                 # https://user:password@host
     """,
     re.VERBOSE | re.IGNORECASE,
 )

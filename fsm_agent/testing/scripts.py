@@ -9,10 +9,13 @@ Scripts are values to parametrise a test with; their ``name`` is a readable id:
 
 >>> import pytest
 >>> from fsm_agent.fsm.table import Table, end, go, lines_of, on
->>> parts = {"A": [on("on", go("B"), why=""), on("stop", end("no", "C"), why="")], "B": [on("stop", end("yes", "C"), why="")]}
+>>> parts = {"A": [on("on", go("B"), why=""), on("stop", end("no", "C"), why="")]}
+>>> parts |= {"B": [on("stop", end("yes", "C"), why="")]}
 >>> scripts = row_scripts(Table("t", ("A", "B", "C"), "C", (), lines_of(parts)))
 >>> ids_of(scripts)
-['B.stop', 'A.stop'] (Why: decision 45.)
+['B.stop', 'A.stop']
+
+(Why: decision 45.)
 """
 
 from __future__ import annotations

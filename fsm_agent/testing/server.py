@@ -134,7 +134,8 @@ class ScriptedServer:
         assert task is not None
         self._handlers.add(task)
         task.add_done_callback(self._handlers.discard)
-        # asyncio does this only for sockets that name their protocol; without it small chunks wait 40 ms for an ACK
+        # asyncio does this only for sockets that name their protocol; without it small chunks wait 40 ms for
+        # an ACK
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         first = b""
         try:

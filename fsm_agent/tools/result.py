@@ -17,7 +17,10 @@ IMAGE_ONLY = "(an image)"
 MAX_ERROR = 2_000
 """Characters of an exception's text; more is a dump, and nobody but the handler decided what is in it."""
 
-_ROLES = "system|developer|user|assistant|human|tool|tool_calls?|tool_results?|tool_response|function_calls?|invoke"
+_ROLES = (
+    "system|developer|user|assistant|human|tool"
+    "|tool_calls?|tool_results?|tool_response|function_calls?|invoke"
+)
 _ROLE_TAG = re.compile(
     rf"</?\s*(?:{_ROLES})\b[^<>]{{0,200}}>|<\|[^<>|]{{0,60}}\|>|\[/?INST\]|<</?SYS>>", re.IGNORECASE
 )

@@ -39,8 +39,8 @@ class ToolRunner:
     """The tools of a turn, by name.
 
     ``interrupt_grace``: seconds of real time that a running tool gets to end after an interrupt (INT-06: 3).
-    ``poll``: seconds between two looks at the time limit (INT-07: at most 0.5). ``on_risk`` hears of suspicious
-    content (EXEC-26). ``more``: tools that come and go between turns. ``reserved``: names that
+    ``poll``: seconds between two looks at the time limit (INT-07: at most 0.5). ``on_risk`` hears of
+    suspicious content (EXEC-26). ``more``: tools that come and go between turns. ``reserved``: names that
     the agent itself handles and that are refused here (AGT-01). Raises ``ConfigError`` when two tools have
     one name."""
 

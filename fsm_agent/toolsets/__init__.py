@@ -4,7 +4,7 @@
 >>> [tool.spec.name for tool in toolset("core")]  # doctest: +ELLIPSIS
 ['list_directory', 'read_file', ...]
 
-===========  ========================================================================================================
+===========  =================================================================================================
 core         files, terminal without jobs, time, calculator: what an agent has when nothing else is said
 files        list_directory, read_file, search_files, write_file, patch_file
 terminal     terminal, and jobs in the background: job_start, job_list, job_output, job_wait, job_stop
@@ -12,7 +12,7 @@ web          web_fetch
 code         execute_code
 memory       memory: the notes that are kept between sessions
 skills       skill_view, where there are skills
-===========  ========================================================================================================
+===========  =================================================================================================
 
 ``fsm_agent.toolsets.agent`` has those that are a part of the agent itself: todo, sessions, clarify, delegate.
 """

@@ -77,8 +77,8 @@ class Fetcher:
 
         verify = self.tls() if self.tls else tls()
         timeout = httpx2.Timeout(self.settings.timeout, connect=CONNECT)
-        # No proxy of the environment: it would resolve names by itself, and reach what must not be reached. No cookies: they
-        # would belong to the address, which other hosts may share.
+        # No proxy of the environment: it would resolve names by itself, and reach what must not be reached.
+        # No cookies: they would belong to the address, which other hosts may share.
         nobody = CookieJar(DefaultCookiePolicy(allowed_domains=()))
         async with httpx2.AsyncClient(
             verify=verify, trust_env=False, timeout=timeout, follow_redirects=False, cookies=nobody

@@ -14,8 +14,8 @@ from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
 
 Family = Literal[
-    "repairable", "bad_key", "key_limited", "limited", "overloaded", "unreachable", "server_error", "overflow", "outgrown",
-    "rejected", "refused", "fatal", "cap_unknown", "compression_off", "crashed",
+    "repairable", "bad_key", "key_limited", "limited", "overloaded", "unreachable", "server_error",
+    "overflow", "outgrown", "rejected", "refused", "fatal", "cap_unknown", "compression_off", "crashed",
 ]  # fmt: skip
 """Of failures by their remedies; for a bug of ours it is the event that every state has for one."""
 Event = Literal[Family, "summary_failed", "cancelled"]

@@ -1,15 +1,16 @@
 """What a debugger is told, as it happens. Plain values, so that they can go over a wire as they are.
 
-==============  =======================================================================================================
+==============  ==============================================================================================
 ``moved``       a move was made: seq, source, event, dest, row, exit, guards, changes, seconds, at
 ``exchanged``   a request has its reply: seq, state, ordinal, kinds
-``paused``      the engine stands still: seq, state, reason (entry, step, pause, breakpoint), text, breakpoints (ids)
+``paused``      the engine stands still: seq, state, reason (entry, step, pause, breakpoint), text,
+                breakpoints (ids)
 ``running``     it goes on: seq, state
 ``waiting``     a person must answer: held, a list of what is waited for (see ``PendingRequest.shown``)
 ``log``         a logpoint was met: seq, breakpoint, text
 ``ended``       the turn is over
 ``left``        whoever ran the turn has stopped; it can be resumed
-==============  =======================================================================================================
+==============  ==============================================================================================
 """
 
 from __future__ import annotations
@@ -115,9 +116,11 @@ def entries(exchange: Exchange) -> list[dict[str, Any]]:
     return [
         {
             "seq": exchange.seq, "ordinal": exchange.ordinal, "place": place, "state": exchange.state,
-            "kind": type(request).__name__, "name": named(request)[0] or ("" if _ours(request) else name_of(request)),
+            "kind": type(request).__name__,
+            "name": named(request)[0] or ("" if _ours(request) else name_of(request)),
             "status": "done", "request": _request(request) if _ours(request) else shown(request),
-            "reply": json.loads(reply_json(reply)) if _ours(request) else kept_reply(request, reply), "at": None, "seconds": None,
+            "reply": json.loads(reply_json(reply)) if _ours(request) else kept_reply(request, reply),
+            "at": None, "seconds": None,
         }
         for place, (request, reply) in enumerate(zip(exchange.requests, replies, strict=True))
     ]  # fmt: skip

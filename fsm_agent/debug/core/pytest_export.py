@@ -21,7 +21,8 @@ from fsm_agent.support.texts import one_line
 LONGEST = 2_000
 """Moves of a turn that is still a test."""
 OPENED = (
-    "runtime", "tools", "system_prompt", "workdir", "auxiliary", "compacted_before", "compaction_blocked", "review_due",
+    "runtime", "tools", "system_prompt", "workdir", "auxiliary", "compacted_before", "compaction_blocked",
+    "review_due",
 )  # fmt: skip
 WIDTH = 120
 
@@ -135,7 +136,8 @@ def _file(
 
 _TEST = """def test_turn(tmp_path: Path) -> None:
     replay = Replay(
-        message=MESSAGE, history=HISTORY, model=MODEL, tools=TOOLS, others=OTHERS, opened=OPENED, settings=SETTINGS
+        message=MESSAGE, history=HISTORY, model=MODEL, tools=TOOLS, others=OTHERS, opened=OPENED,
+        settings=SETTINGS
     )
     turn = replay.turn(tmp_path)
     result = turn.run()

@@ -259,12 +259,12 @@ class Record:
 
 _SPAN = "WHERE turn = ? AND seq >= ? AND (? IS NULL OR seq <= ?)"
 _FIND_MOVES = (
-    f"SELECT seq FROM transitions {_SPAN} AND (row LIKE ? ESCAPE '\\' OR source LIKE ? ESCAPE '\\' OR dest LIKE ? ESCAPE '\\'"  # noqa: S608
-    " OR exit LIKE ? ESCAPE '\\') ORDER BY seq LIMIT ?"
+    f"SELECT seq FROM transitions {_SPAN} AND (row LIKE ? ESCAPE '\\' OR source LIKE ? ESCAPE '\\'"  # noqa: S608
+    " OR dest LIKE ? ESCAPE '\\' OR exit LIKE ? ESCAPE '\\') ORDER BY seq LIMIT ?"
 )
 _FIND_EFFECTS = (
-    f"SELECT seq FROM effects {_SPAN} AND kind <> 'OpenTurn' AND (request LIKE ? ESCAPE '\\' OR reply LIKE ? ESCAPE '\\')"  # noqa: S608
-    " ORDER BY seq LIMIT ?"
+    f"SELECT seq FROM effects {_SPAN} AND kind <> 'OpenTurn'"  # noqa: S608
+    " AND (request LIKE ? ESCAPE '\\' OR reply LIKE ? ESCAPE '\\') ORDER BY seq LIMIT ?"
 )
 
 

@@ -1,6 +1,6 @@
 """Commands of the debug console; each begins with a colon, so that none is taken for a value.
 
-========================  ============================================================================================
+========================  ====================================================================================
 ``:approve [session]``    allow the tool call that waits, once or for the whole session
 ``:deny [WHY]``           do not allow it
 ``:hold [model] [tool]``  hold requests of these kinds back from now on; with no kind, none
@@ -14,7 +14,7 @@
 ``:find TEXT``            moves in whose row, requests or replies the text occurs
 ``:test``                 a pytest file that plays this turn again
 ``:help``                 this list
-========================  ============================================================================================
+========================  ====================================================================================
 """
 
 from __future__ import annotations

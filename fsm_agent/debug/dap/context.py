@@ -96,7 +96,8 @@ class EditorContext:
         thread.stop = stop
         self.references.forget(thread.id)
         body: dict[str, Any] = {
-            "reason": stop.reason, "description": stop.description, "threadId": thread.id, "preserveFocusHint": not focus,
+            "reason": stop.reason, "description": stop.description, "threadId": thread.id,
+            "preserveFocusHint": not focus,
             "allThreadsStopped": False,
         }  # fmt: skip
         if stop.text:

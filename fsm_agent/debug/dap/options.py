@@ -93,7 +93,8 @@ CAPABILITIES: Mapping[str, Any] = {
     "completionTriggerCharacters": [":", "."],
     "exceptionBreakpointFilters": [
         {
-            "filter": one.name, "label": one.label, "default": True, "supportsCondition": one.target is not None,
+            "filter": one.name, "label": one.label, "default": True,
+            "supportsCondition": one.target is not None,
             **({"conditionDescription": "over the counters: retries >= 2"} if one.target is not None else {}),
         }
         for one in EXCEPTIONS

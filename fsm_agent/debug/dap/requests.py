@@ -336,13 +336,14 @@ def _behind(context: EditorContext, arguments: Arguments) -> TurnThread:
 
 Answer = Callable[[EditorContext, Arguments], dict[str, Any] | None]
 REQUESTS: Mapping[str, Answer] = {
-    "setBreakpoints": set_breakpoints, "setFunctionBreakpoints": set_functions, "setExceptionBreakpoints": set_filters,
-    "breakpointLocations": breakpoint_locations, "threads": threads, "stackTrace": stack_trace, "scopes": scopes,
-    "variables": variables, "exceptionInfo": exception_info, "loadedSources": loaded_sources, "evaluate": evaluate,
-    "completions": completions, "continue": partial(_go, command=ContinueTurn()), "next": partial(_go, command=StepOver()),
-    "stepIn": partial(_go, command=StepInto()), "stepOut": partial(_go, command=StepMove()), "stepBack": step_back,
-    "reverseContinue": reverse_continue, "pause": pause, "restartFrame": restart_frame, "setVariable": set_variable,
-    "terminate": terminate, "terminateThreads": terminate_threads,
+    "setBreakpoints": set_breakpoints, "setFunctionBreakpoints": set_functions,
+    "setExceptionBreakpoints": set_filters, "breakpointLocations": breakpoint_locations, "threads": threads,
+    "stackTrace": stack_trace, "scopes": scopes, "variables": variables, "exceptionInfo": exception_info,
+    "loadedSources": loaded_sources, "evaluate": evaluate, "completions": completions,
+    "continue": partial(_go, command=ContinueTurn()), "next": partial(_go, command=StepOver()),
+    "stepIn": partial(_go, command=StepInto()), "stepOut": partial(_go, command=StepMove()),
+    "stepBack": step_back, "reverseContinue": reverse_continue, "pause": pause, "restartFrame": restart_frame,
+    "setVariable": set_variable, "terminate": terminate, "terminateThreads": terminate_threads,
 }  # fmt: skip
 """*Step into* is one request and its reply, *next* goes to the next time that the model is asked, *step out*
 to the end of the state, which is the next move."""

@@ -54,14 +54,16 @@ class DebugPage:
         """Return what is answered at which address."""
         turn = "/api/turns/{turn}"
         gets: list[tuple[str, Callable[[Request], Any]]] = [
-            ("/api/hello", self.hello), ("/api/turns", self.turns), (turn, self.turn), (f"{turn}/moves", self.moves),
-            (f"{turn}/lanes", self.lanes), (f"{turn}/at/{{at:int}}", self.at), (f"{turn}/at/{{at:int}}/messages", self.messages),
-            (f"{turn}/at/{{at:int}}/wire", self.wire), (f"{turn}/find", self.find), (f"{turn}/seek", self.seek),
-            (f"{turn}/test", self.test), (f"{turn}/export", self.export), ("/api/compare", self.compare),
+            ("/api/hello", self.hello), ("/api/turns", self.turns), (turn, self.turn),
+            (f"{turn}/moves", self.moves), (f"{turn}/lanes", self.lanes), (f"{turn}/at/{{at:int}}", self.at),
+            (f"{turn}/at/{{at:int}}/messages", self.messages), (f"{turn}/at/{{at:int}}/wire", self.wire),
+            (f"{turn}/find", self.find), (f"{turn}/seek", self.seek), (f"{turn}/test", self.test),
+            (f"{turn}/export", self.export), ("/api/compare", self.compare),
         ]  # fmt: skip
         posts: list[tuple[str, Callable[[Request, Body], Any]]] = [
-            ("/api/turns", self.start), ("/api/import", self.import_), (f"{turn}/orders/{{order}}", self.order),
-            (f"{turn}/breakpoints", self.breakpoints), (f"{turn}/fork", self.fork), (f"{turn}/resume", self.resume),
+            ("/api/turns", self.start), ("/api/import", self.import_),
+            (f"{turn}/orders/{{order}}", self.order), (f"{turn}/breakpoints", self.breakpoints),
+            (f"{turn}/fork", self.fork), (f"{turn}/resume", self.resume),
         ]  # fmt: skip
         return [
             Route("/", self.index, methods=["GET"]),

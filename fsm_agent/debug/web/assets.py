@@ -9,7 +9,8 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 
 TYPES = {
-    ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
+    ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
     ".mjs": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
 }  # fmt: skip
 

@@ -22,8 +22,8 @@ HEADER = "x-fsm-agent-token"
 LARGEST = 256 * 1024 * 1024
 """Bytes of a request's body; an imported run may be long."""
 POLICY = "; ".join((
-    "default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'", "img-src 'self' data:",
-    "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
+    "default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'",
+    "img-src 'self' data:", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
 ))  # fmt: skip
 SAFE_HEADERS: Mapping[str, str] = {
     "content-security-policy": POLICY,

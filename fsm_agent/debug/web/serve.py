@@ -47,7 +47,8 @@ class DebugServer:
     @property
     def url(self) -> str:
         """What a person opens: with the token, and the turn to begin with."""
-        return f"{self.address}?{urlencode({'token': self.token} | ({'turn': self._first} if self._first else {}))}"
+        asked = {"token": self.token} | ({"turn": self._first} if self._first else {})
+        return f"{self.address}?{urlencode(asked)}"
 
     def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Serve until interrupted; ``ready`` is called when the page can be opened."""

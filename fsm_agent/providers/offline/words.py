@@ -28,10 +28,11 @@ _KNOWN = {
 
 _CITIES = {
     "san francisco": "America/Los_Angeles", "seattle": "America/Los_Angeles", "boston": "America/New_York",
-    "washington": "America/New_York", "geneva": "Europe/Zurich", "bern": "Europe/Zurich", "munich": "Europe/Berlin",
-    "barcelona": "Europe/Madrid", "milan": "Europe/Rome", "beijing": "Asia/Shanghai", "delhi": "Asia/Kolkata",
-    "mumbai": "Asia/Kolkata", "bangalore": "Asia/Kolkata", "osaka": "Asia/Tokyo", "japan": "Asia/Tokyo",
-    "germany": "Europe/Berlin", "france": "Europe/Paris", "switzerland": "Europe/Zurich", "utc": "UTC", "gmt": "UTC",
+    "washington": "America/New_York", "geneva": "Europe/Zurich", "bern": "Europe/Zurich",
+    "munich": "Europe/Berlin", "barcelona": "Europe/Madrid", "milan": "Europe/Rome",
+    "beijing": "Asia/Shanghai", "delhi": "Asia/Kolkata", "mumbai": "Asia/Kolkata",
+    "bangalore": "Asia/Kolkata", "osaka": "Asia/Tokyo", "japan": "Asia/Tokyo", "germany": "Europe/Berlin",
+    "france": "Europe/Paris", "switzerland": "Europe/Zurich", "utc": "UTC", "gmt": "UTC",
 }  # fmt: skip
 _PLACE = re.compile(
     r"\b(?:in|for|at)\s+(?:the\s+)?([A-Za-z][\w.'/-]*(?:\s+[A-Za-z][\w.'-]*){0,2})|\b(utc|gmt)\b",

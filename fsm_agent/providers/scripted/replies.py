@@ -215,7 +215,8 @@ def json_reply(body: Any, **options: Unpack[Options]) -> Reply:
     is."""
     if isinstance(body, Reply):
         return Reply(
-            text=body.text, reasoning=body.reasoning, calls=body.calls, refusal=body.refusal, finish=body.finish,
+            text=body.text, reasoning=body.reasoning, calls=body.calls, refusal=body.refusal,
+            finish=body.finish,
             whole=True, **options,
         )  # fmt: skip
     return Reply(shape="verbatim", body=body, **options)

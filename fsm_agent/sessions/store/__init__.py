@@ -10,6 +10,7 @@ from fsm_agent.sessions.store.journal.recording import Recording
 from fsm_agent.sessions.store.store import Begun, NewTurn, Store, store_for
 
 __all__ = [
-    "Begun", "Closing", "ConversationLog", "ConversationRecording", "Database", "NewTurn", "Recording", "Store", "TurnLog",
+    "Begun", "Closing", "ConversationLog", "ConversationRecording", "Database", "NewTurn", "Recording",
+    "Store", "TurnLog",
     "store_for",
 ]  # fmt: skip

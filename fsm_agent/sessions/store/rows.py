@@ -130,7 +130,8 @@ def insert_message(
 def insert_session(connection: sqlite3.Connection, session: Session, at: float) -> None:
     """Write a new session without messages."""
     columns = {
-        **Kept.of(session).columns(), "id": session.id, "kind": session.kind, "parent": session.parent, "source": session.source,
+        **Kept.of(session).columns(), "id": session.id, "kind": session.kind, "parent": session.parent,
+        "source": session.source,
         "created": at, "touched": at,
     }  # fmt: skip
     names = ", ".join(columns)

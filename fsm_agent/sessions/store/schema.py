@@ -2,13 +2,17 @@
 ``PRAGMA application_id`` (``whole.marked``).
 
 sessions      a conversation: what goes on from turn to turn, and who is running a turn on it
-messages      its rows, numbered within the session, never changed; ``active`` is false for rows that were put aside
-transcripts   after a compaction or an undo: the numbers of the rows that the new version of the transcript begins with
-turns         one message of a user and what became of it; ``start`` is its snapshot before the first move, ``undone`` when its
+messages      its rows, numbered within the session, never changed; ``active`` is false for rows that were
+              put aside
+transcripts   after a compaction or an undo: the numbers of the rows that the new version of the transcript
+              begins with
+turns         one message of a user and what became of it; ``start`` is its snapshot before the first move,
+              ``undone`` when its
               user took it back, ``final`` what the last state changed, which makes no move, ``imported`` when
               it, or the turn that it was forked from, came in a file, ``table_name`` which table of
               transitions moves it
-given         the conversation that a caller gave a turn to begin with, apart because a turn's own row is written at every move
+given         the conversation that a caller gave a turn to begin with, apart because a turn's own row is
+              written at every move
 transitions   every move, with what it changed (``delta``); the snapshot at a move is the sum of those before
 effects       every request of a state and its reply; ``in_flight`` while nobody knows how it ended
 usage         tokens and cost of every request to a model, as they came in
@@ -17,7 +21,8 @@ controls      what people ask of a turn that another process runs
 marks         how far something that reads along has come (the full-text index)
 grants        what people approved for good
 session_grants  what they approved for as long as a session goes on, in one working directory
-delegations   tasks that a turn gave to children without waiting for them, and the turn and move at which their end was told
+delegations   tasks that a turn gave to children without waiting for them, and the turn and move at which
+              their end was told
 
 A version is a list of statements that lead from the version before. Only ever add one.
 """
@@ -213,8 +218,8 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
         ),
         "ALTER TABLE turns ADD COLUMN answers TEXT",
         "ALTER TABLE sessions ADD COLUMN exit TEXT NOT NULL DEFAULT ''",
-        """UPDATE sessions SET exit = COALESCE((SELECT t.exit FROM turns t WHERE t.session = sessions.id AND t.ended IS NOT NULL
-            ORDER BY t.began DESC LIMIT 1), '')""",
+        """UPDATE sessions SET exit = COALESCE((SELECT t.exit FROM turns t WHERE t.session = sessions.id
+            AND t.ended IS NOT NULL ORDER BY t.began DESC LIMIT 1), '')""",
         "UPDATE sessions SET source = kind WHERE source = '' AND kind IN ('fork', 'child')",
     ),
     (

@@ -90,7 +90,8 @@ class Store(LiveSessions):
     ) -> Begun:
         at, given = self.now(), start.pop("supplied_history", None)
         values = (
-            turn.turn_id, session.id, new.parent, new.asked, turn.state, turn.seq, self.owners.me, new.table_name,
+            turn.turn_id, session.id, new.parent, new.asked, turn.state, turn.seq, self.owners.me,
+            new.table_name,
             new.digest, dumps(new.settings), dumps(start), at, at,
         )  # fmt: skip
 

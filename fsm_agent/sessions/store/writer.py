@@ -155,7 +155,8 @@ class GroupWriter:
                 return False
             self.commits += 1
             self.committed()
-        group.clear()  # what the jobs hold is let go of before anybody goes on who was told that they are done
+        # what the jobs hold is let go of before anybody goes on who was told that they are done
+        group.clear()
         waiting.clear()
         _tell(done)
         return True

@@ -9,7 +9,8 @@ todo        todo: the list of things to do of this session
 sessions    session_search: earlier sessions, by words, around a message, or the most recent ones
 context     look_back: what compactions took out of this session
 clarify     clarify: a question to the person, through the ``clarify`` callback
-delegate    delegate_task: child turns with a history and a budget of their own, in the background where that is set
+delegate    delegate_task: child turns with a history and a budget of their own, in the background where that
+            is set
 ==========  ==========================================================================================
 
 ``memory`` and ``skill_view`` belong to them too and are made by ``fsm_agent.toolsets``.

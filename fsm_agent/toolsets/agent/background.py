@@ -243,7 +243,8 @@ class Background:
     def _report(self, one: Posted, end: ChildEnded, limit: int) -> str:
         how = HOW[end.status] + (f": {end.error}." if end.error else ".")
         head = REPORT.format(goal=one_line(one.goal, 200), handle=one.child, how=how)
-        return f"{head}\n\n{wrapped(fitted(end.text, limit, one.child, self._nursery), 'delegate_task')}".rstrip()
+        text = fitted(end.text, limit, one.child, self._nursery)
+        return f"{head}\n\n{wrapped(text, 'delegate_task')}".rstrip()
 
     async def _interrupted(self) -> None:
         for work in self._mine():

@@ -177,9 +177,10 @@ def over_threshold(turn: TurnState, tokens: int) -> bool:
 FACTS: Mapping[str, Callable[[TurnState], bool]] = {
     fact.__name__: fact
     for fact in (
-        toolless, prepaid, opens_iteration, text_begun, text_held, text_unchecked, text_prior, has_spoken, thought,
-        only_asked, after_tools, unverified, answers_errors, waits_at_once, rekeys, switches, waits_after_compaction, waits_later,
-        on_primary, next_is_wider, forced, compacted_before, compaction_blocked, muted, compactable, window_too_small,
+        toolless, prepaid, opens_iteration, text_begun, text_held, text_unchecked, text_prior, has_spoken,
+        thought, only_asked, after_tools, unverified, answers_errors, waits_at_once, rekeys, switches,
+        waits_after_compaction, waits_later, on_primary, next_is_wider, forced, compacted_before,
+        compaction_blocked, muted, compactable, window_too_small,
     )
 }  # fmt: skip
 """All of them that need nothing but the turn, by name."""

@@ -15,8 +15,8 @@ from fsm_agent_states.logic import facts
 from fsm_agent_states.turn import TurnState
 
 ReplyKind = Literal[
-    "tools", "text", "blank", "cut_text", "dropped_call", "cut_call", "incomplete", "open_scratchpad", "announced",
-    "unverified", "all_thinking", "summary", "no_summary",
+    "tools", "text", "blank", "cut_text", "dropped_call", "cut_call", "incomplete", "open_scratchpad",
+    "announced", "unverified", "all_thinking", "summary", "no_summary",
 ]  # fmt: skip
 """CallLLM's events for a reply that is none of its failures."""
 

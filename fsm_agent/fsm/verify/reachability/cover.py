@@ -6,7 +6,8 @@ taken. These scripts are searched for instead (``paths``). A script is a value: 
 events, or let a scripted model make the real states report them.
 
 >>> from fsm_agent.fsm.table import Table, end, go, lines_of, on
->>> parts = {"A": [on("on", go("B"), why=""), on("stop", end("no", "C"), why="")], "B": [on("stop", end("yes", "C"), why="")]}
+>>> parts = {"A": [on("on", go("B"), why=""), on("stop", end("no", "C"), why="")]}
+>>> parts |= {"B": [on("stop", end("yes", "C"), why="")]}
 >>> [script.events for script in row_scripts(Table("t", ("A", "B", "C"), "C", (), lines_of(parts)))]
 [('on', 'stop'), ('stop',)]
 """

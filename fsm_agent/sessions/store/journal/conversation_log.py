@@ -114,7 +114,8 @@ class ConversationLog(TurnLog):
         tokens = (usage.input, usage.output, usage.cache_read, usage.cache_write, usage.reasoning)
         purpose = request.request.purpose
         values = (
-            self.session.id, turn.turn_id, self._now(), runtime.provider, runtime.model, purpose, *tokens, cost.usd, cost.status,
+            self.session.id, turn.turn_id, self._now(), runtime.provider, runtime.model, purpose, *tokens,
+            cost.usd, cost.status,
         )  # fmt: skip
         return [
             lambda c: c.execute(

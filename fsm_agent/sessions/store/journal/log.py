@@ -298,7 +298,8 @@ class TurnLog:
     def _transition(self, step: Step, delta: str) -> Job:
         turn_id, at = self._turn.turn_id, self._now()
         values = (
-            turn_id, step.seq, step.source, step.event, step.dest, step.row, step.exit, dumps(step.guards), dumps(step.changes),
+            turn_id, step.seq, step.source, step.event, step.dest, step.row, step.exit, dumps(step.guards),
+            dumps(step.changes),
             step.seconds, at, delta,
         )  # fmt: skip
         moved = (step.seq, step.dest, at, step.exit, turn_id, step.seq - 1)

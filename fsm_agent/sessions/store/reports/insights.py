@@ -185,12 +185,16 @@ def insights(store: Store, days: float, recoveries: Collection[str] = ()) -> Ins
             overview = [*counts, sum(row[4] for row in moves), seconds]
             return Insights(
                 since, until, Overview(*overview), [Exit(*row) for row in ask(_EXITS)], _states(moves),
-                [RecoveryCount(*row[:6]) for row in moves if row[0] in recoveries], Compactions(*ask(_COMPACTIONS)[0]),
+                [RecoveryCount(*row[:6]) for row in moves if row[0] in recoveries],
+                Compactions(*ask(_COMPACTIONS)[0]),
                 UsageTotals.of(ask(_TOTAL)[0]),
-                [Model(provider, model, use, UsageTotals.of(sums)) for provider, model, use, *sums in ask(_MODELS)],
+                [Model(provider, model, use, UsageTotals.of(sums))
+                 for provider, model, use, *sums in ask(_MODELS)],
                 [ToolUse(*row) for row in ask(_TOOLS)],
-                [SourceUse(source, sessions, turns, UsageTotals.of(sums)) for source, sessions, turns, *sums in ask(_SOURCES)],
-                [SessionUse(session, title, turns, UsageTotals.of(sums)) for session, title, turns, *sums in ask(_SESSIONS)],
+                [SourceUse(source, sessions, turns, UsageTotals.of(sums))
+                 for source, sessions, turns, *sums in ask(_SOURCES)],
+                [SessionUse(session, title, turns, UsageTotals.of(sums))
+                 for session, title, turns, *sums in ask(_SESSIONS)],
                 ask(_DAYS), [hours.get(hour, 0) for hour in range(24)], _attempts(ask(_ATTEMPTS)),
             )  # fmt: skip
         finally:
@@ -201,7 +205,8 @@ _OVERVIEW = """
     SELECT COUNT(DISTINCT session), COUNT(*), COUNT(*) FILTER (WHERE outcome = 'completed'),
         COUNT(*) FILTER (WHERE outcome = 'failed'), COUNT(*) FILTER (WHERE outcome = 'partial'),
         COUNT(*) FILTER (WHERE outcome = 'interrupted'), COUNT(*) FILTER (WHERE ended IS NULL), COUNT(undone),
-        COUNT(forked_at), COUNT(*) FILTER (WHERE parent IS NOT NULL AND forked_at IS NULL), TOTAL(ended - began)
+        COUNT(forked_at), COUNT(*) FILTER (WHERE parent IS NOT NULL AND forked_at IS NULL),
+        TOTAL(ended - began)
     FROM turns WHERE began >= :since"""
 _EXITS = """
     SELECT exit, COALESCE(outcome, ''), COUNT(*) FROM turns WHERE began >= :since AND ended IS NOT NULL
@@ -213,7 +218,8 @@ _MOVES = """
 _COMPACTIONS = """
     SELECT COUNT(*), COUNT(*) FILTER (WHERE json_extract(value, '$.trigger') = 'overflow'),
         COUNT(*) FILTER (WHERE json_extract(value, '$.fallback_used')),
-        COALESCE(SUM(json_extract(value, '$.tokens_before')), 0), COALESCE(SUM(json_extract(value, '$.tokens_after')), 0),
+        COALESCE(SUM(json_extract(value, '$.tokens_before')), 0),
+        COALESCE(SUM(json_extract(value, '$.tokens_after')), 0),
         TOTAL(json_extract(value, '$.seconds'))
     FROM turns t, json_each(t.result, '$.compressions') WHERE t.began >= :since AND t.result IS NOT NULL"""
 _TOTAL = f"SELECT {SUMS} FROM usage u WHERE u.at >= :since"  # noqa: S608 - ours, like all of these
@@ -222,25 +228,31 @@ _MODELS = f"""
     GROUP BY 1, 2, 3 ORDER BY SUM(u.input + u.output) DESC"""  # noqa: S608
 # what did not end well, but is known, has failed: errors, and calls that were not run or cancelled
 _TOOLS = """
-    SELECT e.name, COUNT(*), COUNT(*) FILTER (WHERE e.status = 'done' AND json_extract(e.reply, '$.status') != 'ok'),
-        COUNT(*) FILTER (WHERE e.status = 'unknown'), COUNT(*) FILTER (WHERE e.status = 'in_flight'), AVG(e.seconds)
+    SELECT e.name, COUNT(*),
+    COUNT(*) FILTER (WHERE e.status = 'done' AND json_extract(e.reply, '$.status') != 'ok'),
+        COUNT(*) FILTER (WHERE e.status = 'unknown'), COUNT(*) FILTER (WHERE e.status = 'in_flight'),
+        AVG(e.seconds)
     FROM turns t CROSS JOIN effects e ON e.turn = t.id
     WHERE t.began >= :since AND e.kind = 'RunTool' AND e.origin = '' GROUP BY 1 ORDER BY 2 DESC, 1"""
 _SOURCES = f"""
     SELECT s.source, COUNT(DISTINCT s.id), COUNT(DISTINCT t.id), {SUMS}
-    FROM turns t JOIN sessions s ON s.id = t.session LEFT JOIN usage u ON u.turn = t.id WHERE t.began >= :since
+    FROM turns t JOIN sessions s ON s.id = t.session LEFT JOIN usage u ON u.turn = t.id
+    WHERE t.began >= :since
     GROUP BY 1 ORDER BY 3 DESC, 1"""  # noqa: S608
 _SESSIONS = f"""
     SELECT s.id, s.title, COUNT(DISTINCT t.id), {SUMS}
-    FROM turns t JOIN sessions s ON s.id = t.session LEFT JOIN usage u ON u.turn = t.id WHERE t.began >= :since
+    FROM turns t JOIN sessions s ON s.id = t.session LEFT JOIN usage u ON u.turn = t.id
+    WHERE t.began >= :since
     GROUP BY s.id ORDER BY COALESCE(SUM(u.input + u.cache_read + u.cache_write + u.output), 0) DESC, 3 DESC
     LIMIT :top"""  # noqa: S608
 _DAYS = """
-    WITH spent AS (SELECT date(at, 'unixepoch', 'localtime') day, SUM(input + cache_read + cache_write + output) tokens
+    WITH spent AS (SELECT date(at, 'unixepoch', 'localtime') day,
+        SUM(input + cache_read + cache_write + output) tokens
         FROM usage WHERE at >= :since GROUP BY 1),
     busy AS (SELECT date(began, 'unixepoch', 'localtime') day, COUNT(*) turns
         FROM turns WHERE began >= :since GROUP BY 1)
-    SELECT busy.day, turns, COALESCE(tokens, 0) FROM busy LEFT JOIN spent ON spent.day = busy.day ORDER BY 1"""
+    SELECT busy.day, turns, COALESCE(tokens, 0) FROM busy LEFT JOIN spent ON spent.day = busy.day
+    ORDER BY 1"""
 _HOURS = """
     SELECT CAST(strftime('%H', began, 'unixepoch', 'localtime') AS INTEGER), COUNT(*) FROM turns
     WHERE began >= :since GROUP BY 1"""

@@ -41,10 +41,12 @@ class SessionInfo:
         """Return the session as JSON values."""
         last = self.last
         return {
-            "id": self.id, "title": self.title, "kind": self.kind, "parent": self.parent, "successor": self.successor,
-            "source": self.source, "model": self.model, "created": self.created, "touched": self.touched, "turns": self.turns,
-            "last_turn": last and last.id, "last_exit": last and last.exit, "last_outcome": last and last.outcome,
-            "asked": last and last.asked, "unfinished": self.unfinished, "running": self.running, **_prefixed(self.spent),
+            "id": self.id, "title": self.title, "kind": self.kind, "parent": self.parent,
+            "successor": self.successor, "source": self.source, "model": self.model, "created": self.created,
+            "touched": self.touched, "turns": self.turns, "last_turn": last and last.id,
+            "last_exit": last and last.exit, "last_outcome": last and last.outcome,
+            "asked": last and last.asked, "unfinished": self.unfinished, "running": self.running,
+            **_prefixed(self.spent),
         }  # fmt: skip
 
 

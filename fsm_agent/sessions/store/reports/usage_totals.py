@@ -63,9 +63,10 @@ class UsageTotals:
     def to_dict(self) -> dict[str, Any]:
         """Return the sums as JSON values."""
         return {
-            "requests": self.requests, "input": self.input, "output": self.output, "cache_read": self.cache_read,
-            "cache_write": self.cache_write, "reasoning": self.reasoning, "prompt": self.prompt, "tokens": self.tokens,
-            "cache_hit": self.cache_hit, "cost_usd": self.cost, "cost_status": self.cost_status,
+            "requests": self.requests, "input": self.input, "output": self.output,
+            "cache_read": self.cache_read, "cache_write": self.cache_write, "reasoning": self.reasoning,
+            "prompt": self.prompt, "tokens": self.tokens, "cache_hit": self.cache_hit, "cost_usd": self.cost,
+            "cost_status": self.cost_status,
         }  # fmt: skip
 
 

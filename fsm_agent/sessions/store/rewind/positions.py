@@ -53,7 +53,8 @@ def position_of(store: Store, turn_id: str, seq: int | None = None) -> Position:
     session, version, length, newest = snapshot["history"]
     with store.database.reading() as c:
         settings, answers = map(loads, c.execute(_KEPT, (turn_id,)).fetchone())
-        # before its first move a turn has loaded no row yet, and goes on with all that its session had when it began
+        # before its first move a turn has loaded no row yet, and goes on with all that its session had when
+        # it began
         stored = transcript(c, session, version, length if at else None)
         rows = [(number, message_of(body)) for number, body in stored if at or number <= newest]
         by_number = dict(rows)
@@ -133,7 +134,8 @@ def forked(store: Store, position: Position, session: Session, turn_id: str, dig
     ]
     info, answers = position.turn, position.recording.answers()
     turn = (
-        turn_id, session.id, info.id, snapshot["seq"], info.asked, snapshot["state"], snapshot["seq"], store.owners.me,
+        turn_id, session.id, info.id, snapshot["seq"], info.asked, snapshot["state"], snapshot["seq"],
+        store.owners.me,
         info.table_name, digest,
         dumps(position.settings), dumps(snapshot), at, at, None if answers is None else dumps(answers),
         info.imported,

@@ -152,7 +152,8 @@ def _newest(database: Database, query: Query, among: Among, now: float) -> tuple
         if not query.expression or not there(c):
             return [], False
         rows = c.execute(
-            f"SELECT m.id, m.session, s.title, m.turn, m.number, m.role, m.at, {STANDING}, m.body FROM {INDEX} f"  # noqa: S608
+            f"SELECT m.id, m.session, s.title, m.turn, m.number, m.role, m.at, {STANDING}, m.body"  # noqa: S608
+            f" FROM {INDEX} f"
             " CROSS JOIN messages m ON m.id = f.rowid JOIN sessions s ON s.id = m.session LEFT JOIN turns t"
             " ON t.id = m.turn"
             f" WHERE f.{INDEX} MATCH ? AND {' AND '.join(where)} ORDER BY f.rowid DESC",

@@ -1,9 +1,10 @@
 """How well a text answers a search, and the piece of it that shows why."""
 
-# FTS5 has ``snippet()`` and ``bm25()``, but not for what is asked here. The index keeps no copy of the messages, and
-# without one ``snippet()`` gives NULL. Given the texts in a table of its own it still cuts in words as SQLite knows them: two
-# characters inside of a Chinese sentence are never found, its pieces have at most 64 words where an agent is shown 4,000
-# characters, and it marks with text instead of places. ``bm25()`` ranks all hits, which takes seconds at a million messages.
+# FTS5 has ``snippet()`` and ``bm25()``, but not for what is asked here. The index keeps no copy of the
+# messages, and without one ``snippet()`` gives NULL. Given the texts in a table of its own it still cuts in
+# words as SQLite knows them: two characters inside of a Chinese sentence are never found, its pieces have
+# at most 64 words where an agent is shown 4,000 characters, and it marks with text instead of places.
+# ``bm25()`` ranks all hits, which takes seconds at a million messages.
 
 from __future__ import annotations
 

@@ -240,7 +240,8 @@ def _terms(text: str, prefix: bool) -> Iterator[Term]:
 
 def _phrase(words: list[str], prefix: bool = False) -> Term:
     first, *rest = map(re.escape, words)
-    # the look behind stands after the first word, so that the search is one for letters, which is ten times as fast
+    # the look behind stands after the first word, so that the search is one for letters, which is ten times
+    # as fast
     pattern = (
         rf"{first}(?<![^\W_]{first})"
         + "".join(rf"[\W_]+{word}" for word in rest)

@@ -124,7 +124,8 @@ def _lines(
 def _all_fields(c: sqlite3.Connection, chosen: _Chosen) -> Iterator[tuple[str, dict[str, Any]]]:
     sessions, turns = dumps(sorted(chosen.sessions)), dumps(sorted(chosen.turns))
     chosen_by = {
-        "session": ("id", sessions), "turn": ("id", turns), "transcript": ("session", sessions), "message": ("session", sessions),
+        "session": ("id", sessions), "turn": ("id", turns), "transcript": ("session", sessions),
+        "message": ("session", sessions),
     }  # fmt: skip
     for kind, line in KINDS.items():
         key, ids = chosen_by.get(kind, ("turn", turns))

@@ -131,7 +131,9 @@ def _calls(row: Mapping[str, Any]) -> Iterator[str]:
         except (ValueError, RecursionError):
             arguments = function["arguments"]
         yield (
-            f"<tool_call>\n{json.dumps({'name': function['name'], 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
+            "<tool_call>\n"
+            + json.dumps({"name": function["name"], "arguments": arguments}, ensure_ascii=False)
+            + "\n</tool_call>"
         )
 
 

@@ -126,7 +126,8 @@ def _unknown(file: ExportedLines, sessions: set[str], turns: Mapping[str, Any]) 
 
 def _repeated(file: ExportedLines) -> Iterator[tuple[int, str]]:
     keys: dict[str, Sequence[str]] = {
-        "session": ("id",), "transcript": ("session", "version"), "turn": ("id",), "message": ("session", "number"),
+        "session": ("id",), "transcript": ("session", "version"), "turn": ("id",),
+        "message": ("session", "number"),
         "move": ("turn", "seq"), "effect": ("turn", "seq", "ordinal", "place"),
     }  # fmt: skip
     for kind, names in keys.items():

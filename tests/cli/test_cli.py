@@ -369,6 +369,7 @@ def test_chat_keeps_its_session_and_obeys() -> None:
     assert "Alt-Enter" in out
 
 
+@pytest.mark.slow
 def test_what_comes_through_a_pipe_does_not_steer_the_terminal() -> None:
     with ScriptedServer([text("Hello.")]) as server:
         code, out, _ = chat("hi \x1b]0;owned\x07\n", *server_options(server))
@@ -525,9 +526,13 @@ def test_streamed_text_is_not_repeated(cli: Cli) -> None:
     assert out.count("one two three four") == 1
 
 
-@pytest.mark.parametrize(
-    "example", sorted((Path(__file__).parents[2] / "examples").glob("*.py")), ids=lambda path: path.stem
-)
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+RUN = [
+    pytest.param(one, marks=[pytest.mark.slow] * (one.stem != "quickstart"), id=one.stem) for one in EXAMPLES
+]
+
+
+@pytest.mark.parametrize("example", RUN)
 def test_examples_run(example: Path, tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "FSM_AGENT_MODEL": "offline:demo"}
     env["FSM_AGENT_HOME"] = str(tmp_path)

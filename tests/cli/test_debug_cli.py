@@ -15,6 +15,7 @@ from fsm_agent.cli.entry import main
 from tests.helpers.waiting import PATIENCE, until
 
 
+@pytest.mark.slow
 def test_it_prints_its_address_and_serves_until_interrupted(tmp_path: Path) -> None:
     command = [
         sys.executable,

@@ -181,6 +181,7 @@ def run(arguments: list[str], said: bytes, home: Path) -> subprocess.CompletedPr
     )
 
 
+@pytest.mark.slow
 def test_the_command_speaks_nothing_but_the_protocol(tmp_path: Path) -> None:
     requests = [
         ("initialize", {"adapterID": "x"}),

@@ -168,6 +168,7 @@ def test_a_tool_elsewhere_is_approved_here(tmp_path: Path) -> None:
         elsewhere.close()
 
 
+@pytest.mark.slow
 def test_a_question_asked_at_a_terminal_elsewhere_is_answered_here(tmp_path: Path) -> None:
     """It was asked before any debugger had a say: the journal tells of it, and the answer attaches."""
     elsewhere = Elsewhere(tmp_path / "home", 1, attended=True)
@@ -202,6 +203,7 @@ def test_a_turn_does_not_wait_for_a_debugger_that_died(elsewhere: Elsewhere) -> 
     until(lambda: turns.info(elsewhere.turn).seq > here, "the next move")
 
 
+@pytest.mark.slow
 def test_a_turn_whose_process_died_is_said_to_be_idle(elsewhere: Elsewhere) -> None:
     debugger = Debugger.attach(elsewhere.store, elsewhere.turn)
     elsewhere.process.kill()

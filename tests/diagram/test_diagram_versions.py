@@ -204,6 +204,7 @@ def test_a_one_word_reset_shows_up_in_the_formula() -> None:
     assert "| ~ | `CallLLM.tools` | → ExecuteTools | ExecuteTools | resets + rekeys |" in text
 
 
+@pytest.mark.slow
 def test_a_counter_that_is_given_back_loses_its_place_in_the_ranking() -> None:
     """In the older version neither a reply nor a fallback gave the rekeys back."""
     kept = tuple(

@@ -86,6 +86,7 @@ def test_the_page_says_how_much_each_exercise_changes() -> None:
         assert f"{len(list(files_in(blocks)))} files, {lines} lines written" in " ".join(text.split())
 
 
+@pytest.mark.slow
 def test_the_exercises_can_be_done(copy: Path) -> None:
     """All in one copy, because they share no file; the checks that take a moment."""
     changed = [patched(blocks, copy) for blocks in EXERCISES.values()]

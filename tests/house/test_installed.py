@@ -58,8 +58,9 @@ def test_the_wheel_has_no_name_that_a_user_could_have(wheel: Path) -> None:
     ).read_text()
 
 
-@pytest.mark.parametrize("kind", ["module", pytest.param("package", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("installed", ["editable", pytest.param("wheel", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["module", "package"])
+@pytest.mark.parametrize("installed", ["editable", "wheel"])
 def test_a_program_with_modules_of_these_names_runs(
     tmp_path: Path, wheel: Path, installed: str, kind: str
 ) -> None:

@@ -364,6 +364,7 @@ def test_a_turn_that_could_not_be_stored_does_not_stop_the_next(caplog: pytest.L
     assert "could not store a turn" in caplog.text
 
 
+@pytest.mark.slow
 def test_what_is_left_is_stored_at_the_end_of_the_process(tmp_path: Path) -> None:
     program = (
         "import sys, time; from pathlib import Path\n"

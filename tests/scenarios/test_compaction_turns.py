@@ -231,7 +231,7 @@ def test_a_compaction_that_only_prunes_is_seen_by_the_next_turn() -> None:
         assert len(str(server.bodies[1])) < len(str(server.bodies[0])) * 0.7
 
 
-@pytest.mark.parametrize("window", [6144, 8192])
+@pytest.mark.parametrize("window", [6144, pytest.param(8192, marks=pytest.mark.slow)])
 def test_a_long_turn_of_many_rounds_ends(window: int) -> None:
     def reply(request: Any) -> Any:
         if "tools" not in request.body:

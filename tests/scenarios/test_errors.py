@@ -209,6 +209,7 @@ def test_66_a_silent_stream_is_killed_and_tried_again() -> None:
     assert played.result.failure_class == "stale"
 
 
+@pytest.mark.slow
 def test_66_a_request_that_is_killed_before_it_left_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     with deaf_proxy(lambda: clock.advance(61), monkeypatch):

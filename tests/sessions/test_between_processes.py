@@ -443,6 +443,7 @@ def line(tmp_path: Path) -> tuple[Store, list[str]]:
     return store, ids
 
 
+@pytest.mark.slow
 def test_a_conversation_that_was_compacted_a_hundred_times_is_one(
     line: tuple[Store, list[str]], tmp_path: Path
 ) -> None:

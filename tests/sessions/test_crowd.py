@@ -35,6 +35,7 @@ def told(found: dict[str, Any]) -> str:
     )
 
 
+@pytest.mark.slow
 def test_processes_that_wait_and_try_again_lose_nothing() -> None:
     found = crowd(3, 3, 1, "plain", "kill")
     assert not found["wrong"], told(found)

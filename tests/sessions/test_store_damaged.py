@@ -393,6 +393,7 @@ def test_a_file_whose_writer_was_killed_is_whole(killed: Path, cli: Cli) -> None
     assert health(killed) is not None
 
 
+@pytest.mark.slow
 def test_a_file_whose_writer_was_killed_and_that_is_damaged_is_not_written_to(killed: Path, cli: Cli) -> None:
     zero(killed / "sessions.db", page_of(killed / "sessions.db", "usage_by_at", 10))
     before = kept(killed)

@@ -138,6 +138,7 @@ def test_a_session_lives_as_long_as_somebody_holds_it(tmp_path: Path, alive: Cal
     assert [row.content for row in store.session("visitor-1").rows] == ["hello", "hi"]
 
 
+@pytest.mark.slow
 def test_what_could_not_be_saved_is_kept_for_the_next_agent(tmp_path: Path) -> None:
     class Failing(Database):
         broken = False

@@ -133,6 +133,7 @@ def test_it_is_there_once_installed_and_can_be_switched_off(tmp_path: Path) -> N
     assert "unrecognized arguments: --fsm-coverage" in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_table_in_the_projects_folder_needs_no_path(project: Path) -> None:
     """As ``pytest`` runs, which does not put the current directory on the path as ``python -m pytest``
     does."""
@@ -171,6 +172,7 @@ def test_a_table_that_is_none_is_wrong_use(project: Path, named: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_written_fails_the_run(project: Path) -> None:
     done = run(project, "--fsm-coverage", "no/such/folder/rows.json", "--fsm-coverage-table", "parcel:PARCEL")
     assert done.returncode != 0

@@ -222,6 +222,7 @@ __import__("time").sleep(60)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_loses_no_task(tmp_path: Path) -> None:
     """Its child was in a tool; the next process finishes the work, under the rules of any turn that is
     resumed."""

@@ -400,6 +400,7 @@ async def test_a_server_that_is_still_starting_ends_with_its_agent(tmp_path: Pat
     assert children() <= before
 
 
+@pytest.mark.slow
 async def test_an_agent_that_nobody_closed_is_cleared_away(tmp_path: Path) -> None:
     before = children()
     settings = Settings.of({"mcp": PATIENT})

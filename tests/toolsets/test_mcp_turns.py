@@ -193,6 +193,7 @@ agent.close()
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
+@pytest.mark.slow
 def test_without_the_sdk_there_is_one_clear_line(tmp_path: Path) -> None:
     script = f"""
 import sys

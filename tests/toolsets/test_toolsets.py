@@ -360,7 +360,7 @@ def ends(pid: int) -> None:
     until(lambda: not alive(pid), f"the end of process {pid}")
 
 
-@pytest.mark.parametrize("how", ["timeout", "interrupt"])
+@pytest.mark.parametrize("how", ["timeout", pytest.param("interrupt", marks=pytest.mark.slow)])
 def test_the_whole_group_is_killed(tmp_path: Path, how: str) -> None:
     child = tmp_path / "child"
 
@@ -393,6 +393,7 @@ def test_a_command_that_is_cancelled_while_it_starts_is_killed_too(tmp_path: Pat
         ends(int(pid))
 
 
+@pytest.mark.slow
 def test_a_program_left_in_the_background_is_ended(tmp_path: Path, use: Use) -> None:
     outcome = use("terminal", command="sleep 600 & echo $! > pid; echo done")
     assert ok(outcome) == "exit code 0\ndone\n[What it left running in the background was ended with it.]"

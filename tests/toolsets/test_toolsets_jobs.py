@@ -225,6 +225,7 @@ def test_control_sequences_are_taken_out(written: bytes, read: str) -> None:
 # ---------------------------------------------------------------------------------------------------------- no orphans
 
 
+@pytest.mark.slow
 def test_closing_ends_all_and_takes_the_output_away(tmp_path: Path, jobs: Jobs) -> None:
     stubborn = MAX_RUNNING - 1
     for number in range(stubborn):
@@ -242,6 +243,7 @@ def test_closing_ends_all_and_takes_the_output_away(tmp_path: Path, jobs: Jobs) 
     assert jobs.start("true", tmp_path, 5).id == f"job{MAX_RUNNING + 1}"
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_forgotten_leaves_nothing_running(tmp_path: Path) -> None:
     jobs = Jobs()
     jobs.start(FAMILY, tmp_path, 60)
@@ -251,7 +253,14 @@ def test_an_agent_that_is_forgotten_leaves_nothing_running(tmp_path: Path) -> No
     assert not any(alive(pid) for pid in family)
 
 
-@pytest.mark.parametrize("how", ["kill", "exit", "supervisor"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "kill",
+        pytest.param("exit", marks=pytest.mark.slow),
+        pytest.param("supervisor", marks=pytest.mark.slow),
+    ],
+)
 def test_jobs_do_not_outlive_their_process(tmp_path: Path, how: str) -> None:
     program = (
         f"import sys, time, pathlib; sys.path.insert(0, {str(ROOT)!r})\n"

@@ -231,7 +231,10 @@ def ledger(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("act", ["reserve", "charge", "ship"])
+@pytest.mark.parametrize(
+    "act",
+    [pytest.param("reserve", marks=pytest.mark.slow), "charge", pytest.param("ship", marks=pytest.mark.slow)],
+)
 def test_an_order_survives_kill_9_and_charges_nobody_twice(act: str, when: str, tmp_path: Path) -> None:
     killed(tmp_path, act, when)
     flow = order.workflow(tmp_path)
@@ -246,6 +249,7 @@ def test_an_order_survives_kill_9_and_charges_nobody_twice(act: str, when: str, 
     assert flow.journal.info("order-1").outcome == result.outcome
 
 
+@pytest.mark.slow
 def test_only_one_process_goes_on_with_an_order(tmp_path: Path) -> None:
     """The old owner is alive and stands still: nobody takes the turn from it."""
     from fsm_agent.errors import SessionBusy
@@ -269,6 +273,7 @@ def test_only_one_process_goes_on_with_an_order(tmp_path: Path) -> None:
     assert ledger(tmp_path) == [state.lower() for state in order.FORTH]
 
 
+@pytest.mark.slow
 def test_the_repeated_charge_is_noticed_when_the_engine_repeats_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

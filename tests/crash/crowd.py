@@ -219,7 +219,7 @@ class Crowd:
 
     def run(self) -> None:
         """For the seconds that were asked for; on a busy machine for longer, until enough was said to judge."""
-        last = time.time() + 4 * (self.until - time.time())
+        last = time.time() + 6 * (self.until - time.time())
         while time.time() < self.until or (self.said() < ENOUGH and time.time() < last):
             time.sleep(self.chance.uniform(0.05, 0.5))
             if self.trouble == "kill":
@@ -231,8 +231,9 @@ class Crowd:
             os.waitpid(worker, 0)
 
     def said(self) -> int:
-        """How many turns were reported as completed."""
-        return sum(bool(one.get("completed")) for one in lines(self.home / "reports.jsonl"))
+        """How many turns were reported as completed and stored."""
+        reports = lines(self.home / "reports.jsonl")
+        return sum(bool(one.get("completed") and one["stored"]) for one in reports)
 
     def disturb(self, place: int) -> None:
         if self.chance.random() < 0.2:

@@ -127,7 +127,8 @@ class Database(GroupWriter):
 
     def _connected(self) -> sqlite3.Connection:
         connection = self._opened()
-        connection.execute("PRAGMA journal_mode = WAL")  # where that is impossible the rollback journal stays
+        # where it cannot be, the rollback journal stays; another that opens the file just now holds its lock
+        patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
         connection.execute(f"PRAGMA synchronous = {self._durability.upper()}")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA wal_autocheckpoint = 1000")

@@ -42,9 +42,8 @@ from fsm_agent.sessions.store.rows import asked_words
 from fsm_agent.support.home import home_of
 
 T = TypeVar("T", bound=BaseTurn)
-OTHERS = ("history", "rows", "block")
-"""Names in a snapshot that mean the transcript and the counters of an agent's turn; counters of a table are
-others."""
+OTHERS = ("history", "rows", "block", "meter", "session_id", "parent_session_id", "supplied_history")
+"""Names in a snapshot that mean something of an agent's turn; counters of a table are others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +118,11 @@ class Workflow(Generic[T]):
         that there is already."""
         self._refuse_others(turn)
         turn.enter(self.kind.table)
-        name = session or turn.turn_id
-        held = self.store.newest(name)
+        held = self.store.newest(session or turn.turn_id)
+        if held.rows:
+            raise ConfigError(
+                "the session is a conversation", held.id, "one for turns of this table, or none"
+            )
         held.source = held.source or self.kind.table.name
         log = TurnLog(self.store.database, held, turn)
         table = self.kind.table
@@ -143,7 +145,8 @@ class Workflow(Generic[T]):
         async def enter() -> Begun:
             begun = await self.store.claim(session, info, session.version, session.next_number - 1)
             log.opened()
-            return dataclasses.replace(begun, recording=Recording.of(self.journal.effects(info.id, info.seq)))
+            known = Recording.of(self.journal.effects(info.id, info.seq))
+            return dataclasses.replace(begun, recording=known.unbelieved() if info.imported else known)
 
         return self._turn(turn, session, log, enter, self.journal.steps(info.id, 1, info.seq))
 
@@ -156,13 +159,10 @@ class Workflow(Generic[T]):
         info = self.journal.info(turn_id).moved_by(self.kind.table.name)
         snapshot = self.journal.snapshot(turn_id, at)
         _edit(snapshot, edit or {})
-        session, position = (
-            self.store.session(f"s-{uuid.uuid4().hex[:12]}"),
-            Position(info, snapshot, {}, None, [], []),
-        )
-        write = forked(
-            self.store, position, session, f"{turn_id.partition('~')[0]}~{uuid.uuid4().hex[:6]}", info.digest
-        )
+        session = self.store.session(f"s-{uuid.uuid4().hex[:12]}")
+        position = Position(info, snapshot, {}, None, [], [])
+        new_id = f"{turn_id.partition('~')[0]}~{uuid.uuid4().hex[:6]}"
+        write = forked(self.store, position, session, new_id, self.kind.table.digest)
         turn = self._restored(snapshot, dataclasses.replace(info, seq=at))
         log = TurnLog(self.store.database, session, turn)
 
@@ -193,7 +193,8 @@ class Workflow(Generic[T]):
         )
 
     def _restored(self, snapshot: Mapping[str, Any], info: TurnInfo) -> T:
-        """The turn that a snapshot is of. Raises ``ConfigError`` when it cannot be made again."""
+        """The turn that a snapshot is of. One that came in a file has no larger limits than a new one. Raises
+        ``ConfigError`` when it cannot be made again."""
         table = self.kind.table
         last = self.journal.steps(info.id, info.seq, info.seq) if info.seq else []
         known = {row.id: row for row in table.rows}
@@ -207,6 +208,12 @@ class Workflow(Generic[T]):
             raise ConfigError(
                 f"a {self.turn_type.__name__} cannot be made again ({error})", info.id, "fields as they were"
             ) from None
+        with_counters(turn.counts, turn.counts)  # below 0 a budget would be larger than its limit
+        if info.imported:
+            usual = self.turn_type.usual_limits
+            turn.limits = {
+                name: min(most, usual[name]) for name, most in turn.limits.items() if name in usual
+            }
         turn.enter(table)
         return turn
 

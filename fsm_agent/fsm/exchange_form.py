@@ -21,7 +21,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.codec import codec_of, fields_of, values_of
@@ -64,16 +64,24 @@ def name_of(request: Any) -> str:
 
 
 def effect_of(request: Any) -> Effect:
-    """May the request be made twice? Raises ``ConfigError`` for an unsafe one that does not say how it is
-    answered when nobody knows whether it was done."""
+    """May the request be made twice? Raises ``ConfigError`` for another word, and for an unsafe one that does
+    not say how it is answered when nobody knows whether it was done."""
     effect: Effect = getattr(request, "effect", "idempotent")
-    if effect == "unsafe" and not (callable(getattr(request, "in_doubt", None)) and answerable(request)):
+    if effect not in get_args(Effect):
+        raise ConfigError(f"{type(request).__name__} has no such effect", effect, ", ".join(get_args(Effect)))
+    if effect == "unsafe" and not _has_doubt(request):
         raise ConfigError(
             f"{type(request).__name__} is unsafe, and nobody knows its reply after a crash",
             None,
             "reply: ClassVar[type] and a method in_doubt() that returns one",
         )
     return effect
+
+
+def _has_doubt(request: Any) -> bool:
+    """Said before it is made: after the crash it would be too late."""
+    doubt = getattr(request, "in_doubt", None)
+    return answerable(request) and callable(doubt) and isinstance(doubt(), type(request).reply)
 
 
 def answerable(request: Any) -> bool:
@@ -87,13 +95,13 @@ def kept_reply(request: Any, reply: Any) -> dict[str, Any]:
     if not answerable(request):
         return shown(reply)
     kind: type = type(request).reply
-    if not isinstance(reply, kind):
+    if not (type(reply) is kind if dataclasses.is_dataclass(kind) else isinstance(reply, kind)):
         raise TypeError(
             f"{type(request).__name__} was answered with a {type(reply).__name__}, and not with a"
             f" {kind.__name__}"
         )
     if not dataclasses.is_dataclass(kind):
-        return {"is": kind.__name__, "value": reply}
+        return {"is": kind.__name__, "value": codec_of(kind).encode(reply)}
     fields = zip(fields_of(kind), values_of(kind)(reply), strict=True)
     return {"is": kind.__name__, **{one.name: one.codec.encode(value) for one, value in fields}}
 
@@ -103,7 +111,7 @@ def read_reply(request: Any, kept: Mapping[str, Any]) -> Any:
     kind: type = type(request).reply
     if dataclasses.is_dataclass(kind):
         return codec_of(kind).decode({key: one for key, one in kept.items() if key != "is"})
-    return kept.get("value")
+    return codec_of(kind).decode(kept.get("value"))
 
 
 def answered(request: Any, said: Any) -> Any:

@@ -69,7 +69,8 @@ class Journal(Protocol):
         ...
 
     async def moved(self, step: Step) -> None:
-        """The turn has moved; returns when the move is safe."""
+        """The turn has moved; returns when the move is safe. Called again with the same ``step`` when that
+        failed, or who waited was cancelled."""
         ...
 
 

@@ -78,6 +78,7 @@ class Runner(Stepping):
         self.journal, self.on_move = journal, on_move
         self._visit: Generator[Any, Any, str | None] | None = None
         self._asking: Any = None
+        self._step: Step | None = None  # made, and not known to be journalled
         self._reply: Any = None
         self._ordinal = 0
         self._entered = 0.0
@@ -87,6 +88,8 @@ class Runner(Stepping):
         ended."""
         if self.ended:
             return None
+        if self._step is not None:
+            return await self._written_down(self._step)
         if self._asking is None:  # else whoever ran the turn was cancelled while this was performed
             try:
                 self._asking = self._visited().send(self._reply)
@@ -100,9 +103,8 @@ class Runner(Stepping):
         try:
             if isinstance(asked, list):
                 reply: Any = await self._performed_together(exchange, known)
-            elif (
-                reply := known[0]
-            ) is UNKNOWN:  # as in ``_performed``, without another frame for the usual case
+            elif (reply := known[0]) is UNKNOWN:
+                # as in ``_performed``, without another frame for the usual case
                 began = time.perf_counter()
                 reply = await self.perform(asked)
                 await self.journal.got(exchange, 0, reply, time.perf_counter() - began)
@@ -152,7 +154,7 @@ class Runner(Stepping):
         source = self.turn.state
         move = self.machine.advance(self.turn, event or "")
         self.turn.arrive(move.row)
-        step = Step(
+        self._step = Step(
             seq=self.turn.seq,
             source=source,
             event=event or "",
@@ -163,7 +165,12 @@ class Runner(Stepping):
             seconds=time.perf_counter() - self._entered,
             exit=move.row.exit,
         )
+        return await self._written_down(self._step)
+
+    async def _written_down(self, step: Step) -> Step:
+        """The move, journalled; again, when that failed or was cancelled."""
         await self.journal.moved(step)
+        self._step = None
         self.on_move(step)
         return step
 

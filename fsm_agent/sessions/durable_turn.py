@@ -75,7 +75,7 @@ class DurableTurn(Stepping, Generic[Result]):
             self._claim = self._session.acquire(self.id)
         try:
             with running(self.id), self._session.step(self._claim):
-                if not self._holding:
+                if not (self._holding or self._runner.ended):
                     await self._tenancy.enter()
                     self._holding = True
                     self.gate.opened()

@@ -163,7 +163,7 @@ class Worker:
             if what < 0.08:
                 self.report(agent.resume(SESSION).run())
             elif what < 0.11 and self.mode == "plain":
-                line(self.home / "reports.jsonl", {"undone": agent.undo().turns})
+                self.undo(agent)
             elif what < 0.3 and self.mode == "rotate":
                 agent.compact()
             else:
@@ -180,6 +180,15 @@ class Worker:
         except Exception:
             self.failed()
         return said
+
+    def undo(self, agent: Agent) -> None:
+        """Say so before and after: a process that is killed in between may have done it."""
+        line(self.home / "reports.jsonl", {"undoes": self.name})
+        undone: tuple[str, ...] = ()
+        try:
+            undone = agent.undo().turns
+        finally:
+            line(self.home / "reports.jsonl", {"undone": undone})
 
     def report(self, result: Any) -> None:
         told = {
@@ -257,9 +266,15 @@ class Crowd:
 def verdict(home: Path, mode: str) -> Record:
     """What was reported against what is stored."""
     reports, world = lines(home / "reports.jsonl"), lines(home / "world.jsonl")
+    c = sqlite3.connect(f"file:{home / 'sessions.db'}?mode=ro", uri=True)
     undone = {turn for one in reports for turn in one.get("undone", ())}
-    done = [one for one in reports if one.get("completed") and one["stored"] and one["turn"] not in undone]
+    stored = {turn for (turn,) in c.execute("SELECT id FROM turns WHERE undone IS NOT NULL")}
+    killed = sum("undoes" in one for one in reports) - sum("undone" in one for one in reports)
     wrong = [one["error"] for one in reports if "error" in one]
+    wrong += [f"{undone - stored} was undone and is there"] if undone - stored else []
+    wrong += [f"{stored - undone} was undone by nobody"] if len(stored - undone) > killed else []
+    undone |= stored
+    done = [one for one in reports if one.get("completed") and one["stored"] and one["turn"] not in undone]
     wrong += [
         f"not stored, and no word of why: {one}"
         for one in reports
@@ -270,7 +285,6 @@ def verdict(home: Path, mode: str) -> Record:
         for key, times in Counter(one["key"] for one in world).items()
         if times > 1
     ]
-    c = sqlite3.connect(f"file:{home / 'sessions.db'}?mode=ro", uri=True)
     (whole,) = c.execute("PRAGMA integrity_check").fetchone()
     wrong += [] if whole == "ok" else [whole]
     rotations, walk = walked(c)

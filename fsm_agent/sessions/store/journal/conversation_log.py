@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from fsm_agent.conversation.effects import AskApproval, CallModel, RunTool, ToolOutcome
@@ -35,9 +36,7 @@ NOT_RUN = (
 class ConversationLog(TurnLog):
     """``turn`` has a transcript besides: ``history``, ``rows``, ``setup``."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._begun: set[tuple[int, int, int]] = set()
+    _told = ""
 
     def opened(self) -> dict[str, Any]:
         """The snapshot, with the transcript by reference."""
@@ -67,15 +66,13 @@ class ConversationLog(TurnLog):
     def _nothing_known(self) -> ConversationRecording:
         return ConversationRecording()
 
-    def _known(self, exchange: Exchange, place: int, request: Any) -> Any:
-        """From the record of an earlier process, or of this one: who was cancelled here may ask a second
-        time."""
-        where = (exchange.seq, exchange.ordinal, place)
-        if where in self._begun and isinstance(request, RunTool) and request.effect == "unsafe":
-            return ToolOutcome(request.call_id, "unknown", IN_DOUBT)
-        if isinstance(request, RunTool):
-            self._begun.add(where)
-        return super()._known(exchange, place, request)
+    async def asked(self, exchange: Exchange) -> Sequence[Any]:
+        """What is known of the requests; where nothing can be written down, no unsafe tool is run."""
+        known = await super().asked(exchange)
+        if not self.problem:
+            return known
+        asked = zip(exchange.requests, known, strict=True)
+        return [self._refused(request) if reply is UNKNOWN else reply for request, reply in asked]
 
     def _acts(self, request: Any) -> bool:
         return isinstance(request, ACTS)
@@ -83,13 +80,25 @@ class ConversationLog(TurnLog):
     def _must_be_safe(self, request: Any) -> bool:
         return not isinstance(request, CallModel)
 
+    def _unrepeatable(self, request: Any) -> bool:
+        return isinstance(request, RunTool) and request.effect == "unsafe"
+
+    def _doubt(self, request: Any) -> Any:
+        return ToolOutcome(request.call_id, "unknown", IN_DOUBT)
+
     def _refused(self, request: Any) -> Any:
-        if isinstance(request, RunTool) and request.effect == "unsafe":
+        if self._unrepeatable(request):
             return ToolOutcome(request.call_id, "not_started", NOT_RUN.format(problem=self.problem))
         return UNKNOWN
 
-    def _lost(self, error: StoreError) -> None:
-        self._tell(f"{error}; the turn goes on, but is not stored")
+    async def ended(self, closing: Closing) -> None:
+        self._told, self.problem = self.problem, ""  # what could not be written is tried once more
+        await super().ended(closing)
+
+    def _failed(self, error: StoreError) -> None:
+        if not (self.problem or self._told):
+            self._tell(f"{error}; the turn goes on, but is not stored")
+        self.problem = str(error)
 
     def _request_json(self, request: Any) -> str:
         return request_json(self.session, request)

@@ -63,8 +63,11 @@ class TurnLog:
         self._recording = recording or self._nothing_known()
         self._jobs: list[Job] = []
         self._epoch = 1
-        self._sent: list[tuple[Future[Any], list[Job]]] = []
+        self._sent: list[Handover] = []
         self._line = [session]
+        self._begun: set[tuple[int, int, int]] = set()
+        self._step: Step | None = None
+        self._closed = False
 
     def opened(self) -> dict[str, Any]:
         """Take the turn as it is now as what later changes are changes of; the whole snapshot. Its session
@@ -102,13 +105,14 @@ class TurnLog:
             await self._commit()
         else:
             self._send_soon()
-        if self.problem:
-            for place in acts:
-                known[place] = self._refused(requests[place])
+        self._begun |= {(exchange.seq, exchange.ordinal, place) for place in acts}
         return known
 
     def _known(self, exchange: Exchange, place: int, request: Any) -> Any:
-        """From the record of an earlier process."""
+        """From the record of an earlier process, or of this one: who was cancelled here may ask a second
+        time."""
+        if (exchange.seq, exchange.ordinal, place) in self._begun and self._unrepeatable(request):
+            return self._doubt(request)
         doubts = len(self._recording.doubts)
         reply = self._recording.reply(exchange.ordinal, place, request)
         for name, call_id in self._recording.doubts[doubts:]:
@@ -130,22 +134,24 @@ class TurnLog:
             self._send_soon()
 
     async def moved(self, step: Step) -> None:
-        self._jobs.append(self._transition(step, dumps(self._delta())))
-        self._recording = self._nothing_known()
+        if step is not self._step:  # else it was noted, and waits to be written
+            self._jobs.append(self._transition(step, dumps(self._delta())))
+            self._recording, self._step = self._nothing_known(), step
         await self._commit()
 
     async def ended(self, closing: Closing) -> None:
         """The turn is over: write its result, and let go of the session. ``problem`` says when that is not
         stored. Raises ``StaleCopyError``, after which ``ended_anew`` is to be tried."""
-        self._jobs.append(self._end(closing, dumps(self._delta())))
+        if not self._closed:  # else it was noted, and waits to be written
+            self._jobs.append(self._end(closing, dumps(self._delta())))
+            self._closed = True
         try:
-            await self._commit(last=True)
+            await self._commit()
         except StaleCopyError:
-            self._jobs = []
+            self._jobs, self._closed = [], False
             raise
-        except (
-            JournalError
-        ) as error:  # another owner goes on with the turn; the answer that this one has is not lost
+        except JournalError as error:
+            # another owner goes on with the turn; the answer that this one has is not lost
             self.problem, self._jobs = str(error), []
             self._tell(f"{error}; its answer is not stored")
             return
@@ -175,11 +181,13 @@ class TurnLog:
         """Must its intent be on disk before it begins?"""
         return effect_of(request) == "unsafe"
 
-    def _refused(self, request: Any) -> Any:
-        """What a request is answered with that cannot be written down."""
-        raise StoreError(
-            f"{self.problem}; nothing is done that is not written down, and the turn can be resumed"
-        )
+    def _unrepeatable(self, request: Any) -> bool:
+        """Must a request that may have been carried out not be made again?"""
+        return effect_of(request) == "unsafe"
+
+    def _doubt(self, request: Any) -> Any:
+        """What such a request is answered with."""
+        return request.in_doubt()
 
     def _request_json(self, request: Any) -> str:
         return dumps(shown(request))
@@ -225,8 +233,9 @@ class TurnLog:
     def _send(self) -> None:
         """Hand over what was gathered, without waiting."""
         if self._jobs and not self.problem:
-            jobs, self._jobs = self._jobs, []
-            self._sent.append((self._database.submit(self._fenced(jobs)), jobs))
+            group = Handover(self._jobs, self._fenced(self._jobs), self._sent[-1] if self._sent else None)
+            group.future, self._jobs = self._database.submit(group), []
+            self._sent.append(group)
 
     def _fenced(self, jobs: Sequence[Job]) -> Job:
         """The jobs, as one that does nothing when the turn is not ours any more."""
@@ -245,34 +254,27 @@ class TurnLog:
 
         return write
 
-    async def _commit(self, last: bool = False) -> None:
+    async def _commit(self) -> None:
         """Hand over what was gathered, and wait until that and everything before it is safe."""
-        problem = self.problem
-        if last:
-            self.problem = ""
         self._send()
         if not self._sent:
             return
-        await self._database.landed(self._sent[-1][0])  # jobs are done in the order given
+        await self._database.landed(self._sent[-1].future)  # jobs are done in the order given
         sent, self._sent = self._sent, []
         try:
-            for future, _ in sent:
-                future.result()
+            for group in sent:
+                group.future.result()
         except StoreError as error:
-            lost = [job for future, jobs in sent if future.exception() is not None for job in jobs]
+            lost = [job for group in sent if group.future.exception() is not None for job in group.jobs]
             self._jobs = [*lost, *self._jobs]
-            self.problem = str(error)
-            if not problem:
-                self._lost(error)
+            self._failed(error)
         except JournalError:
-            for session in (
-                self._line
-            ):  # what was done to these copies is not stored: they are read again before they are used
-                session.revision = UNREAD
+            for session in self._line:
+                session.revision = UNREAD  # what was done to these copies is not stored: nobody believes them
             raise
 
-    def _lost(self, error: StoreError) -> None:
-        """The store failed for the first time."""
+    def _failed(self, error: StoreError) -> None:
+        """The store did not take what was handed over, which is tried again with whatever comes next."""
         raise error
 
     def _intent(self, exchange: Exchange, place: int, request: Any) -> Job:
@@ -331,6 +333,28 @@ class TurnLog:
             )
 
         return end
+
+
+class Handover:
+    """What is handed over together, behind the group before it: one that is lost takes all later ones with
+    it, so that they can be written again in order. ``future`` is how it ended."""
+
+    future: Future[Any]
+
+    def __init__(self, jobs: list[Job], write: Job, before: Handover | None) -> None:
+        self.jobs, self._write, self._before, self._written = jobs, write, before, False
+
+    def __call__(self, connection: sqlite3.Connection) -> None:
+        self._written = False
+        if self._before is not None and self._before.lost:
+            raise StoreError("what stands before it could not be written")
+        self._write(connection)
+        self._written = True
+
+    @property
+    def lost(self) -> bool:
+        """Seen from the next one: was it refused, or its transaction?"""
+        return not self._written or (self.future.done() and self.future.exception() is not None)
 
 
 @dataclass(slots=True)

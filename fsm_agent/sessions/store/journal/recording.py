@@ -8,7 +8,7 @@ by its place in the visit and by what it says. ``Recording`` is of the turns of 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fsm_agent.fsm.exchange_form import answerable, effect_of, read_reply, shown
@@ -51,15 +51,23 @@ class Recording:
             }
         )
 
+    def unbelieved(self) -> Recording:
+        """For a turn that came in a file: what a stranger says was answered is asked again, and what may have
+        been done already is in doubt."""
+        return Recording({place: replace(entry, reply=None) for place, entry in self.entries.items()})
+
     def reply(self, ordinal: int, place: int, request: Any) -> Any:
         """The reply that is known for this request, or ``UNKNOWN``. One that was in flight when its process
-        ended, and is unsafe, is answered with what it says itself about that."""
+        ended, and is unsafe, is answered with what it says itself about that. A person's answer is never
+        taken from the record."""
         entry = self.entries.get((ordinal, place))
         if (
             entry is None
             or entry.kind != type(request).__name__
             or entry.request != loads(dumps(shown(request)))
         ):
+            return UNKNOWN
+        if getattr(request, "question_id", None) is not None:
             return UNKNOWN
         if entry.reply is not None and entry.status == "done":
             return read_reply(request, entry.reply) if answerable(request) else UNKNOWN

@@ -110,7 +110,7 @@ class Agent:
         )  # fmt: skip
         self._world = composed(self._options, Agent.of)
         self.home, self.settings, self.signals = self._world.home, self._world.settings, self._world.signals
-        self.session_id = session_id or _session_id()
+        self.session_id = session_id or f"s-{uuid.uuid4().hex[:12]}"
         self._store, self._primary = self._world.store, self._world.backends.runtime()
         self._held = None if inherits is None else inherits.session
 
@@ -198,7 +198,7 @@ class Agent:
         as it is. Raises ``ConfigError``."""
         self.journal.info(turn_id).moved_by(KIND.table.name)
         position = edited(position_of(self._store, turn_id, at), edit or {}, COUNTERS)
-        session = self._store.session(_session_id())
+        session = self._store.new_session()
         write = forked(self._store, position, session, _turn_id(session), DIGEST)
 
         async def enter() -> Begun:
@@ -431,10 +431,6 @@ class Agent:
                 )
 
         return tell
-
-
-def _session_id() -> str:
-    return f"s-{uuid.uuid4().hex[:12]}"
 
 
 def _turn_id(session: Session) -> str:

@@ -159,7 +159,7 @@ class Workflow(Generic[T]):
         info = self.journal.info(turn_id).moved_by(self.kind.table.name)
         snapshot = self.journal.snapshot(turn_id, at)
         _edit(snapshot, edit or {})
-        session = self.store.session(f"s-{uuid.uuid4().hex[:12]}")
+        session = self.store.new_session()
         position = Position(info, snapshot, {}, None, [], [])
         new_id = f"{turn_id.partition('~')[0]}~{uuid.uuid4().hex[:6]}"
         write = forked(self.store, position, session, new_id, self.kind.table.digest)

@@ -279,7 +279,7 @@ class EffectHandler:
 
     async def _replace(self, request: ReplaceHistory) -> Replaced:
         if request.rotate:
-            child = self._world.store.session(f"s-{uuid.uuid4().hex[:12]}")
+            child = self._world.store.new_session()
             self.session.child(child, request.rows)
             self.session = child
         else:

@@ -92,17 +92,22 @@ class Session:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def acquire(self, turn_id: str) -> int:
-        """Give the session to a turn of this process, and return the claim to call ``release`` with.
-        Raises ``SessionBusy`` when another turn has it; a turn that stands still between two steps may be
-        taken over under its own id."""
-        with self._lock:
-            if self.holder not in (None, turn_id) or (self.holder is not None and self.moving):
-                raise SessionBusy(
-                    f"session {self.id} is busy: turn {self.holder} is still running; wait for it or"
-                    " interrupt it"
-                )
-            self.holder, self.claim = turn_id, next(_CLAIMS)
-            return self.claim
+        """Give the session, and what it went on as, to a turn of this process, and return the claim to call
+        ``release`` with. Raises ``SessionBusy`` when another turn has it; a turn that stands still between
+        two steps may be taken over under its own id."""
+        with contextlib.ExitStack() as locks:
+            line = list(self.onward())
+            for session in line:
+                locks.enter_context(session._lock)
+                if session.holder not in (None, turn_id) or (session.holder is not None and session.moving):
+                    raise SessionBusy(
+                        f"session {session.id} is busy: turn {session.holder} is still running; wait for it"
+                        " or interrupt it"
+                    )
+            claim = next(_CLAIMS)
+            for session in line:
+                session.holder, session.claim = turn_id, claim
+            return claim
 
     @contextlib.contextmanager
     def step(self, claim: int) -> Iterator[None]:

@@ -63,7 +63,7 @@ class SessionLease(Generic[Result]):
         result = self._ending.result(steps)
         closing = self._ending.closing(result)
         await self._write_down(closing)
-        self._store.keep(self._log.session)
+        self._store.keep(self._log.line)
         told = (
             self._turn_id,
             self._log.session.id,

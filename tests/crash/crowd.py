@@ -348,8 +348,11 @@ def plain_problems(c: sqlite3.Connection, done: list[Record]) -> list[str]:
 
 
 def rotated_problems(c: sqlite3.Connection, done: list[Record]) -> list[str]:
-    """Every turn is stored, and its model saw nothing older as the newest answer than the one before it."""
-    turns = [row[0] for row in c.execute("SELECT id FROM turns ORDER BY began, rowid")]
+    """Every turn is stored, and its model saw nothing older as the newest answer than the one before it. Turns
+    follow each other as they were written down, whatever the clock said."""
+    told = "id, session, state, seq, epoch, exit, ROUND(began, 3), ROUND(ended, 3)"
+    rows = c.execute(f"SELECT {told} FROM turns ORDER BY rowid").fetchall()
+    turns = [row[0] for row in rows]
     stored: dict[str, set[str]] = {}
     for turn, body in c.execute(
         "SELECT turn, body FROM messages WHERE role IN ('user', 'assistant') AND turn IS NOT NULL"
@@ -369,7 +372,12 @@ def rotated_problems(c: sqlite3.Connection, done: list[Record]) -> list[str]:
             wrong.append(f"{one['turn']} was completed and is not in the store: {question}")
         last = one["answer"].rpartition("last=")[2]
         if last != "none" and of.get(last, -1) < previous:
-            wrong.append(f"the model of {question} was shown {last} as the newest answer: it forgot")
+            between = "\n".join(map(str, rows[of.get(last, 0) : order[one["turn"]] + 1]))
+            line = c.execute("SELECT id, parent, successor FROM sessions ORDER BY created").fetchall()
+            wrong.append(
+                f"the model of {question} was shown {last} as the newest answer: it forgot\n{between}\n"
+                + "\n".join(map(str, line[-4:]))
+            )
         previous = order.get(one["turn"], previous)
     return wrong
 

@@ -4,6 +4,7 @@ wrong."""
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ import pytest
 
 from fsm_agent import Agent
 from fsm_agent.agent import DEFAULT_TOOLSETS
-from fsm_agent.errors import StoreError
+from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store import Database, Store
 from fsm_agent.sessions.store.integrity import marked
 from fsm_agent.sessions.store.reports.health import health
@@ -88,6 +89,50 @@ def test_a_store_that_breaks_in_mid_turn_costs_no_answer(tmp_path: Path, problem
         "user",
         "assistant",
     ]
+
+
+@pytest.mark.parametrize("mode", ["in_place", "rotate"])
+@pytest.mark.parametrize("who", ["the same agent", "another agent"])
+def test_a_compaction_that_could_not_be_stored_loses_no_conversation(
+    tmp_path: Path, mode: str, who: str
+) -> None:
+    """It is written, with the child session that it may have made, before the session's next turn."""
+    store, shown = Store(tmp_path, opened=Breaking), list[str]()
+
+    def answer(body: dict[str, Any]) -> Any:
+        shown[:] = [str(row.get("content")) for row in body["messages"]]
+        if "tools" not in body:
+            store.database.problem = "database is locked"  # type: ignore[attr-defined]
+            return text("in short")
+        return text(f"answer to {shown[-1].split()[1]} " + "and so on " * 200)
+
+    def speaker() -> Agent:
+        settings = {"compression": {"mode": mode}}
+        return agent(
+            repeat(answer), tmp_path, store=store, session_id="s", settings=settings, context_window=9_000
+        )
+
+    first = speaker()
+    asked = itertools.count()
+    while not store.database.problem:  # type: ignore[attr-defined]
+        result = first.run_conversation(f"question {next(asked)} " + "more and more " * 100)
+    assert not result.stored
+    assert len(result.compressions) == 1
+    newest = next(asked) - 1
+    second = first if who == "the same agent" else speaker()
+    with pytest.raises(StoreError):
+        second.chat("question lost")
+    store.database.problem = ""  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="nothing to resume"):
+        second.resume(result.turn_id).run()
+    assert second.run_conversation("question last").stored
+    for said in ("in short", f"question {newest}", f"answer to {newest}"):
+        assert any(said in one for one in shown)
+    stored = [str(row.content) for row in Store(tmp_path).newest("s").rows]
+    assert [" ".join(one.split()[:3]) for one in stored[-4:]] == [
+        f"question {newest} more", f"answer to {newest}", "question last", "answer to last",
+    ]  # fmt: skip
+    assert not any("question lost" in one for one in stored)
 
 
 def test_how_a_turn_ended_is_in_the_log_and_with_its_session(

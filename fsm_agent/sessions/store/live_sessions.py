@@ -6,8 +6,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ class LiveSessions:
         self._opened, self._durability = opened, durability
         self.owners = Owners(home)
         self._sessions: weakref.WeakValueDictionary[str, Session] = weakref.WeakValueDictionary()
-        self._unsaved: dict[str, Session] = {}
+        self._unsaved: dict[str, Sequence[Session]] = {}
         self.pause_points = CommandPoller(self)
         self.at_work: dict[str, Any] = {}
         self._lock = threading.Lock()
@@ -64,6 +65,13 @@ class LiveSessions:
                 self.refresh(session)
             elif session.idle and self._revision(session_id) not in (None, session.revision):
                 self.refresh(session)
+        return session
+
+    def new_session(self) -> Session:
+        """Return a session with an id of its own. Nothing is read for it."""
+        session = Session(f"s-{uuid.uuid4().hex[:12]}")
+        with self._lock:
+            self._sessions[session.id] = session
         return session
 
     def newest(self, session_id: str) -> Session:
@@ -125,11 +133,11 @@ class LiveSessions:
         session.unsaved = []
         self._unsaved.pop(session.id, None)
 
-    def keep(self, session: Session) -> None:
-        """Hold on to a session with writes that the database did not take, until its next turn has saved
-        them."""
-        if session.unsaved:
-            self._unsaved[session.id] = session
+    def keep(self, line: Sequence[Session]) -> None:
+        """Hold on to a session with writes that the database did not take, and to those that it goes on from,
+        until its next turn has saved them."""
+        if line[-1].unsaved:
+            self._unsaved[line[-1].id] = line
 
 
 def _copy(source: Any, target: Any) -> None:

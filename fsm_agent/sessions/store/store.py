@@ -4,6 +4,7 @@ go."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -74,6 +75,7 @@ class Store(LiveSessions):
         Raises ``SessionBusy``."""
         abandoned = None
         while True:
+            await self._save_late(session)
             abandoned = await self._clear(session) or abandoned
             try:
                 return await self._begin(session, turn, start(), new, abandoned)
@@ -112,34 +114,41 @@ class Store(LiveSessions):
         return Begun(1, abandoned)
 
     async def _take(self, session: Session, holder: str, job: Job) -> None:
-        """Hold the session as this copy has it, with what could not be written to it before, and do ``job``:
-        all or nothing. Raises ``StaleRevisionError`` or ``WentOnError`` when the copy is not what the store
-        has."""
-        unsaved, at, believed = list(session.unsaved), self.now(), session.revision
+        """Hold the session as this copy has it, and do ``job``: all or nothing. Raises ``StaleRevisionError``
+        or ``WentOnError`` when the copy is not what the store has."""
+        at, believed = self.now(), session.revision
 
         def take(c: sqlite3.Connection) -> int:
             refuse_if_stale(c, session.id, believed)
-            for one in unsaved:
-                one(c)
             revision = self._hold(c, session, holder, at)
             job(c)
             return revision
 
-        try:
-            session.revision = await self.written(take)
-        except (
-            JournalError
-        ) as error:  # what was not saved is of a turn that another process has given up, or took over
-            raise StaleRevisionError from error
+        session.revision = await self.written(take)
         session.owner = self.owners.me
-        self._saved(session)
+
+    async def _save_late(self, session: Session) -> None:
+        """Write what a failing store did not take when a turn of the session ended, unless another process
+        went on with that turn, or without it. Raises ``StoreError``, and loses nothing, when it fails
+        still."""
+        if not (unsaved := session.unsaved):
+            return
+
+        def write(c: sqlite3.Connection) -> None:
+            for one in unsaved:
+                one(c)
+
+        with contextlib.suppress(JournalError):
+            await self.written(write)
+            self._saved(session)
+        self.refresh(session)
 
     async def _clear(self, session: Session) -> str | None:
         """Give up the turns of the session that nobody runs any more, and close what they left open in its
         transcript. What is open is read in the transaction that closes it: whoever ran such a turn may have
         written until then. Jobs are done in order, so rows that a cancelled turn of this process handed over,
         and nobody waited for, stand before it."""
-        if session.unsaved or not self.unfinished(session.id):
+        if not self.unfinished(session.id):
             return None
         at = self.now()
 
@@ -187,6 +196,8 @@ class Store(LiveSessions):
         put aside: the visit that wrote them is run again. Raises ``SessionBusy`` while its owner lives, and
         for one that moved since it was read."""
         at, turn_id = self.now(), turn.id
+        for one in list(session.onward()):
+            await self._save_late(one)
 
         def take(c: sqlite3.Connection) -> None:
             owner, ended, exit_reason = c.execute(
@@ -235,6 +246,7 @@ class Store(LiveSessions):
         """Keep turns off the session, or off what it went on as, and return that one as the store has it
         now. Raises ``SessionBusy`` while a turn of it runs anywhere else."""
         while True:
+            await self._save_late(session)
 
             def free(c: sqlite3.Connection, session: Session = session) -> None:
                 for turn_id, owner in open_turns(c, session.id):

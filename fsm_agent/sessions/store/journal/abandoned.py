@@ -20,7 +20,7 @@ NOT_STARTED = "not run: the process ended before it started"
 def open_turns(connection: sqlite3.Connection, session_id: str) -> list[tuple[str, str | None]]:
     """Return (turn, owner) of the session's turns that have not ended, oldest first."""
     return connection.execute(
-        "SELECT id, owner FROM turns WHERE session = ? AND ended IS NULL ORDER BY began", (session_id,)
+        "SELECT id, owner FROM turns WHERE session = ? AND ended IS NULL ORDER BY rowid", (session_id,)
     ).fetchall()
 
 

@@ -165,7 +165,7 @@ class ConversationLog(TurnLog):
     def _follow(self, parent: Session, child: Session) -> None:
         turn_id, owner = self._turn.turn_id, parent.owner
         self.session, self._kept, self._rows = child, Kept.of(child), 0
-        self._line.append(child)
+        self.line.append(child)
         child.owner, child.revision, parent.revision = owner, 1, parent.revision + 1
         self._note_rows()
 

@@ -43,7 +43,8 @@ class Closing:
 
 
 class TurnLog:
-    """Writes one turn into the database. ``turn`` is a dataclass with turn_id, state, seq.
+    """Writes one turn into the database. ``turn`` is a dataclass with turn_id, state, seq; ``line``, the
+    sessions that it was in, ``session`` the last of them.
 
     A store that fails stops the turn, which can be resumed: nothing is done that is not written down.
     """
@@ -58,13 +59,12 @@ class TurnLog:
         tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.problem = ""
-        self.session = session
+        self.session, self.line = session, [session]
         self._database, self._turn, self._now, self._tell = database, turn, now, tell
         self._recording = recording or self._nothing_known()
         self._jobs: list[Job] = []
         self._epoch = 1
         self._sent: list[Handover] = []
-        self._line = [session]
         self._begun: set[tuple[int, int, int]] = set()
         self._step: Step | None = None
         self._closed = False
@@ -88,7 +88,7 @@ class TurnLog:
     def followed(self, session: Session) -> None:
         """The turn begins in another session than it was made for."""
         self.session = session
-        self._line.append(session)
+        self.line.append(session)
 
     # The journal
 
@@ -269,7 +269,7 @@ class TurnLog:
             self._jobs = [*lost, *self._jobs]
             self._failed(error)
         except JournalError:
-            for session in self._line:
+            for session in self.line:
                 session.revision = UNREAD  # what was done to these copies is not stored: nobody believes them
             raise
 

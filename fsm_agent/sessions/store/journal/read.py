@@ -89,12 +89,14 @@ class Turns:
     def recent(
         self, limit: int = 100, session: str | None = None, unfinished: bool = False, table: str | None = None
     ) -> list[TurnInfo]:
-        """The newest turns first; of one session, of one table, or of all."""
+        """The newest turns first; of one session, of one table, or of all. Those of a session follow each
+        other, whatever the clock said."""
+        order = "began DESC, rowid DESC" if session is None else "rowid DESC"
         where = "WHERE (? IS NULL OR session = ?) AND (? IS NULL OR table_name = ?)"
         where += " AND ended IS NULL" if unfinished else ""
         with self._database.reading() as c:
             rows = c.execute(
-                f"SELECT {_INFO} FROM turns {where} ORDER BY began DESC, rowid DESC LIMIT ?",  # noqa: S608 - both are ours
+                f"SELECT {_INFO} FROM turns {where} ORDER BY {order} LIMIT ?",  # noqa: S608 - all are ours
                 (session, session, table, table, limit),
             ).fetchall()
         return [_read(row) for row in rows]

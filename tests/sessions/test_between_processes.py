@@ -121,6 +121,39 @@ def test_whatever_changes_a_session_is_seen_by_who_has_a_copy(tmp_path: Path, ch
     assert again.title == Store(tmp_path).session("s-1").title
 
 
+@pytest.mark.parametrize("act", ["undo", "compact"])
+def test_rows_that_an_unfinished_turn_wrote_are_known_to_who_holds_its_session(
+    tmp_path: Path, act: str
+) -> None:
+    """A turn's rows do not count the revision up, so a copy may look new that lacks them."""
+    store = Store(tmp_path)
+    one = agent(tmp_path, text("one"), text("two"), store=store)
+    one.chat("first")
+    other = agent(tmp_path, text("three"), text("four"))
+
+    async def scenario() -> None:
+        left = one.start("second")
+        await left.step_into()  # it has begun, and said nothing yet
+        copy = other._store.session("s-1")
+        await moves(left, 2)
+        declared_dead(store)
+        assert [row.content for row in copy.rows] == ["first", "one"]
+        if act == "undo":
+            assert (await other.aundo()).turns == (left.id,)
+        else:
+            with pytest.raises(SessionBusy, match=f"turn {left.id} was left unfinished"):
+                await other.acompact()
+            assert [row.content for row in copy.rows] == ["first", "one", "second"]
+        with pytest.raises(JournalError):
+            await left.arun()
+        result = await other.arun("third")
+        assert (result.completed, result.stored) == (True, True)
+
+    asyncio.run(scenario())
+    expected = ["first", "one", *(["second"] if act == "compact" else []), "third", "three"]
+    assert said(tmp_path) == expected
+
+
 def test_a_turn_begins_in_what_the_session_went_on_as(tmp_path: Path) -> None:
     """Compacted into another one by another process, between the moment a turn was made and its first
     move."""

@@ -15,7 +15,7 @@ from fsm_agent.errors import ConfigError, JournalError, SessionBusy
 from fsm_agent.runtime.registry import LOCK, STORES
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.database import Durability, Job
-from fsm_agent.sessions.store.journal.abandoned import close_out, give_up, open_turns
+from fsm_agent.sessions.store.journal.abandoned import close_out, fence, give_up, open_turns
 from fsm_agent.sessions.store.journal.read import TurnInfo
 from fsm_agent.sessions.store.journal.recording import Recording
 from fsm_agent.sessions.store.live_sessions import LiveSessions
@@ -244,16 +244,25 @@ class Store(LiveSessions):
 
     async def hold(self, session: Session, holder: str) -> Session:
         """Keep turns off the session, or off what it went on as, and return that one as the store has it
-        now. Raises ``SessionBusy`` while a turn of it runs anywhere else."""
+        now. Turns that were left unfinished stay so, but nobody writes them any more: what they wrote does not
+        count the revision up, so it is read here. Raises ``SessionBusy`` while a turn of it runs anywhere
+        else."""
         while True:
             await self._save_late(session)
+            left: list[str] = []
 
-            def free(c: sqlite3.Connection, session: Session = session) -> None:
+            def free(c: sqlite3.Connection, session: Session = session, left: list[str] = left) -> None:
+                left[:] = [turn_id for turn_id, _ in open_turns(c, session.id)]
                 for turn_id, owner in open_turns(c, session.id):
                     self.owners.refuse_if_alive(session.id, turn_id, owner)
+                fence(c, left)
 
             try:
                 await self._take(session, holder, free)
+                if left:
+                    taken = session.revision
+                    self.refresh(session)
+                    session.revision = taken  # who changed it since is found out when it is saved
                 return session
             except StaleRevisionError:
                 self.refresh(session)

@@ -24,6 +24,13 @@ def open_turns(connection: sqlite3.Connection, session_id: str) -> list[tuple[st
     ).fetchall()
 
 
+def fence(connection: sqlite3.Connection, turn_ids: Sequence[str]) -> None:
+    """Whoever runs one of these turns after all finds another epoch, and stops; each can be resumed."""
+    connection.executemany(
+        "UPDATE turns SET epoch = epoch + 1, owner = NULL WHERE id = ?", [(one,) for one in turn_ids]
+    )
+
+
 def give_up(connection: sqlite3.Connection, turn_ids: Sequence[str], at: float) -> None:
     """End these turns, and the turns that they delegated and nobody will ask for any more; those in the
     background have an end of their own. Whoever runs one of them after all finds another epoch, and stops."""

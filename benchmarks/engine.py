@@ -178,7 +178,7 @@ async def kept_a_turn(count: int, rounds: int) -> float:
     rows."""
     with tempfile.TemporaryDirectory() as home:
         agent = agent_of(Store(Path(home)), rounds)
-        model: Any = agent._world.backends.current.port
+        model: Any = agent._services.backends.current.port
 
         async def some() -> None:
             for _ in range(count):

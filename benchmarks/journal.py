@@ -70,7 +70,7 @@ async def one_move(home: Path, stored: bool, history: Sequence[Any]) -> list[flo
     if not stored:
         state: Any = turn._state
         session = agent._store.session("s-0")
-        performer = EffectHandler(agent._world, session)
+        performer = EffectHandler(agent._services, session)
         performer.prompted("Be short.")
         turn._runner = Runner(state, MACHINE, STATES, performer, MemoryJournal())
     found = []

@@ -108,10 +108,10 @@ class Agent:
             callbacks=callbacks, clock=clock, budget=budget, auxiliary=auxiliary, memory=memory, mcp=mcp,
             workdir=workdir, store=store, inherits=inherits, source=source,
         )  # fmt: skip
-        self._world = composed(self._options, Agent.of)
-        self.home, self.settings, self.signals = self._world.home, self._world.settings, self._world.signals
+        self._services = services = composed(self._options, Agent.of)
+        self.home, self.settings, self.signals = services.home, services.settings, services.signals
         self.session_id = session_id or f"s-{uuid.uuid4().hex[:12]}"
-        self._store, self._primary = self._world.store, self._world.backends.runtime()
+        self._store, self._primary = services.store, services.backends.runtime()
         self._held = None if inherits is None else inherits.session
 
     @classmethod
@@ -161,7 +161,7 @@ class Agent:
         name_after(self._store, session, content)
         supplied = None if conversation_history is None else tuple(messages_from(conversation_history))
         state = self._state(session, content, task_id or str(uuid.uuid4()), supplied)
-        performer, log = EffectHandler(self._world, session, state.turn_id), self._log(state, session)
+        performer, log = EffectHandler(self._services, session, state.turn_id), self._log(state, session)
         parent = None if (child := self._options.inherits) is None else child.order.parent_turn
         new = NewTurn(
             asked_words(content), KIND.table.name, DIGEST, self.settings.model_dump(mode="json"), parent
@@ -210,9 +210,9 @@ class Agent:
     def _continued(self, position: Position, session: Session, enter: Callable[[], Awaitable[Begun]]) -> Turn:
         imported = position.turn.imported
         state = continued(position, self.settings)
-        remembers = self._world.recall.there and not imported  # a memory is not told what a stranger wrote
-        state.setup.belong(attended=self._world.callbacks.has("approval"), has_memory=remembers)
-        performer = EffectHandler(self._world, session, state.turn_id, imported=imported)
+        remembers = self._services.recall.there and not imported  # a memory is not told what a stranger wrote
+        state.setup.belong(attended=self._services.callbacks.has("approval"), has_memory=remembers)
+        performer = EffectHandler(self._services, session, state.turn_id, imported=imported)
         log = self._log(state, session, position.recording)
 
         async def reenter() -> Begun:
@@ -235,7 +235,7 @@ class Agent:
         return ConversationLog(self._store.database, session, state, recording, tell=self._status)
 
     def _status(self, text: str) -> None:
-        self._world.callbacks.emit("status", text)
+        self._services.callbacks.emit("status", text)
 
     def _turn(
         self,
@@ -253,8 +253,8 @@ class Agent:
         ending = ending_of(
             self._store, state.turn_id, lambda done: self._ended(state, done, session), self.settings.store
         )
-        tenancy = SessionLease(self._store, state.turn_id, log, enter, ending, self._status)
-        return Turn(state, runner, session, tenancy, gate, steps)
+        lease = SessionLease(self._store, state.turn_id, log, enter, ending, self._status)
+        return Turn(state, runner, session, lease, gate, steps)
 
     async def acompact(self, focus: str = "") -> dict[str, Any] | None:
         """Make the session shorter now; ``focus`` is what its summary should be about. The figures of the
@@ -277,7 +277,7 @@ class Agent:
             raise SessionBusy(
                 f"turn {left[-1][0]} was left unfinished; resume it, or say something new, before compacting"
             )
-        state, performer = self._state(held, ""), EffectHandler(self._world, held)
+        state, performer = self._state(held, ""), EffectHandler(self._services, held)
         try:
             opened = await performer(OpenTurn())
             held.guard.forced()
@@ -330,7 +330,7 @@ class Agent:
         """How full the window of the model is with this session, from 0 on; 0 when the window is not known. A
         host that keeps sessions open calls ``compact`` between turns from
         ``settings.compression.host_threshold`` on."""
-        window = self._world.backends.runtime().window
+        window = self._services.backends.runtime().window
         return self._session().meter.tokens / window if window else 0.0
 
     def _session(self) -> Session:
@@ -351,9 +351,9 @@ class Agent:
             settings=self.settings,
             user_content=content,
             supplied_history=supplied,
-            runtime=self._world.backends.runtime(),
-            attended=self._world.callbacks.has("approval"),
-            has_memory=self._world.recall.there,
+            runtime=self._services.backends.runtime(),
+            attended=self._services.callbacks.has("approval"),
+            has_memory=self._services.recall.there,
             wire=session.wire,
             meter=session.meter,
         )
@@ -361,7 +361,7 @@ class Agent:
     def _ended(self, state: TurnState, steps: list[Step], session: Session) -> TurnResult:
         self.session_id = state.session_id
         result = result_of(state, steps, session.newest())
-        if not self._world.agent_tools.handles("delegate_task"):
+        if not self._services.agent_tools.handles("delegate_task"):
             return result
         try:
             return result.model_copy(update={"children": children_of(self._store, state.turn_id)})
@@ -383,24 +383,23 @@ class Agent:
     def background(self) -> Background:
         """The tasks that the model gave to the background: which are at work, and waiting until they have
         ended. Raises ``ConfigError`` for a child, which has none."""
-        if self._world.background is None:
+        if self._services.background is None:
             raise ConfigError(
                 "a child has no tasks in the background", self.session_id, "the agent that a person talks to"
             )
-        return self._world.background
+        return self._services.background
 
     async def aclose(self) -> None:
         """Stop tasks in the background where they are, to be taken up by the session's next turn; store what
         an external memory was not told yet; close the connections and programs of this agent."""
-        if self._world.background is not None:
-            await self._world.background.aclose()
-        await self._world.recall.aclose()
-        await self._world.tools.aclose()
-        self._world.agent_tools.close()
-        for backend in (*self._world.backends.chain, *self._world.auxiliary):
-            if (
-                self._options.inherits is None or backend.choice.profile.name != "scripted"
-            ):  # a port that was handed in is the parent's
+        if self._services.background is not None:
+            await self._services.background.aclose()
+        await self._services.recall.aclose()
+        await self._services.tools.aclose()
+        self._services.agent_tools.close()
+        for backend in (*self._services.backends.chain, *self._services.auxiliary):
+            if self._options.inherits is None or backend.choice.profile.name != "scripted":
+                # a port that was handed in is the parent's
                 await backend.port.aclose()
 
     def close(self) -> None:
@@ -411,22 +410,22 @@ class Agent:
         """Of the primary model, whichever answers: a fallback must not change the bytes."""
         sources = Sources(
             home=self.home,
-            workdir=self._world.workdir,
+            workdir=self._services.workdir,
             settings=self.settings.prompt,
             identity=self._options.system_prompt,
-            tools=(*self._world.tools.lasting_names, *self._world.agent_tools.names),
+            tools=(*self._services.tools.lasting_names, *self._services.agent_tools.names),
             provider=self._primary.provider,
             model=self._primary.model,
             window=self._primary.window,
-            recall=lambda: recalled(self._world.notes),
+            recall=lambda: recalled(self._services.notes),
         )
-        return prompt_of(session.prompts, sources, system_message, self._world.clock.now())
+        return prompt_of(session.prompts, sources, system_message, self._services.clock.now())
 
     def _moved(self, state: TurnState) -> Callable[[Step], None]:
         def tell(step: Step) -> None:
-            if self._world.callbacks.hears("transition"):
+            if self._services.callbacks.hears("transition"):
                 counters = state.counters()
-                self._world.callbacks.emit(
+                self._services.callbacks.emit(
                     "transition", state.turn_id, step.source, step.event, step.dest, counters
                 )
 

@@ -54,7 +54,7 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
     backends, auxiliary, notices = _models(options, config, settings, clock)
     external = _external(options.memory, clock, settings)
     grants = Grants(lambda: store.database, store.now)
-    world = Services(
+    services = Services(
         settings=settings,
         clock=clock,
         backends=backends,
@@ -78,11 +78,11 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
         if inherits
         else McpServers.of(options.mcp, home=home, workdir=workdir, clock=clock, settings=settings)
     )
-    world.nursery = ChildAgentFactory(make, _named(options, backends), world, more)
-    world.background = _background(options, world)
-    own, registered = _tools(options, world, external, more)
-    world.agent_tools = AgentTools(own, clock=clock, interrupt_grace=grace, poll=poll)
-    world.tools = ToolRunner(
+    services.child_factory = ChildAgentFactory(make, _named(options, backends), services, more)
+    services.background = _background(options, services)
+    own, registered = _tools(options, services, external, more)
+    services.agent_tools = AgentTools(own, clock=clock, interrupt_grace=grace, poll=poll)
+    services.tools = ToolRunner(
         registered,
         clock=clock,
         interrupt_grace=grace,
@@ -91,7 +91,7 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
         more=more,
         reserved=[tool.spec.name for tool in own],
     )
-    return world
+    return services
 
 
 def _models(
@@ -127,7 +127,7 @@ def _named(options: AgentOptions, backends: Backends) -> AgentOptions:
 
 
 def _tools(
-    options: AgentOptions, world: Services, external: ExternalMemory | None, more: ToolSource | None
+    options: AgentOptions, services: Services, external: ExternalMemory | None, more: ToolSource | None
 ) -> tuple[list[Tool], list[Tool]]:
     """(those that are a part of the agent, all others). A user's tool takes the place of a built-in one of
     its name."""
@@ -138,11 +138,11 @@ def _tools(
     own = [as_tool(one) for one in (*options.tools, *(external.tools() if external else ()))]
     names = {one.spec.name for one in own}
     groups = [name for name in options.toolsets if name in TOOLSETS]
-    mine = [name for name in options.toolsets if name != "delegate" or world.nursery.allowed]
-    home, settings = world.home, world.settings
+    mine = [name for name in options.toolsets if name != "delegate" or services.child_factory.allowed]
+    home, settings = services.home, services.settings
     offered = [
-        *tools_of(groups, world.workdir, home / RESULTS, home, world.notes, settings.web),
-        *agent_tools(mine, world),
+        *tools_of(groups, services.workdir, home / RESULTS, home, services.notes, settings.web),
+        *agent_tools(mine, services),
         *(bridge_tools(more) if more is not None and settings.tool.bridge_above is not None else ()),
     ]
     built_in = [one for one in offered if one.spec.name not in names]
@@ -150,15 +150,24 @@ def _tools(
     return agent_level, [*(one for one in built_in if one.spec.name not in AGENT_LEVEL), *own]
 
 
-def _background(options: AgentOptions, world: Services) -> Background | None:
+def _background(options: AgentOptions, services: Services) -> Background | None:
     """Tasks in the background are an affair of the agent that a person talks to, not of its children."""
     if options.inherits is not None:
         return None
-    able = world.settings.delegation.background and world.nursery.allowed and "delegate" in options.toolsets
-    background = Background(
-        world.nursery, world.store, world.callbacks, world.clock, world.settings, able=able
+    able = (
+        services.settings.delegation.background
+        and services.child_factory.allowed
+        and "delegate" in options.toolsets
     )
-    world.signals.listener = background.interrupt
+    background = Background(
+        services.child_factory,
+        services.store,
+        services.callbacks,
+        services.clock,
+        services.settings,
+        able=able,
+    )
+    services.signals.listener = background.interrupt
     return background
 
 

@@ -53,48 +53,48 @@ class ChildAgentFactory:
         self,
         make: Callable[[AgentOptions], ChildAgent],
         options: AgentOptions,
-        world: Services,
+        services: Services,
         more: ToolSource | None,
     ) -> None:
-        self._make, self._options, self._world = make, options, world
+        self._make, self._options, self._services = make, options, services
         self._more = None if more is None else Borrowed(more)
         self._depth = 0 if options.inherits is None else options.inherits.depth
 
     @property
     def allowed(self) -> bool:
         """May an agent of this depth have children at all?"""
-        return self._depth < self._world.settings.delegation.max_depth
+        return self._depth < self._services.settings.delegation.max_depth
 
     def child(self, order: ChildTask) -> ChildAgent:
-        world, options = self._world, self._options
-        limits, callbacks = world.settings.delegation, Callbacks(order.callbacks)
-        session = world.store.session(order.session_id)
+        services, options = self._services, self._options
+        limits, callbacks = services.settings.delegation, Callbacks(order.callbacks)
+        session = services.store.session(order.session_id)
         session.kind, session.source, session.parent = "child", "child", order.parent_session
         goal = one_line(order.goal, 200)
-        approvals = world.approvals.for_child(
+        approvals = services.approvals.for_child(
             callbacks, goal, ask=limits.approvals == "ask" and not order.unattended
         )
-        if Turns(world.store.database).info(order.parent_turn).imported:
+        if Turns(services.store.database).info(order.parent_turn).imported:
             approvals = approvals.for_imported()
         return self._make(
             replace(
                 options,
                 tools=[one for one in map(as_tool, options.tools) if one.spec.name not in WITHHELD],
                 toolsets=[name for name in options.toolsets if name not in WITHHELD_TOOLSETS],
-                settings=world.settings.model_copy(update={"max_iterations": limits.max_iterations}),
-                home=world.home,
+                settings=services.settings.model_copy(update={"max_iterations": limits.max_iterations}),
+                home=services.home,
                 session_id=order.session_id,
                 callbacks=order.callbacks,
-                clock=world.clock,
+                clock=services.clock,
                 budget=order.budget,
                 memory=None,
                 mcp=None,
-                workdir=world.workdir,
-                store=world.store,
+                workdir=services.workdir,
+                store=services.store,
                 inherits=Inherited(order, self._depth + 1, approvals, self._more, session),
                 source="child",
             )
         )
 
     def keep(self, name: str, text: str) -> Saved:
-        return save(self._world.home / RESULTS, name, text)
+        return save(self._services.home / RESULTS, name, text)

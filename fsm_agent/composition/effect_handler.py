@@ -67,15 +67,15 @@ class EffectHandler:
     empty where requests are performed outside of a turn. ``imported``: the turn came in a file."""
 
     def __init__(
-        self, world: Services, session: Session, turn_id: str = "", *, imported: bool = False
+        self, services: Services, session: Session, turn_id: str = "", *, imported: bool = False
     ) -> None:
-        self._world, self.session, self._turn_id = world, session, turn_id
+        self._services, self.session, self._turn_id = services, session, turn_id
         self._prompt: str = ""
         self._notices: Sequence[str] = ()
         self._imported, self._admission = imported, Admission()
-        self._approvals = world.approvals.for_imported() if imported else world.approvals
-        self._attempts = ModelCaller(world)
-        self._budget = world.budget or _family_budget(world)
+        self._approvals = services.approvals.for_imported() if imported else services.approvals
+        self._attempts = ModelCaller(services)
+        self._budget = services.budget or _family_budget(services)
         self._performers: dict[type, Callable[[Any], Awaitable[Any]]] = {
             OpenTurn: self._open,
             Prefetch: self._prefetch,
@@ -114,11 +114,11 @@ class EffectHandler:
         self._prompt, self._notices = system_prompt, notices
 
     async def _open(self, request: OpenTurn) -> Opened:
-        runtime, notice = await self._world.backends.new_turn()
-        missing = await self._world.tools.ready(self._world.signals.event())
-        notices = (*self._world.notices, *self._notices, *((notice,) if notice else ()), *missing)
-        self._world.notices = ()
-        rows, workdir = tuple(self.session.rows), str(self._world.workdir)
+        runtime, notice = await self._services.backends.new_turn()
+        missing = await self._services.tools.ready(self._services.signals.event())
+        notices = (*self._services.notices, *self._notices, *((notice,) if notice else ()), *missing)
+        self._services.notices = ()
+        rows, workdir = tuple(self.session.rows), str(self._services.workdir)
         guard = self.session.guard
         await self._ready_auxiliary()
         return Opened(
@@ -129,24 +129,24 @@ class EffectHandler:
             workdir,
             notices,
             auxiliary=self._auxiliary(),
-            compacted=Compacted(guard.done, guard.blocked(self._world.clock.now())),
+            compacted=Compacted(guard.done, guard.blocked(self._services.clock.now())),
             review_due=self._review_due(),
             news=await self._news(opening=True),
         )
 
     def _tools(self) -> tuple[ToolSpec, ...]:
-        world = self._world
-        specs = (*world.tools.specs, *world.agent_tools.specs)
-        specs = self._approvals.looked_at(specs, world.tools.outside_names)
+        services = self._services
+        specs = (*services.tools.specs, *services.agent_tools.specs)
+        specs = self._approvals.looked_at(specs, services.tools.outside_names)
         self._admission.opened(specs)
-        return bridged(specs, world.tools.late_names, world.settings.tool.bridge_above)
+        return bridged(specs, services.tools.late_names, services.settings.tool.bridge_above)
 
     def _auxiliary(self) -> tuple[Runtime, ...]:
-        return tuple(backend.choice.runtime(primary=False) for backend in self._world.auxiliary)
+        return tuple(backend.choice.runtime(primary=False) for backend in self._services.auxiliary)
 
     async def _news(self, *, opening: bool = False) -> tuple[str, ...]:
         """What is to be told of tasks in the background."""
-        background, window = self._world.background, self._world.backends.runtime().window
+        background, window = self._services.background, self._services.backends.runtime().window
         if background is None:
             return ()
         return await background.news(self.session, self._turn_id, window, opening=opening)
@@ -154,113 +154,115 @@ class EffectHandler:
     async def reopen(self, before: Runtime) -> Opened:
         """What ``OpenTurn`` does, for a turn that was opened in another process: what it goes on with. It ran
         on ``before``, which is looked for in the chain, unless the turn came in a file."""
-        backends = self._world.backends
+        backends = self._services.backends
         runtime, notice = await (backends.new_turn() if self._imported else backends.resume(before))
         await self._ready_auxiliary()
-        missing = await self._world.tools.ready(self._world.signals.event())
+        missing = await self._services.tools.ready(self._services.signals.event())
         for line in (*self._notices, FROM_A_FILE if self._imported else "", notice, *missing):
             if line:
-                self._world.callbacks.emit("status", line)
-        if self._world.background is not None:
-            self._world.background.resumed()
-        return Opened(runtime, self._tools(), workdir=str(self._world.workdir), auxiliary=self._auxiliary())
+                self._services.callbacks.emit("status", line)
+        if self._services.background is not None:
+            self._services.background.resumed()
+        return Opened(
+            runtime, self._tools(), workdir=str(self._services.workdir), auxiliary=self._auxiliary()
+        )
 
     def spent_before(self, iterations: int, children: Sequence[ChildTurn]) -> None:
         """What a turn that goes on in this process has taken of its own budget already."""
-        if self._budget is not None and self._world.budget is None:
-            shared = self._world.settings.delegation.budget != "independent"
+        if self._budget is not None and self._services.budget is None:
+            shared = self._services.settings.delegation.budget != "independent"
             self._budget.used = iterations + (sum(child.api_calls for child in children) if shared else 0)
 
     async def _ready_auxiliary(self) -> None:
-        for backend in self._world.auxiliary:
+        for backend in self._services.auxiliary:
             backend.port.use_key(await backend.keys.key())
 
     def _review_due(self) -> bool:
         """Every so many turns of a session in which notes can be written."""
-        every, turn_number = self._world.settings.memory.review_every, self.session.turns + 1
-        return every > 0 and turn_number % every == 0 and self._world.agent_tools.handles("memory")
+        every, turn_number = self._services.settings.memory.review_every, self.session.turns + 1
+        return every > 0 and turn_number % every == 0 and self._services.agent_tools.handles("memory")
 
     async def _prefetch(self, request: Prefetch) -> Prefetched:
-        return await self._world.recall.prefetch(self.session.id, request.text, self._keep)
+        return await self._services.recall.prefetch(self.session.id, request.text, self._keep)
 
     async def _preserve(self, request: Preserve) -> Prefetched:
-        return await self._world.recall.preserve(request.rows)
+        return await self._services.recall.preserve(request.rows)
 
     async def _sync_memory(self, request: SyncMemory) -> Done:
-        self._world.recall.sync(request.user, request.answer)
+        self._services.recall.sync(request.user, request.answer)
         return Done()
 
     async def _signals(self, request: CheckSignals) -> Signals:
-        box, budget = self._world.signals, self._budget
+        box, budget = self._services.signals, self._budget
         return Signals(
             interrupted=box.interrupted,
             message=box.message,
             steer=box.take_steer() if request.take_steer else (),
             starved=request.charge and budget is not None and not budget.take(),
-            at=self._world.clock.now(),
+            at=self._services.clock.now(),
             news=await self._news() if request.take_steer else (),
         )
 
     async def _close(self, request: CloseTurn) -> Done:
         if request.chain_exhausted:
-            self._world.backends.rest_primary(self._world.settings.primary_cooldown.chain_exhausted)
-        self._world.signals.clear()
-        await self._world.callbacks.drain()
+            self._services.backends.rest_primary(self._services.settings.primary_cooldown.chain_exhausted)
+        self._services.signals.clear()
+        await self._services.callbacks.drain()
         return Done()
 
     # Model
 
     async def _rekey(self, request: Rekey) -> Switched:
-        return await self._world.backends.rekey(request)
+        return await self._services.backends.rekey(request)
 
     async def _rebuild(self, request: RebuildClient) -> Switched:
-        return await self._world.backends.rebuild()
+        return await self._services.backends.rebuild()
 
     async def _switch(self, request: SwitchProvider) -> Switched:
-        self._world.stale_streak = 0
-        return await self._world.backends.switch(request.cooldown == "rate_limit", request.wider_than)
+        self._services.stale_streak = 0
+        return await self._services.backends.switch(request.cooldown == "rate_limit", request.wider_than)
 
     async def _stop_streaming(self, request: SwitchStreaming) -> Switched:
-        return self._world.backends.stop_streaming()
+        return self._services.backends.stop_streaming()
 
     # Tools
 
     async def _run_tool(self, request: RunTool) -> ToolOutcome:
-        world = self._world
-        if world.settings.tool.delay:
-            await world.clock.sleep(world.settings.tool.delay)
-        world.callbacks.emit("tool_start", request.call_id, request.name, dict(request.arguments))
+        services = self._services
+        if services.settings.tool.delay:
+            await services.clock.sleep(services.settings.tool.delay)
+        services.callbacks.emit("tool_start", request.call_id, request.name, dict(request.arguments))
         self._progress("started", request, lambda: str(dict(request.arguments)))
         outcome = await self._changed(request, await self._ran(request))
         arguments = dict(request.arguments)
-        world.callbacks.emit(
+        services.callbacks.emit(
             "tool_complete", request.call_id, request.name, arguments, outcome.text, outcome.status
         )
         self._progress("completed", request, lambda: outcome.text)
         return outcome
 
     def _progress(self, what: str, request: RunTool, preview: Callable[[], str]) -> None:
-        if self._world.callbacks.hears("tool_progress"):
-            self._world.callbacks.emit("tool_progress", what, request.name, one_line(preview(), 120))
+        if self._services.callbacks.hears("tool_progress"):
+            self._services.callbacks.emit("tool_progress", what, request.name, one_line(preview(), 120))
 
     async def _ran(self, request: RunTool) -> ToolOutcome:
         """By the agent itself for its own tools, and by the registry for all others: this is the only place
         that chooses."""
-        world, interrupted = self._world, self._world.signals.event()
+        services, interrupted = self._services, self._services.signals.event()
         why = "" if self._admission.admits(request) else UNASKED
         if self._admission.free(request.name):
             why = await self._approvals.before(request.name, request.arguments, interrupted)
         if why:
             return ToolOutcome(request.call_id, "denied", DENIED.format(why=why))
-        if not world.agent_tools.handles(request.name):
-            return await world.tools.run(request, interrupted)
-        window = world.backends.runtime().window
+        if not services.agent_tools.handles(request.name):
+            return await services.tools.run(request, interrupted)
+        window = services.backends.runtime().window
         scene = ToolContext(self.session, self._turn_id, request.call_id, interrupted, self._budget, window)
-        return await world.agent_tools.run(request, scene)
+        return await services.agent_tools.run(request, scene)
 
     async def _changed(self, request: RunTool, outcome: ToolOutcome) -> ToolOutcome:
         """What an ``after_tool`` callback makes of a result; one that fails leaves it as it is."""
-        callbacks = self._world.callbacks
+        callbacks = self._services.callbacks
         if not callbacks.has("after_tool"):
             return outcome
         answer = await callbacks.ask(
@@ -269,7 +271,7 @@ class EffectHandler:
         return replace(outcome, text=answer) if isinstance(answer, str) else outcome
 
     async def _ask(self, request: AskApproval) -> Approval:
-        return await self._approvals.ask(request, self._world.signals.event(), self.session.id)
+        return await self._approvals.ask(request, self._services.signals.event(), self.session.id)
 
     # Store and people
 
@@ -279,15 +281,15 @@ class EffectHandler:
 
     async def _replace(self, request: ReplaceHistory) -> Replaced:
         if request.rotate:
-            child = self._world.store.new_session()
+            child = self._services.store.new_session()
             self.session.child(child, request.rows)
             self.session = child
         else:
             self.session.replace(request.rows)
-        return Replaced(self.session.id, self.session.parent, self._world.clock.now())
+        return Replaced(self.session.id, self.session.parent, self._services.clock.now())
 
     async def _note(self, request: NoteCompaction) -> Compacted:
-        guard, now = self.session.guard, self._world.clock.now()
+        guard, now = self.session.guard, self._services.clock.now()
         match request.what:
             case "succeeded":
                 guard.succeeded(with_model=request.with_model)
@@ -300,27 +302,29 @@ class EffectHandler:
         return Compacted(guard.done, guard.blocked(now))
 
     async def _spill(self, request: Spill) -> Saved:
-        return save(self._world.home / RESULTS, f"{self.session.id}-{request.call_id}.txt", request.text)
+        return save(self._services.home / RESULTS, f"{self.session.id}-{request.call_id}.txt", request.text)
 
     def _keep(self, text: str) -> Saved:
-        return save(self._world.home / RESULTS, f"{self.session.id}-context-{uuid.uuid4().hex[:8]}.txt", text)
+        return save(
+            self._services.home / RESULTS, f"{self.session.id}-context-{uuid.uuid4().hex[:8]}.txt", text
+        )
 
     async def _dump(self, request: DumpRequest) -> Saved:
         text = mask(request.request.body.decode("utf-8", "replace"))
-        return save(self._world.home / DUMPS, f"{self.session.id}-{uuid.uuid4().hex[:8]}.json", text)
+        return save(self._services.home / DUMPS, f"{self.session.id}-{uuid.uuid4().hex[:8]}.json", text)
 
     async def _transform(self, request: Transform) -> Transformed:
-        answer = await self._world.callbacks.ask("transform", request.text)
+        answer = await self._services.callbacks.ask("transform", request.text)
         return Transformed(answer if isinstance(answer, str) and answer != request.text else None)
 
     async def _tell(self, request: Tell) -> Done:
-        self._world.callbacks.emit(request.channel, *request.values)
+        self._services.callbacks.emit(request.channel, *request.values)
         return Done()
 
 
-def _family_budget(world: Services) -> IterationBudget | None:
+def _family_budget(services: Services) -> IterationBudget | None:
     """What a turn shares with its children, for one that can have any (DIS-01)."""
-    if not world.agent_tools.handles("delegate_task"):
+    if not services.agent_tools.handles("delegate_task"):
         return None
-    limits = world.settings.delegation
-    return tree_budget(limits.budget, world.settings.max_iterations, limits.tree_cap_factor)
+    limits = services.settings.delegation
+    return tree_budget(limits.budget, services.settings.max_iterations, limits.tree_cap_factor)

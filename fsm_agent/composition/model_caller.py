@@ -18,37 +18,39 @@ from fsm_agent.support.texts import clean, one_line
 class ModelCaller:
     """Performs ``CallModel`` and ``Wait``. What a provider or a network does comes back as a value."""
 
-    def __init__(self, world: Services) -> None:
-        self._world = world
+    def __init__(self, services: Services) -> None:
+        self._services = services
 
     async def call(self, request: CallModel) -> ModelReply | Failure | Cancelled:
         """Send one request to the model in use, or to an auxiliary one, until it answers, is late, or a
         person interrupts."""
-        world = self._world
-        if world.stale_streak >= world.settings.stale.giveup:
-            world.stale_streak = 0
-            why = f"{world.settings.stale.giveup} requests in a row went silent; not sent"
+        services = self._services
+        if services.stale_streak >= services.settings.stale.giveup:
+            services.stale_streak = 0
+            why = f"{services.settings.stale.giveup} requests in a row went silent; not sent"
             return Failure("breaker", why, sent=False)
         sink = StreamAccumulator(
-            world.clock,
-            world.callbacks,
+            services.clock,
+            services.callbacks,
             quiet=request.request.purpose == "summary",
             paragraph=request.paragraph,
         )
-        world.callbacks.emit("thinking", True)
-        interrupted = world.signals.event()  # asked for after the callback, which may interrupt
+        services.callbacks.emit("thinking", True)
+        interrupted = services.signals.event()  # asked for after the callback, which may interrupt
         if interrupted.is_set():
             sink.close()
             return Cancelled(sent=False)
-        total, heartbeat = Stopwatch(world.clock), Heartbeat(world, "the model has not answered yet")
-        backend = world.backends.current if request.auxiliary is None else world.auxiliary[request.auxiliary]
+        total, heartbeat = Stopwatch(services.clock), Heartbeat(services, "the model has not answered yet")
+        backend = (
+            services.backends.current if request.auxiliary is None else services.auxiliary[request.auxiliary]
+        )
         work = asyncio.ensure_future(called(backend.port, request.request, sink))
         try:
             finish = await wait_with_deadline(
                 work,
                 left=lambda: min(request.stale_after - sink.silence(), request.total - total.elapsed()),
                 interrupted=interrupted,
-                poll=world.settings.poll.control,
+                poll=services.settings.poll.control,
                 tick=heartbeat.tick,
             )
         finally:  # also when the turn's own task is cancelled: no request outlives it
@@ -76,19 +78,21 @@ class ModelCaller:
 
     def _came_back(self, reply: ModelReply | Failure | Cancelled) -> ModelReply | Failure | Cancelled:
         """The reply as states get it: clean text, and what can be done about the keys of a failure."""
-        world = self._world
+        services = self._services
         if isinstance(reply, ModelReply):
-            world.stale_streak = 0
+            services.stale_streak = 0
             return replace(reply, text=clean(reply.text), reasoning=clean(reply.reasoning))
         if isinstance(reply, Failure):
-            keys = world.backends.current.keys
-            return replace(reply, refreshable=keys.refreshable(), other_keys=keys.others(world.clock.now()))
+            keys = services.backends.current.keys
+            return replace(
+                reply, refreshable=keys.refreshable(), other_keys=keys.others(services.clock.now())
+            )
         return reply
 
     def _stale(self, request: CallModel, sink: StreamAccumulator) -> ModelReply | Failure:
         """Killed by the watchdog. Text that was shown is kept and continued: asking again would show it
         twice."""
-        self._world.stale_streak += 1
+        self._services.stale_streak += 1
         if sink.shown and not sink.tool_begun:
             return ModelReply(sink.shown, sink.thoughts, finish=None, cut=True)
         silent = f"nothing arrived for {request.stale_after:g} s"
@@ -97,15 +101,15 @@ class ModelCaller:
     async def wait(self, request: Wait) -> Waited:
         """In slices of a heartbeat, so that a long wait says what it waits for; an interrupt ends it at
         once."""
-        world = self._world
-        seconds = world.backoff.seconds(request.kind, request.attempt, request.retry_after)
-        interrupted = world.signals.event()
+        services = self._services
+        seconds = services.backoff.seconds(request.kind, request.attempt, request.retry_after)
+        interrupted = services.signals.event()
         if seconds >= 1:
-            world.callbacks.emit("status", f"waiting {seconds:.0f} s: {request.why}")
+            services.callbacks.emit("status", f"waiting {seconds:.0f} s: {request.why}")
         left = seconds
         while left > 0 and not interrupted.is_set():
-            piece = min(left, world.settings.poll.heartbeat)
-            sleeping = asyncio.ensure_future(world.clock.sleep(piece))
+            piece = min(left, services.settings.poll.heartbeat)
+            sleeping = asyncio.ensure_future(services.clock.sleep(piece))
             try:
                 finish = await wait_with_deadline(
                     sleeping, left=lambda: math.inf, interrupted=interrupted, poll=60
@@ -114,7 +118,7 @@ class ModelCaller:
                 sleeping.cancel()
             left -= piece
             if finish == "done" and left > 0:
-                world.callbacks.emit("status", f"still waiting, {left:.0f} s more: {request.why}")
+                services.callbacks.emit("status", f"still waiting, {left:.0f} s more: {request.why}")
         return Waited(seconds, interrupted.is_set())
 
 
@@ -135,13 +139,13 @@ async def called(port: ModelPort, request: ModelRequest, sink: StreamAccumulator
 class Heartbeat:
     """One line every so often while something is waited for: never a silent minute."""
 
-    def __init__(self, world: Services, what: str) -> None:
-        self._world, self._what = world, what
-        self._watch, self._told = Stopwatch(world.clock), 0.0
+    def __init__(self, services: Services, what: str) -> None:
+        self._services, self._what = services, what
+        self._watch, self._told = Stopwatch(services.clock), 0.0
 
     def tick(self) -> None:
         """Tell people that the turn still waits, when it is time to."""
         elapsed = self._watch.elapsed()
-        if elapsed - self._told >= self._world.settings.poll.heartbeat:
+        if elapsed - self._told >= self._services.settings.poll.heartbeat:
             self._told = elapsed
-            self._world.callbacks.emit("status", f"{self._what} ({elapsed:.0f} s)")
+            self._services.callbacks.emit("status", f"{self._what} ({elapsed:.0f} s)")

@@ -43,7 +43,7 @@ def save(folder: Path, name: str, text: str) -> Saved:
 @dataclass(slots=True)
 class Services:
     """Everything that requests are performed with. The last four are made of the others, and are there once
-    ``composed`` has returned. ``nursery``: where the agents of children come from."""
+    ``composed`` has returned. ``child_factory``: where the agents of children come from."""
 
     settings: Settings
     clock: Clock
@@ -61,7 +61,7 @@ class Services:
     budget: IterationBudget | None = None
     stale_streak: int = 0
     notices: tuple[str, ...] = ()
-    nursery: ChildFactory = field(init=False)
+    child_factory: ChildFactory = field(init=False)
     background: Background | None = field(init=False)
     agent_tools: AgentTools = field(init=False)
     tools: ToolRunner = field(init=False)

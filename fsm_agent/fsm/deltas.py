@@ -38,9 +38,8 @@ def difference(before: Any, after: Any) -> Any:
         }
         if inner:
             found[IN] = inner
-        if (inner or len(put) + len(gone) < len(after)) and list(applied(before, found)) == list(
-            after
-        ):  # order counts
+        if (inner or len(put) + len(gone) < len(after)) and list(applied(before, found)) == list(after):
+            # order counts
             return found
     return {"to": after}
 

@@ -75,14 +75,14 @@ class PausePoint:
     when no rule forbids it."""
 
     def __init__(
-        self, turn: Watched, kind: TurnKind, signals: TurnInbox, desk: PauseRegistry | None = None
+        self, turn: Watched, kind: TurnKind, signals: TurnInbox, registry: PauseRegistry | None = None
     ) -> None:
         self.turn, self.kind, self.signals = turn, kind, signals
         self.running = False
         self.questions: dict[str, asyncio.Event] = {}
         self._watcher: DebugHook | None = None
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
-        self._desk = desk
+        self._registry = registry
 
     def through(self, perform: Perform, answered: Callable[[Any, Any], object] = lambda *_: None) -> Perform:
         """``perform``, by way of whoever stands here. ``answered`` is told each question with its answer,
@@ -140,14 +140,14 @@ class PausePoint:
     def opened(self) -> None:
         """Somebody runs the turn now."""
         self.running = True
-        if self._desk is not None:
-            self._desk.opened(self)
+        if self._registry is not None:
+            self._registry.opened(self)
 
     def closed(self, ended: bool) -> None:
         """Nobody runs it any more."""
         self.running = False
-        if self._desk is not None:
-            self._desk.closed(self)
+        if self._registry is not None:
+            self._registry.closed(self)
         if self.watcher is not None:
             self.watcher.closed(ended)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -38,13 +39,13 @@ class RunnableTurn(TurnLike, Protocol):
         """A bug of ours, kept for the explanation at the end."""
 
 
-class Stepping:
+class Stepping(ABC):
     """What can be stepped into can be stepped over, and iterated: its moves, one by one."""
 
+    @abstractmethod
     async def step_into(self) -> Exchange | Step | None:
         """One request and its reply, or the move at the end of the state; ``None`` when the turn has
         ended."""
-        raise NotImplementedError
 
     async def step(self) -> Step | None:
         """Run the current state to its end and make one move. ``None`` when the turn has ended."""

@@ -16,6 +16,7 @@ printed as words ("no retries left"), proved and drawn. They read a turn through
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -34,26 +35,27 @@ class Counted(Protocol):
 # Guard language
 
 
-class Guard:
+class Guard(ABC):
     """A boolean expression over counters and limits."""
 
     __slots__ = ()
 
     @property
+    @abstractmethod
     def label(self) -> str:
         """Return the guard as words."""
-        raise NotImplementedError
 
+    @abstractmethod
     def holds(self, turn: Counted) -> bool:
         """Say whether the guard is open for these counters and limits."""
-        raise NotImplementedError
 
+    @abstractmethod
     def atoms(self) -> Iterator[Below]:
         """Every comparison in the expression, in reading order, repetitions included."""
-        raise NotImplementedError
 
+    @abstractmethod
     def __invert__(self) -> Guard:
-        raise NotImplementedError
+        """Return the guard that is open where this one is not."""
 
     def __and__(self, other: Guard) -> Guard:
         return all_of((self, other))

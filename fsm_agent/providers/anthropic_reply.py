@@ -124,9 +124,8 @@ class MessagesReply:
 
     def _grow(self, index: Any, delta: Mapping[str, Any]) -> None:
         block = self._blocks.get(index)
-        if (
-            block is None
-        ):  # its beginning was lost on the way: what is left of it is shown, but the reply is not whole
+        if block is None:
+            # its beginning was lost on the way: what is left of it is shown, but the reply is not whole
             self._torn = True
             block = self._blocks[index] = Block({"type": _KIND_OF_DELTA.get(str(delta.get("type")), "lost")})
         if isinstance(signature := delta.get("signature"), str):

@@ -38,19 +38,14 @@ class DurableTurn(Stepping, Generic[Result]):
         state: Inspectable,
         runner: Runner,
         session: Session,
-        tenancy: SessionLease[Result],
+        lease: SessionLease[Result],
         gate: PausePoint,
         steps: Iterable[Step] = (),
     ) -> None:
         self.result: Result | None = None
         self.steps: list[Step] = list(steps)
-        self._state, self._runner, self._session, self._tenancy, self.gate = (
-            state,
-            runner,
-            session,
-            tenancy,
-            gate,
-        )
+        self._state, self._runner, self._session = state, runner, session
+        self._lease, self.gate = lease, gate
         self._holding, self._claim = False, 0
 
     @property
@@ -76,7 +71,7 @@ class DurableTurn(Stepping, Generic[Result]):
         try:
             with running(self.id), self._session.step(self._claim):
                 if not (self._holding or self._runner.ended):
-                    await self._tenancy.enter()
+                    await self._lease.enter()
                     self._holding = True
                     self.gate.opened()
                 if self.gate.watcher is not None:
@@ -85,7 +80,7 @@ class DurableTurn(Stepping, Generic[Result]):
                 if isinstance(happened, Step):
                     self.steps.append(happened)
                 elif happened is None:
-                    self.result = await self._tenancy.finish(self.steps)
+                    self.result = await self._lease.finish(self.steps)
         except BaseException:
             self._leave()
             raise
@@ -101,7 +96,7 @@ class DurableTurn(Stepping, Generic[Result]):
         """Whoever ran the turn has stopped; it can be gone on with."""
         held = self._holding
         if held:
-            self._tenancy.leave()
+            self._lease.leave()
         self._let_go()
         if held:  # only now: who hears of it may take the turn up at once
             self.gate.closed(ended=False)

@@ -138,9 +138,8 @@ def _known(handler: Handler, options: tuple[Any, ...]) -> tuple[ToolSpec, Signat
     """``_read``, once for each function and way of using it; ``None`` for what may say something else the
     next time."""
     function = getattr(handler, "__func__", handler)
-    if not isinstance(function, types.FunctionType) or vars(
-        function
-    ):  # a signature or a function put over it
+    if not isinstance(function, types.FunctionType) or vars(function):
+        # a signature or a function put over it
         return None
     made = _MADE.setdefault(function, {})
     key = (*options, function.__doc__, handler is function)

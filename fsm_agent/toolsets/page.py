@@ -47,9 +47,8 @@ def _decoded(fetched: Fetched, markup: bool) -> str:
     declared = _CHARSET.search(fetched.content_type)
     if declared is None and markup:
         declared = _CHARSET.search(fetched.body[:2_048].decode("ascii", "replace"))
-    with contextlib.suppress(
-        LookupError
-    ):  # a name that Python does not know, or of something that is no text
+    with contextlib.suppress(LookupError):
+        # a name that Python does not know, or of something that is no text
         return fetched.body.decode(declared[1] if declared else "utf-8", "replace")
     return fetched.body.decode("utf-8", "replace")
 

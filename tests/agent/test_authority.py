@@ -415,7 +415,7 @@ def test_a_yes_among_the_answers_of_a_fork_is_none(tmp_path: Path) -> None:
     own = Desk(tmp_path / "a", tools(call("danger", {}, "c1")), answer="once")
     turn = own.agent.run_conversation("go").turn_id
     fork = own.agent.fork(turn, 3, {"rerun_tools": True})
-    asyncio.run(fork._tenancy.enter())  # type: ignore[attr-defined]  # it is in the store, and no further
+    asyncio.run(fork._lease.enter())  # type: ignore[attr-defined]  # it is in the store, and no further
     session = own.agent.journal.info(fork.id).session
     lines = [json.loads(line) for line in export_session(own.agent._store.database, session, raw=True)]
     own.agent.close()

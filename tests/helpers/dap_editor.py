@@ -47,7 +47,8 @@ class Editor:
         except (
             OSError,
             ValueError,
-        ) as error:  # cut off in the middle: whoever waits is told by what is missing
+        ) as error:
+            # cut off in the middle: whoever waits is told by what is missing
             self._broken = error
         self._came.put(None)
 

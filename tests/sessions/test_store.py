@@ -322,7 +322,7 @@ def test_a_fork_keeps_its_answers_when_its_process_ends_before_they_are_used(
         return "again"
 
     forked = one.fork(turn_id, at, edit)
-    asyncio.run(forked._tenancy.enter())  # type: ignore[attr-defined] - it is in the store, and no further
+    asyncio.run(forked._lease.enter())  # type: ignore[attr-defined] - it is in the store, and no further
     model = ScriptedModel([text("end")])
     resumed = Agent(
         model, tools=[put], toolsets=[], home=home, store=one._store, session_id="s-other"

@@ -53,11 +53,11 @@ def test_the_registry_refuses_names_that_the_agent_handles(tmp_path: Path) -> No
     one = agent(tmp_path)
     for name in ("todo", "session_search", "clarify", "delegate_task", "memory"):
         assert name in AGENT_LEVEL
-        outcome = asyncio.run(one._world.tools.run(RunTool("c1", name, {}, 5), asyncio.Event()))
+        outcome = asyncio.run(one._services.tools.run(RunTool("c1", name, {}, 5), asyncio.Event()))
         assert outcome.status == "error"
         assert "part of the agent" in outcome.text
     with pytest.raises(ConfigError, match="todo"):
-        ToolRunner([tool(name="todo")(lambda: "x")], clock=one._world.clock, reserved=["todo"])
+        ToolRunner([tool(name="todo")(lambda: "x")], clock=one._services.clock, reserved=["todo"])
 
 
 def test_a_handler_that_is_called_past_its_turn_refuses(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_a_child_has_no_children_by_default_and_its_own_at_a_greater_depth(tmp_p
     lines = {"go": [delegate("a"), text("ok")], "a": [delegate("b"), text("A")], "b": [text("B")]}
     assert agent(tmp_path, lines, settings=deep).run_conversation("go").completed
     assert "delegate_task" not in str(
-        agent(tmp_path, {}, settings={"delegation": {"max_depth": 0}})._world.agent_tools.names
+        agent(tmp_path, {}, settings={"delegation": {"max_depth": 0}})._services.agent_tools.names
     )
 
 

@@ -169,9 +169,8 @@ async def test_a_server_that_never_answers_holds_up_a_turn_once_and_only_for_the
         clock.advance(PATIENCE)
         assert await beginning == ("MCP server slow: not ready yet; its tools come with a later turn",)
         assert "s__echo" in table.names
-        async with asyncio.timeout(
-            PATIENCE / 2
-        ):  # the clock stands still: a turn that waited would wait for longer
+        async with asyncio.timeout(PATIENCE / 2):
+            # the clock stands still: a turn that waited would wait for longer
             assert await table.ready() == (), "what was said is not said again"
 
 

@@ -34,9 +34,8 @@ async def events(opened: Callable[[], Debugger], secrets: Sequence[str]) -> Asyn
     waiting: asyncio.Queue[DebugEvent] = asyncio.Queue()
 
     def hear(event: DebugEvent) -> None:
-        if (
-            event.kind != "exchanged"
-        ):  # there are many a move, and a page shows them when the engine stands still
+        if event.kind != "exchanged":
+            # there are many a move, and a page shows them when the engine stands still
             loop.call_soon_threadsafe(waiting.put_nowait, event)
 
     debugger = await asyncio.to_thread(opened)

@@ -244,9 +244,9 @@ class Store(LiveSessions):
 
     async def hold(self, session: Session, holder: str) -> Session:
         """Keep turns off the session, or off what it went on as, and return that one as the store has it
-        now. Turns that were left unfinished stay so, but nobody writes them any more: what they wrote does not
-        count the revision up, so it is read here. Raises ``SessionBusy`` while a turn of it runs anywhere
-        else."""
+        now. Turns that were left unfinished stay so, but nobody writes them any more: what they wrote does
+        not count the revision up, so it is read here. Raises ``SessionBusy`` while a turn of it runs
+        anywhere else."""
         while True:
             await self._save_late(session)
             left: list[str] = []

@@ -14,6 +14,7 @@ import random
 import sqlite3
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -40,7 +41,7 @@ IDLE = 1.0
 """Seconds without work after which the writer's thread ends, and its connection with it."""
 
 
-class GroupWriter:
+class GroupWriter(ABC):
     """Runs jobs in the order given, grouped into transactions, in a thread that lives as long as there is
     work."""
 
@@ -56,10 +57,10 @@ class GroupWriter:
         self.landed = Landing().landed
         self.commits = self._tidied = 0
 
+    @abstractmethod
     def writable(self) -> sqlite3.Connection:
         """Open a connection for the writer's thread. Raises ``StoreError`` or ``sqlite3.Error`` when the
         file must not be written."""
-        raise NotImplementedError
 
     def submit(self, job: Job, alone: bool = False) -> Future[Any]:
         """Run ``job`` in the next transaction; the future has its result once that is committed. Jobs are
@@ -201,9 +202,8 @@ class GroupWriter:
                 if connection.in_transaction:
                     connection.execute(f"RELEASE {SAVEPOINT}")
         except sqlite3.OperationalError as error:
-            if SAVEPOINT in str(
-                error
-            ):  # SQLite took it back with the transaction, and the job opened another
+            if SAVEPOINT in str(error):
+                # SQLite took it back with the transaction, and the job opened another
                 connection.rollback()
             raise
 

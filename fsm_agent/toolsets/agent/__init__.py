@@ -66,7 +66,7 @@ class Parts(Protocol):
     callbacks: Callbacks
     clock: Clock
     settings: Settings
-    nursery: ChildFactory
+    child_factory: ChildFactory
     background: Background | None
 
 
@@ -76,7 +76,7 @@ AGENT_TOOLSETS: dict[str, Callable[[Parts], Tool]] = {
     "context": lambda parts: lookback_tool(parts.store),
     "clarify": lambda parts: clarify_tool(parts.callbacks, parts.clock, parts.settings),
     "delegate": lambda parts: delegate_tool(
-        parts.nursery,
+        parts.child_factory,
         parts.store,
         parts.callbacks,
         parts.clock,

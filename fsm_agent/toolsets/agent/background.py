@@ -57,7 +57,7 @@ class Background:
 
     def __init__(
         self,
-        nursery: ChildFactory,
+        child_factory: ChildFactory,
         store: Store,
         callbacks: Callbacks,
         clock: Clock,
@@ -65,7 +65,7 @@ class Background:
         *,
         able: bool,
     ) -> None:
-        self._nursery, self._store, self._clock, self._settings = nursery, store, clock, settings
+        self._child_factory, self._store, self._clock, self._settings = child_factory, store, clock, settings
         self._callbacks = callbacks.elsewhere()
         self._care = Care(self._callbacks, clock, settings, quiet=True)
         self._able, self._fresh = able, False
@@ -168,7 +168,7 @@ class Background:
     async def _lived(self, work: _Work) -> None:
         order = work.order
         child = Child(
-            replace(order, unattended=True), self._nursery, self._store, self._callbacks, self._clock
+            replace(order, unattended=True), self._child_factory, self._store, self._callbacks, self._clock
         )
         try:
             (end,) = await ChildFamily([child], self._care, work.interrupted).raised()
@@ -243,7 +243,7 @@ class Background:
     def _report(self, one: Posted, end: ChildEnded, limit: int) -> str:
         how = HOW[end.status] + (f": {end.error}." if end.error else ".")
         head = REPORT.format(goal=one_line(one.goal, 200), handle=one.child, how=how)
-        text = fitted(end.text, limit, one.child, self._nursery)
+        text = fitted(end.text, limit, one.child, self._child_factory)
         return f"{head}\n\n{wrapped(text, 'delegate_task')}".rstrip()
 
     async def _interrupted(self) -> None:

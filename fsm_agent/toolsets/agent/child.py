@@ -120,11 +120,11 @@ class Child:
     """``end`` is ``None`` while it runs; ``in_tool`` and ``idle`` tell whether it still does something."""
 
     def __init__(
-        self, order: ChildTask, nursery: ChildFactory, store: Store, callbacks: Callbacks, clock: Clock
+        self, order: ChildTask, child_factory: ChildFactory, store: Store, callbacks: Callbacks, clock: Clock
     ) -> None:
         self.order = order
         self.end: ChildEnded | None = None
-        self._nursery, self._store, self._callbacks = nursery, store, callbacks
+        self._child_factory, self._store, self._callbacks = child_factory, store, callbacks
         self._active, self._tools = Stopwatch(clock), set[str]()
         self._agent: ChildAgent | None = None
         self._stopped, self._last = "", "begins"
@@ -168,7 +168,7 @@ class Child:
             return ChildEnded.of(said, before[0].id)
         if self._stopped:
             return ChildEnded("interrupted", "", error=self._stopped)
-        agent = self._agent = self._nursery.child(replace(order, callbacks=self._listeners()))
+        agent = self._agent = self._child_factory.child(replace(order, callbacks=self._listeners()))
         try:
             if before and before[0].ended is None:
                 turn = agent.resume(before[0].id)

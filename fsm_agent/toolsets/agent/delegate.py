@@ -59,9 +59,19 @@ class Delegation:
     """The children of one agent."""
 
     def __init__(
-        self, nursery: ChildFactory, store: Store, callbacks: Callbacks, clock: Clock, settings: Settings
+        self,
+        child_factory: ChildFactory,
+        store: Store,
+        callbacks: Callbacks,
+        clock: Clock,
+        settings: Settings,
     ) -> None:
-        self._nursery, self._store, self._callbacks, self._clock = nursery, store, callbacks, clock
+        self._child_factory, self._store, self._callbacks, self._clock = (
+            child_factory,
+            store,
+            callbacks,
+            clock,
+        )
         self._limits, self._care = settings.delegation, Care(callbacks, clock, settings)
         self._running: dict[str, asyncio.Task[Any]] = {}
 
@@ -86,7 +96,7 @@ class Delegation:
         """
         scene, orders = here(), self.orders(goal, context, tasks, idempotency_key)
         children = [
-            Child(order, self._nursery, self._store, self._callbacks, self._clock) for order in orders
+            Child(order, self._child_factory, self._store, self._callbacks, self._clock) for order in orders
         ]
         async with self._alone(idempotency_key):
             ended = await ChildFamily(children, self._care, scene.interrupted).raised()
@@ -142,7 +152,7 @@ class Delegation:
     def _told(self, scene: ToolContext, order: ChildTask, end: ChildEnded, among: int) -> dict[str, Any]:
         """What the parent's model is told of one child: how it ended, its answer, what it took."""
         limit = room(self._limits, scene.session.meter.tokens, scene.window, among)
-        text = fitted(end.text, limit, order.session_id, self._nursery)
+        text = fitted(end.text, limit, order.session_id, self._child_factory)
         told = {"task": order.goal[:200], "status": end.status, "summary": text, "turn": end.turn_id}
         return (
             told
@@ -189,7 +199,7 @@ class LooseDelegation:
 
 
 def delegate_tool(
-    nursery: ChildFactory,
+    child_factory: ChildFactory,
     store: Store,
     callbacks: Callbacks,
     clock: Clock,
@@ -197,6 +207,6 @@ def delegate_tool(
     background: Background | None = None,
 ) -> Tool:
     """Idempotent by the call's key, which names the children. Without ``background`` it always waits."""
-    made = Delegation(nursery, store, callbacks, clock, settings)
+    made = Delegation(child_factory, store, callbacks, clock, settings)
     handler = made.delegate_task if background is None else LooseDelegation(made, background).delegate_task
     return tool(concurrency="parallel", effect="idempotent", timeout=LONGEST)(handler)

@@ -97,9 +97,9 @@ def room(limits: DelegationSettings, used: int, window: int | None, among: int) 
     )
 
 
-def fitted(text: str, limit: int, name: str, nursery: ChildFactory) -> str:
+def fitted(text: str, limit: int, name: str, child_factory: ChildFactory) -> str:
     """The answer, or its head and tail and where the whole of it is."""
     if len(text) <= limit:
         return text
-    saved = nursery.keep(f"{name}.txt", text)
+    saved = child_factory.keep(f"{name}.txt", text)
     return shorten(text, limit - 200, f"the whole answer is in {saved.path}" if saved.path else saved.error)

@@ -39,10 +39,8 @@ from fsm_agent.toolsets.mcp.schema import Listed
 from fsm_agent.toolsets.mcp.stdio import MOMENT, stdio
 
 log = logging.getLogger(__name__)
-for _name in (
-    "mcp",
-    "client",
-):  # the SDK's own; a program that sets logging up gets them, a terminal does not
+for _name in ("mcp", "client"):
+    # the SDK's own; a program that sets logging up gets them, a terminal does not
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 MOST_PAGES = 50

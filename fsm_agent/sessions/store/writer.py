@@ -226,10 +226,10 @@ class GroupWriter(ABC):
         with contextlib.suppress(sqlite3.Error):  # nothing is lost; the next commit says what is wrong
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
-    def committing(self) -> None:
+    def committing(self) -> None:  # noqa: B027 - nothing, unless a test wants it
         """Called before each commit, in the writer's thread; for tests that end the process there."""
 
-    def committed(self) -> None:
+    def committed(self) -> None:  # noqa: B027 - the same
         """Called after each commit, before anybody is told of it."""
 
 

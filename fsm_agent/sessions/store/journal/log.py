@@ -136,7 +136,7 @@ class TurnLog:
     async def moved(self, step: Step) -> None:
         if step is not self._step:  # else it was noted, and waits to be written
             self._jobs.append(self._transition(step, dumps(self._delta())))
-            self._recording, self._step = self._nothing_known(), step
+            self._recording, self._step, self._begun = self._nothing_known(), step, set()
         await self._commit()
 
     async def ended(self, closing: Closing) -> None:

@@ -46,9 +46,11 @@ if TYPE_CHECKING:
     from fsm_agent.testing.cancelling import cancelled_at
     from fsm_agent.testing.counting import CountingTurn
     from fsm_agent.testing.coverage import RowCoverage
+    from fsm_agent.testing.footprints import Footprints
     from fsm_agent.testing.http import Received
     from fsm_agent.testing.invariants import INVARIANTS, Invariant, InvariantBroken, Look, Moved, Place
     from fsm_agent.testing.memory import FakeMemory
+    from fsm_agent.testing.rehearsal import rehearse
     from fsm_agent.testing.scripts import (
         Cover,
         Facts,
@@ -68,9 +70,11 @@ _IN = {
     "providers.scripted.clock": ("FakeClock",),
     "testing.counting": ("CountingTurn",),
     "testing.coverage": ("RowCoverage",),
+    "testing.footprints": ("Footprints",),
     "testing.http": ("Received",),
     "testing.invariants": ("INVARIANTS", "Invariant", "InvariantBroken", "Look", "Moved", "Place"),
     "testing.memory": ("FakeMemory",),
+    "testing.rehearsal": ("rehearse",),
     "providers.scripted.model": ("ScriptedModel",),
     "providers.scripted.replies": (
         *(
@@ -124,6 +128,7 @@ __all__ = [
     "Facts",
     "FakeClock",
     "FakeMemory",
+    "Footprints",
     "Invariant",
     "InvariantBroken",
     "Look",
@@ -157,6 +162,7 @@ __all__ = [
     "possible_scripts",
     "reasoning",
     "refusal",
+    "rehearse",
     "repeat",
     "row_scripts",
     "silence",

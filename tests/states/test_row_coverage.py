@@ -19,6 +19,7 @@ from fsm_agent.fsm.verify.reachability.goals import Aim, pair_goals
 from fsm_agent.fsm.verify.reachability.paths import Paths
 from fsm_agent.testing import (
     FakeClock,
+    Footprints,
     PossibleScript,
     RowCoverage,
     ScriptedServer,
@@ -35,6 +36,8 @@ from tests.helpers.turn_driver import Driver
 from tests.helpers.turn_facts import Config, TurnFacts
 from tests.helpers.turn_pairs import BY_HAND, REASONS, why_not
 
+FOOTPRINTS = Path(__file__).with_name("turn.footprints")
+
 
 def scripts(
     given: Iterable[Config], *, pairs: bool, most_places: int
@@ -50,7 +53,9 @@ def scripts(
             yield config, script
 
 
-def play(given: Iterable[tuple[Config, PossibleScript]], home: Path) -> tuple[RowCoverage, set[Aim], int]:
+def play(
+    given: Iterable[tuple[Config, PossibleScript]], home: Path, footprints: Footprints | None = None
+) -> tuple[RowCoverage, set[Aim], int]:
     """Play every script on the engine; the rows and the pairs of rows that it took."""
     pairs: set[Aim] = set()
     played = 0
@@ -61,6 +66,8 @@ def play(given: Iterable[tuple[Config, PossibleScript]], home: Path) -> tuple[Ro
             driver = Driver(script, config, home, url)
             turn, result = await driver.play()
             driver.agent.close()
+            if footprints is not None:
+                footprints.add(driver.agent.journal, turn.id)
             assert_legal_path(turn.steps, result)
             assert_possible_pairs(turn.steps)
             assert sum(bool(result[name]) for name in SHOWN) == 1
@@ -74,9 +81,21 @@ def play(given: Iterable[tuple[Config, PossibleScript]], home: Path) -> tuple[Ro
 
 
 def test_every_row_of_the_turn_runs_on_the_engine(tmp_path: Path) -> None:
-    coverage, _, played = play(scripts(configs(), pairs=False, most_places=1_000), tmp_path)
+    """And asks for and changes nothing but what was read in review."""
+    footprints = Footprints(TURN)
+    coverage, _, played = play(scripts(configs(), pairs=False, most_places=1_000), tmp_path, footprints)
     assert coverage.missed == []
     assert played <= 110
+    footprints.check(FOOTPRINTS, part=True)
+
+
+@pytest.mark.slow
+def test_the_footprints_of_the_turn_are_those_that_were_read(tmp_path: Path) -> None:
+    """Of pairs of rows too, so that what one visit leaves behind is seen in the next."""
+    footprints = Footprints(TURN)
+    for pairs in (False, True):
+        play(scripts(configs(), pairs=pairs, most_places=1_000), tmp_path, footprints)
+    footprints.check(FOOTPRINTS)
 
 
 def test_a_window_that_a_refusal_names_may_be_too_small_for_the_prompt(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import inspect
 import re
 import runpy
+import sys
+import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +33,9 @@ def blocks(kind: str) -> list[tuple[int, str]]:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the page defines, after all of it was run."""
-    space: dict[str, Any] = {"__name__": "docs_testing", "home": tmp_path_factory.mktemp("home")}
+    module = sys.modules["docs_testing"] = types.ModuleType("docs_testing")  # dataclasses look for theirs
+    space: dict[str, Any] = module.__dict__
+    space["home"] = tmp_path_factory.mktemp("home")
     for line, block in blocks("python"):
         exec(compile("\n" * (line - 1) + block, str(PAGE), "exec"), space)
     return space

@@ -120,6 +120,12 @@ class Turns:
         with self._database.reading() as c:
             return [row[9] for row in self._moves(c, turn_id, 1, None)]
 
+    def changes(self, turn_id: str) -> list[dict[str, Any]]:
+        """What each move changed in the turn, as ``fsm_agent.fsm.deltas`` writes it; of a fork, its own
+        moves."""
+        sql = "SELECT delta FROM transitions WHERE turn = ? ORDER BY seq"
+        return [loads(delta) for (delta,) in self._database.select(sql, turn_id)]
+
     def effects(self, turn_id: str, seq: int) -> list[Effect]:
         """What the state asked for that the turn was in after ``seq`` moves."""
         with self._database.reading() as c:

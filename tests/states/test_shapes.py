@@ -1,0 +1,284 @@
+"""The transcript's shapes: proved, refuted when one declaration is wrong, and what the wires make of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fsm_agent.conversation.effects import Runtime
+from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
+from fsm_agent.fsm.promises import Change, VisitChange, may
+from fsm_agent.fsm.verify import verify_table
+from fsm_agent.testing.wirerows import chat_rows
+from fsm_agent_states.logic.shapes import (
+    CALLS,
+    EMPTY,
+    LOADED,
+    NO_CHANGE,
+    ROUND,
+    TRANSCRIPT,
+    WIRES,
+    Shape,
+    shape_of,
+    takes,
+    with_user_row,
+)
+from fsm_agent_states.table import TURN
+from tests.helpers.shape_watch import proof
+
+REPLIED = may(tail=("assistant",))
+
+
+def test_the_transcript_is_proved_in_under_a_second() -> None:
+    report = verify_table(TURN, small=False)
+    [check] = [check for check in report.checks if check.name == TRANSCRIPT.name]
+    assert check.findings == ()
+    assert check.seconds is not None
+    assert check.seconds < 1
+    found = proof()
+    assert check.extent == f"{len(found.places):,} places, {found.obligations:,} obligations"
+    assert found.obligations > 5_000
+
+
+def test_the_invariant_holds_at_the_start_and_is_closed_under_every_row() -> None:
+    """Checked again from the places alone, without the search that found them."""
+    found = proof()
+    known = {(place.location, place.came, place.value) for place in found.places}
+    assert {(0, frozenset(), value) for value in TRANSCRIPT.starts} <= known
+    steps = 0
+    for place in found.places:
+        for edge in found.graph.edges:
+            if edge.source == place.location:
+                visit = TRANSCRIPT.visit(place.came, edge.row.source, edge.row.event)
+                assert visit is not None
+                came = TRANSCRIPT.words(edge.row)
+                for change in visit.changes:
+                    steps += 1
+                    for value in _all_of(change, place.value):
+                        assert (edge.dest, came, value) in known
+    assert steps > 5_000
+
+
+def _all_of(change: Change, value: Shape) -> list[Shape]:
+    """A second way to write down what a change allows: every shape, filtered."""
+    names = ("first", "tail", "open", "gaps", "scaffold", "frozen")
+    values = [value]
+    for name in names:
+        allowed = change.get(name, (...,))
+        values = [one if to is ... else replace(one, **{name: to}) for one in values for to in allowed]
+    return values
+
+
+# What is refuted
+
+
+def wrong(state: str, event: str, *changes: Change, after: Sequence[str] = ()) -> VisitChange:
+    return VisitChange(state, changes, (event,), frozenset(after))
+
+
+WRONG: dict[str, tuple[VisitChange, str, str]] = {
+    "a tool round forgets one result": (
+        wrong("ExecuteTools", "done", ROUND, may(tail=("tool",), open=(True,))),
+        "ExecuteTools.done",
+        "chat_completions takes the request",
+    ),
+    "a free round stores its calls alone": (
+        wrong("ExecuteTools", "done_free", CALLS),
+        "ExecuteTools.done_free",
+        "codex_responses takes the request",
+    ),
+    "calls that are no JSON are stored without results": (
+        wrong("ExecuteTools", "bad_json", CALLS),
+        "ExecuteTools.bad_json/1",
+        "anthropic_messages takes the request",
+    ),
+    "an empty reply is stored and goes out as the last row": (
+        wrong("EmptyRecovery", "nothing", REPLIED),
+        "EmptyRecovery.nothing/1",
+        "anthropic_messages takes the request",
+    ),
+    "thoughts are given back with nothing said behind them": (
+        wrong("BuildMessages", "built", may(scaffold=("assistant",)), after=["prefills"]),
+        "EmptyRecovery.thought",
+        "anthropic_messages takes the request",
+    ),
+    "a reply whose tag is not closed is stored": (
+        wrong("CallLLM", "open_scratchpad", may(tail=("assistant",), frozen=(True,))),
+        "CallLLM.open_scratchpad/1",
+        "chat_completions takes the request",
+    ),
+    "a nudge stays at an exit": (
+        VisitChange("Finalize", (may(open=(False,)),)),
+        "BuildMessages",
+        "no scaffold is left",
+    ),
+    "a bug in the tools leaves calls open at the end": (
+        VisitChange("Finalize", (may(scaffold=("",)),)),
+        "ExecuteTools.crashed",
+        "all calls of the turn are closed",
+    ),
+    "a compaction keeps a reply and drops the request": (
+        wrong("Compress", "compressed", may(tail=("assistant",), frozen=(False,))),
+        "Compress.compressed",
+        "chat_completions takes the request",
+    ),
+    "a compaction drops everything": (
+        wrong("Compress", "compressed", EMPTY),
+        "Compress.compressed",
+        "codex_responses takes the request",
+    ),
+    "the user's message is not stored": (
+        wrong("Prepare", "ready", LOADED),
+        "Prepare.ready",
+        "anthropic_messages takes the request",
+    ),
+    "a reply with calls rewrites what was sent": (
+        wrong("CallLLM", "tools", may(frozen=(False,))),
+        "CallLLM.tools",
+        "what the reply answers stands as it was sent",
+    ),
+    "the calls of a reply are stored by the state that got it": (
+        wrong("CallLLM", "tools", may(tail=("assistant",), open=(True,), frozen=(True,))),
+        "CallLLM.tools",
+        "what the reply answers stands as it was sent",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_declaration_is_refuted(name: str) -> None:
+    """It names the row, the demand, both shapes, and the shortest run of rows, which ends with the row's
+    visit."""
+    visit, row, demand = WRONG[name]
+    found = proof(replace(TRANSCRIPT, visits=(visit, *TRANSCRIPT.visits)))
+    told = [str(fault) for fault in found.faults if f"it must be that {demand} (" in str(fault)]
+    assert told, [str(fault) for fault in found.faults]
+    assert row in told[0]
+    run = told[0].partition("(shortest run: ")[2].partition(")")[0].split(" → ")
+    assert run[0] == "Prepare.ready"
+    assert any(step.startswith(row) for step in run)
+    assert [TURN.row(step).dest for step in run[:-1]] == [TURN.row(step).source for step in run[1:]]
+    assert told[0].count(" first, ") == 2
+
+
+def test_a_state_of_which_nothing_is_declared_is_found() -> None:
+    visits = tuple(visit for visit in TRANSCRIPT.visits if visit.state != "ClassifyError")
+    found = proof(replace(TRANSCRIPT, visits=visits))
+    assert "ClassifyError.fatal: nothing is declared of what this visit does" in "\n".join(
+        map(str, found.faults)
+    )
+
+
+# What a shape is
+
+
+def user(text: str = "go") -> Message:
+    return Message("user", text)
+
+
+def said(text: str = "well", *calls: str) -> Message:
+    return Message("assistant", text, tool_calls=tuple(ToolCall(call, "echo", "{}") for call in calls))
+
+
+def result(call: str) -> Message:
+    return Message("tool", "r", tool_call_id=call)
+
+
+NOTE = Message("assistant", "failed", wire=False)
+REQUEST = user()
+
+
+@pytest.mark.parametrize(
+    ("rows", "own", "shape"),
+    [
+        ([], 0, Shape()),
+        ([user()], 1, Shape("user", "user")),
+        ([user(), said("", "a"), result("a")], 3, Shape("user", "tool")),
+        ([user(), said("", "a", "b"), result("b")], 3, Shape("user", "tool", open=True)),
+        ([user(), said("", "a", "b"), result("b"), user()], 1, Shape("user", "user", gaps=True)),
+        ([said(), user()], 1, Shape("assistant", "user")),
+        ([user(), result("x")], 1, Shape("user", "user")),
+        ([user(), NOTE], 2, Shape("user", "user")),
+        ([user(), said("  ")], 2, Shape("user", "user")),
+    ],
+)
+def test_the_shape_of_a_transcript(rows: list[Message], own: int, shape: Shape) -> None:
+    assert shape_of(rows, rows[len(rows) - own :]) == shape
+
+
+def test_a_prefix_is_as_sent_while_nothing_of_it_is_another_row() -> None:
+    sent = [user(), said(), REQUEST]
+    assert shape_of([*sent, said("", "a"), result("a")], sent=sent).frozen
+    assert not shape_of([user(), *sent[1:]], sent=sent).frozen
+    assert not shape_of(sent[:2], sent=sent).frozen
+    assert not shape_of(sent).frozen
+
+
+# What the wires make of it
+
+
+def sample(shape: Shape) -> tuple[list[Message], list[Message], list[Message]]:
+    """History, rows of the turn and scaffold of that shape."""
+    before = [said()] if shape.first == "assistant" else [user("hello"), said()] if shape.first else []
+    if shape.gaps:
+        before += [user(), said("", "lost")]
+    own: list[Message] = {
+        "": [],
+        "user": [user()],
+        "assistant": [user(), said()],
+        "tool": [user(), said("", "mine"), result("mine")],
+    }[shape.tail]
+    scaffold = [said("hm"), user("go on")] if shape.scaffold else []
+    return [*before, *own], own, scaffold
+
+
+def rows_on(mode: Any, history: Sequence[Message], scaffold: Sequence[Message]) -> list[dict[str, Any]]:
+    runtime = Runtime("any", "any", api_mode=mode)
+    pieces = WireCopy().messages("", history, scaffold, View.of(runtime, frozenset()))
+    rows: list[dict[str, Any]] = chat_rows(json.loads(format_of(mode).body(Ask(runtime), pieces)))
+    return rows
+
+
+@pytest.mark.parametrize("mode", WIRES)
+def test_every_shape_that_is_proved_to_go_out_is_written_as_the_wire_takes_it(mode: Any) -> None:
+    shapes = {replace(shape, frozen=False) for shape in proof().values("CallLLM")}
+    assert len(shapes) == 16
+    for shape in shapes:
+        history, own, scaffold = sample(shape)
+        assert shape_of(history, own, scaffold) == shape
+        assert takes(mode, shape)
+        rows = rows_on(mode, history, scaffold)
+        assert violations(rows) == []
+        assert rows[-1]["role"] in WIRES[mode].tail
+        calls = {call["id"] for row in rows for call in row.get("tool_calls", ())}
+        assert calls == {call.id for row in own for call in row.tool_calls}, "its own are kept, gaps are not"
+
+
+@pytest.mark.parametrize("mode", WIRES)
+def test_every_shape_at_an_end_goes_on_with_the_next_message(mode: Any) -> None:
+    for shape in {replace(shape, frozen=False) for shape in proof().values("")}:
+        history, _, _ = sample(shape)
+        rows = rows_on(mode, [*history, user("and now?")], ())
+        assert violations(rows) == []
+        assert rows[-1]["role"] == "user"
+        assert takes(mode, with_user_row(shape))
+
+
+@pytest.mark.parametrize("mode", WIRES)
+def test_what_no_wire_takes(mode: Any) -> None:
+    assert takes(mode, Shape("user", "user"))
+    for shape in (Shape(), Shape("user", "assistant"), Shape("user", "tool", open=True)):
+        assert not takes(mode, shape)
+
+
+def test_nothing_changes_is_a_declaration() -> None:
+    row = TURN.row("EmptyRecovery.nothing/1")
+    assert NO_CHANGE == {}
+    assert TRANSCRIPT.allowed(row, "EmptyRecovery", "nothing", Shape()) == {Shape()}
+    assert TRANSCRIPT.allowed(row, "Nowhere", "nothing", Shape()) == frozenset()

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from fsm_agent import Agent
 from fsm_agent.conversation.effects import Runtime
 from fsm_agent.conversation.history_rules import violations
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
 from fsm_agent.fsm.promises import Change, VisitChange, may
 from fsm_agent.fsm.verify import verify_table
+from fsm_agent.testing import FakeClock, ScriptedModel, blank, call, reasoning, text, tools
 from fsm_agent.testing.wirerows import chat_rows
 from fsm_agent_states.logic.shapes import (
     CALLS,
@@ -30,7 +34,9 @@ from fsm_agent_states.logic.shapes import (
     with_user_row,
 )
 from fsm_agent_states.table import TURN
-from tests.helpers.shape_watch import proof
+from fsm_agent_states.turn import TurnState
+from tests.helpers.harness import TOOLS
+from tests.helpers.shape_watch import ShapeWatch, proof
 
 REPLIED = may(tail=("assistant",))
 
@@ -282,3 +288,99 @@ def test_nothing_changes_is_a_declaration() -> None:
     assert NO_CHANGE == {}
     assert TRANSCRIPT.allowed(row, "EmptyRecovery", "nothing", Shape()) == {Shape()}
     assert TRANSCRIPT.allowed(row, "Nowhere", "nothing", Shape()) == frozenset()
+
+
+# The states do what is declared
+
+
+def watched(script: Sequence[Any], **options: Any) -> list[tuple[str, str, Shape]]:
+    """One turn, looked at on every move; what was seen."""
+
+    async def scenario() -> list[tuple[str, str, Shape]]:
+        agent = Agent(ScriptedModel(script), tools=TOOLS, toolsets=[], clock=FakeClock())
+        turn = agent.start("go", **options)
+        watch = ShapeWatch(turn.gate.turn)
+        async for step in turn:
+            watch.moved(step.row)
+        watch.ended()
+        agent.close()
+        return watch.seen
+
+    return asyncio.run(scenario())
+
+
+ROUNDS = (tools(call("put", {"key": "k"}), call("echo", {})), blank(), text("done."))
+
+
+def test_a_turn_goes_through_the_shapes_that_are_declared() -> None:
+    seen = [(state, str(shape)) for state, _, shape in watched(ROUNDS)]
+    assert seen == [
+        ("Prepare", "(user first, user last, all calls closed, no scaffold, not as sent)"),
+        ("BuildMessages", "(user first, user last, all calls closed, no scaffold, not as sent)"),
+        ("CallLLM", "(user first, user last, all calls closed, no scaffold, as sent)"),
+        ("ExecuteTools", "(user first, tool last, all calls closed, no scaffold, as sent)"),
+        ("BuildMessages", "(user first, tool last, all calls closed, no scaffold, as sent)"),
+        ("CallLLM", "(user first, tool last, all calls closed, no scaffold, as sent)"),
+        ("EmptyRecovery", "(user first, tool last, all calls closed, no scaffold, as sent)"),
+        (
+            "BuildMessages",
+            "(user first, tool last, all calls closed, a scaffold that ends with user, as sent)",
+        ),
+        ("CallLLM", "(user first, tool last, all calls closed, a scaffold that ends with user, as sent)"),
+        ("Finalize", "(user first, assistant last, all calls closed, no scaffold, as sent)"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [{"role": "assistant", "content": "first"}],
+        [{"role": "user", "content": "x"}, said("", "lost").to_dict()],
+        [{"role": "tool", "content": "of nothing", "tool_call_id": "x"}],
+    ],
+)
+def test_what_a_caller_supplies_may_be_anything(history: list[Any]) -> None:
+    assert watched(ROUNDS, conversation_history=history)[-1][2].tail == "assistant"
+
+
+def _forgets_a_result(turn: TurnState, *rows: Message) -> None:
+    kept = rows[:-1] if rows[-1].role == "tool" else rows
+    turn.history.extend(kept)
+    turn.rows.extend(kept)
+
+
+PLANTED: dict[str, tuple[str, Any, Sequence[Any], str]] = {
+    "a result is lost": (
+        "fsm_agent_states.turn.TurnState.append",
+        _forgets_a_result,
+        (tools(call("put", {"key": "k"}), call("echo", {})), text("done.")),
+        "ExecuteTools.done",
+    ),
+    "a scaffold is never dropped": (
+        "fsm_agent_states.logic.parts.Recovery.drop_scaffold",
+        lambda recovery: None,
+        ROUNDS,
+        "Finalize.",
+    ),
+    "thoughts go out as the last row": (
+        "fsm_agent_states.logic.recover.scaffold_for",
+        lambda turn: (said("hm"),),
+        (reasoning("hm"), text("done.")),
+        "BuildMessages.built",
+    ),
+    "a nudge is stored": (
+        "fsm_agent_states.logic.recover.scaffold_for",
+        lambda turn: turn.append(said("(nothing)"), user("go on")) or (),
+        ROUNDS,
+        "BuildMessages.built",
+    ),
+}
+"""Where a bug is planted, the bug, a script that comes by, and the visit that is found."""
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_state_that_does_otherwise_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    where, bug, script, visit = PLANTED[name]
+    monkeypatch.setattr(where, bug)
+    with pytest.raises(AssertionError, match=f"not declared: {re.escape(visit)}"):
+        watched(script)

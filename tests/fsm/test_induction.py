@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
+from types import ModuleType
 
 import pytest
 
+from fsm_agent.cli import main
+from fsm_agent.diagram.proof import proof_page
 from fsm_agent.fsm.promises import SAME, Demand, Promises, VisitChange, may
 from fsm_agent.fsm.table import Counter, Rung, Table, end, left, lines_of, on
 from fsm_agent.fsm.verify import verify_table
@@ -67,16 +71,15 @@ def test_a_promise_is_a_line_of_the_report_with_its_obligations_and_its_time() -
 def test_a_broken_promise_names_the_row_and_the_shortest_run() -> None:
     forgotten = VisitChange("Left", (may(),))
     assert findings(replace(PROMISES, visits=(forgotten, *PROMISES.visits))) == (
-        "Room.done: leads to the end of the turn with Door(open=True), before that visit Door(open=True): it must"
-        " be that the door is shut (shortest run: Knock.heard → Room.done); change what the visit leaves, or the"
-        " row",
+        "Knock.heard: leaves Door(open=True) where it found Door(open=False); at the end it must be that the door"
+        " is shut (shortest run: Knock.heard → Room.done); change what this visit leaves, or where the row leads",
     )
 
 
 def test_a_start_can_be_wrong() -> None:
     demand = Demand("Knock", "the door is shut", lambda door: not door.open)
     assert findings(replace(PROMISES, starts=(Door(True),), demands=(demand,)))[0].startswith(
-        "Knock: leads to Knock with Door(open=True)"
+        "Knock: leaves Door(open=True) where it found nothing else; on entry to Knock it must be"
     )
 
 
@@ -105,3 +108,24 @@ def test_a_start_can_be_wrong() -> None:
 )
 def test_promises_that_do_not_fit_the_table(promises: Promises, told: str) -> None:
     assert any(finding.startswith(told) for finding in findings(promises)), findings(promises)
+
+
+def test_the_proofs_page_prints_what_is_promised() -> None:
+    page = proof_page(HOUSE)
+    assert "| no door is left open | every configuration | 6 places, 10 obligations | holds |" in page
+    assert "- On entry to Room: the door is open.\n- At the end: the door is shut.\n" in page
+    assert "| Knock | heard |  | open yes |\n| Knock | any |  | what it was |\n" in page
+    assert "| Left | any | visited | open no |" in page
+    assert "promise" not in proof_page(replace(HOUSE, promises=None))
+
+
+def test_a_broken_promise_fails_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    forgotten = replace(PROMISES, visits=(VisitChange("Left", (may(),)), *PROMISES.visits))
+    for name, promises, code in (("good", PROMISES, 0), ("bad", forgotten, 1)):
+        module = ModuleType(f"own_house_{name}")
+        module.TABLE = replace(HOUSE, promises=lambda promises=promises: promises)  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        assert main(["verify", f"{module.__name__}:TABLE"]) == code
+        assert ("FAIL  no door is left open" in capsys.readouterr().out) == bool(code)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,6 +20,7 @@ from fsm_agent.conversation.history_rules import violations
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
 from fsm_agent.fsm.promises import Change, VisitChange, may
+from fsm_agent.fsm.table import Table, end, go, lines_of, on
 from fsm_agent.fsm.verify import verify_table
 from fsm_agent.testing import FakeClock, ScriptedModel, blank, call, reasoning, text, tools
 from fsm_agent.testing.wirerows import chat_rows
@@ -111,7 +115,7 @@ WRONG: dict[str, tuple[VisitChange, str, str]] = {
     ),
     "thoughts are given back with nothing said behind them": (
         wrong("BuildMessages", "built", may(scaffold=("assistant",)), after=["prefills"]),
-        "EmptyRecovery.thought",
+        "BuildMessages.built/3",
         "anthropic_messages takes the request",
     ),
     "a reply whose tag is not closed is stored": (
@@ -121,7 +125,7 @@ WRONG: dict[str, tuple[VisitChange, str, str]] = {
     ),
     "a nudge stays at an exit": (
         VisitChange("Finalize", (may(open=(False,)),)),
-        "BuildMessages",
+        "BuildMessages.built/1",
         "no scaffold is left",
     ),
     "a bug in the tools leaves calls open at the end": (
@@ -146,7 +150,7 @@ WRONG: dict[str, tuple[VisitChange, str, str]] = {
     ),
     "a reply with calls rewrites what was sent": (
         wrong("CallLLM", "tools", may(frozen=(False,))),
-        "CallLLM.tools",
+        "Prepare.ready",
         "what the reply answers stands as it was sent",
     ),
     "the calls of a reply are stored by the state that got it": (
@@ -165,12 +169,12 @@ def test_a_wrong_declaration_is_refuted(name: str) -> None:
     found = proof(replace(TRANSCRIPT, visits=(visit, *TRANSCRIPT.visits)))
     told = [str(fault) for fault in found.faults if f"it must be that {demand} (" in str(fault)]
     assert told, [str(fault) for fault in found.faults]
-    assert row in told[0]
+    assert told[0].startswith(row)
     run = told[0].partition("(shortest run: ")[2].partition(")")[0].split(" → ")
     assert run[0] == "Prepare.ready"
     assert any(step.startswith(row) for step in run)
     assert [TURN.row(step).dest for step in run[:-1]] == [TURN.row(step).source for step in run[1:]]
-    assert told[0].count(" first, ") == 2
+    assert told[0].count(" first, ") == 2, "the shapes before and after"
 
 
 def test_a_state_of_which_nothing_is_declared_is_found() -> None:
@@ -179,6 +183,42 @@ def test_a_state_of_which_nothing_is_declared_is_found() -> None:
     assert "ClassifyError.fatal: nothing is declared of what this visit does" in "\n".join(
         map(str, found.faults)
     )
+
+
+# What the guide says
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "verify.md").read_text(encoding="utf-8")
+
+
+def test_the_figures_and_the_finding_of_the_guide_are_true() -> None:
+    found = proof()
+    words = " ".join(GUIDE.split())
+    assert f"These are {found.obligations:,} obligations in {len(found.places):,} places" in words
+    visit, _, _ = WRONG["a tool round forgets one result"]
+    assert str(proof(replace(TRANSCRIPT, visits=(visit, *TRANSCRIPT.visits))).faults[0]) in words
+
+
+@pytest.mark.parametrize(("first", "holds"), [("Charge", True), ("Ship", False)])
+def test_the_promise_of_the_guide_is_proved(first: str, holds: bool) -> None:
+    code = next(part for part in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL) if "Booking" in part)
+    module = ModuleType("booking")
+    sys.modules[module.__name__] = module
+    exec(code, vars(module))
+    then = "Ship" if first == "Charge" else "Charge"
+    lines = lines_of(
+        {first: [on("done", go(then), why="")], then: [on("done", end("text_response", "End"), why="")]}
+    )
+    visits = (*module.PROMISES.visits, VisitChange("End", (may(),)))
+    table = Table(
+        "shop",
+        (first, then, "End"),
+        "End",
+        (),
+        lines,
+        promises=lambda: replace(module.PROMISES, visits=visits),
+    )
+    assert verify_table(table, small=False).ok == holds
+    del sys.modules[module.__name__]
 
 
 # What a shape is

@@ -68,7 +68,7 @@ class _Search:
             self._leaving.setdefault(edge.source, []).append(edge)
         self._came: dict[ValuePlace, Step | None] = {}
         self._visits: dict[tuple[frozenset[str], str, str], VisitChange | None] = {}
-        self._left: dict[tuple[int, Any], frozenset[Any]] = {}
+        self._left: dict[tuple[int, Any], tuple[Any, ...]] = {}
         self._faults: dict[object, Fault] = {}
         self._obligations = 0
 
@@ -110,7 +110,7 @@ class _Search:
     def _state(self, place: ValuePlace) -> str:
         return self.graph.locations[place.location].state if place.location >= 0 else ""
 
-    def _after(self, place: ValuePlace, state: str, event: str) -> frozenset[Any]:
+    def _after(self, place: ValuePlace, state: str, event: str) -> tuple[Any, ...]:
         asked = (place.came, state, event)
         if asked not in self._visits:
             self._visits[asked] = self.promises.visit(*asked)
@@ -119,26 +119,28 @@ class _Search:
             where = f"{state}.{event}" if event else state
             what = f"nothing is declared of what this visit does ({self.promises.name})"
             self._faults.setdefault(where, Fault((where,), what, "add a VisitChange to the promises"))
-            return frozenset()
+            return ()
         key = (id(visit), place.value)
         if key not in self._left:
-            self._left[key] = frozenset(results(visit, place.value))
+            self._left[key] = tuple(dict.fromkeys(results(visit, place.value)))
         return self._left[key]
 
     def _broken(self, place: ValuePlace, what: str) -> Fault:
-        """What is wrong, with the shortest run to it."""
-        step, rows, at = self._came[place], list[str](), place
-        before = step[0].value if step else place.value
-        while (came := self._came[at]) is not None:
-            at, row = came
-            rows += [row.id] if row else []
-        run = " → ".join(reversed(rows)) or "the start"
-        where = self._state(place) or "the end of the turn"
+        """What is wrong: the last visit that changed the value, and the shortest run to the place."""
+        run, at, changed = list[str](), place, None
+        while (step := self._came[at]) is not None:
+            before, row = step
+            if changed is None and before.value != at.value:
+                changed = (row.id if row else self.table.final, before.value)
+            run += [row.id] if row else []
+            at = before
+        name, found = changed or (self.table.initial, "nothing else")
+        where = f"on entry to {self._state(place)}" if place.location >= 0 else "at the end"
         return Fault(
-            (rows[0] if rows else where,),
-            f"leads to {where} with {place.value}, before that visit {before}: it must be that {what}"
-            f" (shortest run: {run})",
-            "change what the visit leaves, or the row",
+            (name,),
+            f"leaves {place.value} where it found {found}; {where} it must be that {what} (shortest run:"
+            f" {' → '.join(reversed(run)) or 'none'})",
+            "change what this visit leaves, or where the row leads",
         )
 
 

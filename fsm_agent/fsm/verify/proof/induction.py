@@ -20,7 +20,7 @@ from fsm_agent.fsm.verify.proof.graph import Edge, Graph
 
 
 @dataclass(frozen=True, slots=True)
-class ValuePlace:
+class CarriedPlace:
     """A location of the graph, what is true of the row that led there (``Promises.words``), and the value on
     entry; the end of the turn has no location (-1)."""
 
@@ -35,7 +35,7 @@ class Induction:
     from a place, a demand at a place), and the ``faults`` found; it is a proof when there are none."""
 
     graph: Graph
-    places: frozenset[ValuePlace]
+    places: frozenset[CarriedPlace]
     obligations: int
     faults: tuple[Fault, ...]
 
@@ -51,13 +51,13 @@ class Induction:
 
 def induct(graph: Graph, promises: Promises) -> Induction:
     """Prove promises on the graph of their table, with caps."""
-    return _Search(graph, promises).run()
+    return _Fixpoint(graph, promises).run()
 
 
-Step = tuple[ValuePlace, Row | None]
+Step = tuple[CarriedPlace, Row | None]
 
 
-class _Search:
+class _Fixpoint:
     """Breadth first, so that the first way to a place is a shortest one."""
 
     def __init__(self, graph: Graph, promises: Promises) -> None:
@@ -66,7 +66,7 @@ class _Search:
         self._leaving: dict[int, list[Edge]] = {}
         for edge in graph.edges:
             self._leaving.setdefault(edge.source, []).append(edge)
-        self._came: dict[ValuePlace, Step | None] = {}
+        self._came: dict[CarriedPlace, Step | None] = {}
         self._visits: dict[tuple[frozenset[str], str, str], VisitChange | None] = {}
         self._left: dict[tuple[int, Any], tuple[Any, ...]] = {}
         self._faults: dict[object, Fault] = {}
@@ -76,15 +76,15 @@ class _Search:
         wrong = tuple(_names(self.promises, self.table))
         if wrong:
             return Induction(self.graph, frozenset(), 0, wrong)
-        todo: deque[ValuePlace] = deque()
+        todo: deque[CarriedPlace] = deque()
         for value in self.promises.starts:
             self._obligations += 1
-            self._note(ValuePlace(0, frozenset(), value), None, todo)
+            self._note(CarriedPlace(0, frozenset(), value), None, todo)
         while todo:
             self._leave(todo.popleft(), todo)
         return Induction(self.graph, frozenset(self._came), self._obligations, tuple(self._faults.values()))
 
-    def _leave(self, place: ValuePlace, todo: deque[ValuePlace]) -> None:
+    def _leave(self, place: CarriedPlace, todo: deque[CarriedPlace]) -> None:
         state = self._state(place)
         for demand in self.promises.demands:
             if demand.state == state:
@@ -96,21 +96,21 @@ class _Search:
         if state == self.table.final:
             self._obligations += 1
             for value in self._after(place, state, ""):
-                self._note(ValuePlace(-1, place.came, value), (place, None), todo)
+                self._note(CarriedPlace(-1, place.came, value), (place, None), todo)
         for edge in self._leaving.get(place.location, ()):
             self._obligations += 1
             for value in self._after(place, state, edge.row.event):
-                self._note(ValuePlace(edge.dest, self._words[edge.row.id], value), (place, edge.row), todo)
+                self._note(CarriedPlace(edge.dest, self._words[edge.row.id], value), (place, edge.row), todo)
 
-    def _note(self, place: ValuePlace, step: Step | None, todo: deque[ValuePlace]) -> None:
+    def _note(self, place: CarriedPlace, step: Step | None, todo: deque[CarriedPlace]) -> None:
         if place not in self._came:
             self._came[place] = step
             todo.append(place)
 
-    def _state(self, place: ValuePlace) -> str:
+    def _state(self, place: CarriedPlace) -> str:
         return self.graph.locations[place.location].state if place.location >= 0 else ""
 
-    def _after(self, place: ValuePlace, state: str, event: str) -> tuple[Any, ...]:
+    def _after(self, place: CarriedPlace, state: str, event: str) -> tuple[Any, ...]:
         asked = (place.came, state, event)
         if asked not in self._visits:
             self._visits[asked] = self.promises.visit(*asked)
@@ -125,7 +125,7 @@ class _Search:
             self._left[key] = tuple(dict.fromkeys(results(visit, place.value)))
         return self._left[key]
 
-    def _broken(self, place: ValuePlace, what: str) -> Fault:
+    def _broken(self, place: CarriedPlace, what: str) -> Fault:
         """What is wrong: the last visit that changed the value, and the shortest run to the place."""
         run, at, changed = list[str](), place, None
         while (step := self._came[at]) is not None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from fsm_agent.diagram.markdown import grid
 from fsm_agent.diagram.model import words
+from fsm_agent.fsm.promises import SAME, Change
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import Report, verify_table
 
@@ -57,6 +58,7 @@ def proof_page(table: Table, limits: Mapping[str, int] | None = None) -> str:
         "## Checks",
         "",
         *_checks(report),
+        *_promises(table),
         *_rankings(report),
         *_bounds(report),
     ]
@@ -72,6 +74,39 @@ def _checks(report: Report) -> Iterator[str]:
     findings = [finding for check in report.checks for finding in check.findings]
     if findings:
         yield from ("", *(f"- {finding}" for finding in findings))
+
+
+def _promises(table: Table) -> Iterator[str]:
+    """What is demanded where, and what each visit is declared to do."""
+    if table.promises is None:
+        return
+    promises = table.promises()
+    yield from ("", f"## {promises.name[:1].upper()}{promises.name[1:]}", "")
+    for state in dict.fromkeys(demand.state for demand in promises.demands):
+        what = "; ".join(demand.what for demand in promises.demands if demand.state == state)
+        yield f"- {f'On entry to {state}' if state else 'At the end'}: {what}."
+    yield from ("", "What a visit may do; of the lines that fit a visit the first counts.", "")
+    cells = [
+        (
+            visit.state,
+            ", ".join(filter(None, visit.events)) or "any",
+            ", ".join(sorted(visit.after)),
+            "; or ".join(map(_change, visit.changes)),
+        )
+        for visit in promises.visits
+    ]
+    yield from grid(("State", "Events", "Entered by", "May become"), cells)
+
+
+def _change(change: Change) -> str:
+    said = (f"{name} {' or '.join(map(_value, values))}" for name, values in change.items())
+    return ", ".join(said) or "what it was"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "as before" if value is SAME else str(value) or "none"
 
 
 def _rankings(report: Report) -> Iterator[str]:

@@ -19,10 +19,13 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fsm_agent.errors import TableError
 from fsm_agent.fsm.layout import Layout
+
+if TYPE_CHECKING:
+    from fsm_agent.fsm.promises import Promises
 
 
 class Counted(Protocol):
@@ -260,9 +263,9 @@ class Table:
     exit}) pairs: lines that exist in many states and always end the turn. Raises ``TableError`` for unknown
     or repeated names.
 
-    Two things are for readers alone and change neither the digest nor what is equal: ``layout`` says where
-    boxes and arrows stand in pictures, and ``default_limits`` returns the limits that figures in generated
-    pages are for."""
+    Three things change neither the digest nor what is equal: ``layout`` says where boxes and arrows stand in
+    pictures, ``default_limits`` returns the limits that figures in generated pages are for, and ``promises``
+    returns what ``fsm-agent verify`` is to prove of a value that the rows do not know."""
 
     name: str
     states: tuple[str, ...]
@@ -273,6 +276,7 @@ class Table:
     reset_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     layout: Layout | None = field(default=None, compare=False, repr=False)
     default_limits: Callable[[], Mapping[str, int]] | None = field(default=None, compare=False, repr=False)
+    promises: Callable[[], Promises] | None = field(default=None, compare=False, repr=False)
     rows: tuple[Row, ...] = field(init=False)
     by_event: Mapping[tuple[str, str], tuple[Row, ...]] = field(init=False)
 

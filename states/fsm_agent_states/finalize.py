@@ -19,6 +19,7 @@ from fsm_agent.conversation.effects import (
 )
 from fsm_agent.conversation.exit_reason import ExitReason as E
 from fsm_agent.conversation.exit_reason import Outcome
+from fsm_agent.conversation.history_rules import unanswered
 from fsm_agent.conversation.messages import Message
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.explain import explain
@@ -28,13 +29,15 @@ from fsm_agent_states.turn import TurnState
 
 TRACE = 20
 """Lines of the trace that are shown when a turn fails."""
+NO_RESULT = "no result: a bug of the agent ended the turn first; it is not known whether the call took effect"
 FRAGMENT = 24
 """Characters up to which a text without a sentence end counts as a fragment that needs explaining."""
 
 
 def finalize(turn: TurnState) -> Asks[None]:
     """Has no event: its end is the turn's end. Each step is guarded, so that none can lose the answer."""
-    ending = turn.ending
+    ending, closed = turn.ending, _close_calls(turn)
+    turn.recovery.drop_scaffold()
     signals = yield from check_signals(turn, CheckSignals(take_steer=True))
     ending.pending_steer.extend(signals.steer)
     spoken = _spoken(turn)
@@ -47,8 +50,7 @@ def finalize(turn: TurnState) -> Asks[None]:
         yield ReplaceHistory(tuple(turn.history))
     row = _closing_row(turn, spoken)
     turn.append(row)
-    turn.recovery.drop_scaffold()
-    done: Done = yield Persist((row,))
+    done: Done = yield Persist((*closed, row))
     ending.cleanup_errors.extend(done.problems)
     yield Tell("stream_delta", (None,))
     if _outcome(turn) is Outcome.COMPLETED:
@@ -60,6 +62,16 @@ def finalize(turn: TurnState) -> Asks[None]:
     spent = 0 < turn.fallbacks >= turn.limits.get("fallbacks", 0)
     done = yield CloseTurn(chain_exhausted=spent and _outcome(turn) is Outcome.FAILED)
     ending.cleanup_errors.extend(done.problems)
+
+
+def _close_calls(turn: TurnState) -> list[Message]:
+    """Results for calls that a bug of ours left without one: a call that is left out is work that the model
+    does not know of."""
+    rows = [
+        Message("tool", NO_RESULT, tool_call_id=call.id, name=call.name) for call in unanswered(turn.rows)
+    ]
+    turn.append(*rows)
+    return rows
 
 
 def _outcome(turn: TurnState) -> Outcome:

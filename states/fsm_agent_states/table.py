@@ -17,10 +17,13 @@ what goes out again inside it (``send again``) is not charged; a reply closes it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from fsm_agent.fsm.table import Counter, Rung, Table, any_of, end, go, left, lines_of, on
 from fsm_agent_states.logic.layout import LAYOUT
+
+if TYPE_CHECKING:
+    from fsm_agent.fsm.promises import Promises
 
 StateName = Literal[
     "Prepare",
@@ -194,6 +197,13 @@ def _default_limits() -> Mapping[str, int]:
     return limits_of(Settings.model_construct(), Runtime("any", "any", usable_fallbacks=2, possible_rekeys=2))
 
 
+def _promises() -> Promises:
+    """Return what is promised of the transcript; what it is made of is read when it is to be proved."""
+    from fsm_agent_states.logic.shapes import TRANSCRIPT
+
+    return TRANSCRIPT
+
+
 TURN = Table(
     name="turn",
     states=get_args(StateName),
@@ -204,4 +214,5 @@ TURN = Table(
     reset_groups={"BLOCK": BLOCK, "EMPTIES": EMPTIES, "STREAKS": STREAKS, "PROVIDER": PROVIDER},
     layout=LAYOUT,
     default_limits=_default_limits,
+    promises=_promises,
 )

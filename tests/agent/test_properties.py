@@ -35,6 +35,7 @@ from fsm_agent.testing.strategies import Moment, moments, small_settings, window
 from fsm_agent_states.logic import scaffolds
 from fsm_agent_states.table import TURN
 from tests.helpers.harness import SHOWN, assert_legal_path
+from tests.helpers.shape_watch import ShapeWatch
 
 HUGE = "a long line of a tool's result\n" * 150
 SMALL_RESULTS = {"max_result_chars": 2_000, "turn_result_chars": 3_000, "preview_chars": 200}
@@ -473,12 +474,14 @@ async def play(case: Case, home: Path) -> None:
     world.happens("start")
     turn = world.agent.start("go", conversation_history=history(case.history))
     counters: Mapping[str, int] = turn.snapshot()["counters"]
-    number = 0
+    number, shapes = 0, ShapeWatch(turn.gate.turn)
     async for step in turn:
         number += 1
+        shapes.moved(step.row)
         snapshot = turn.snapshot()
         after_a_move(counters, step, snapshot, world, number)
         counters = snapshot["counters"]
+    shapes.ended()
     assert turn.result is not None
     after_the_turn(world, turn.result, turn.steps)
     await next_turn(world)

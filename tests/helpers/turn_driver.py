@@ -41,6 +41,7 @@ from fsm_agent.testing import (
 )
 from fsm_agent.testing.scripts import PossibleScript
 from fsm_agent_states.table import TURN
+from tests.helpers.shape_watch import ShapeWatch
 from tests.helpers.turn_facts import Config, TurnFacts
 
 WINDOW = 32_000
@@ -247,7 +248,7 @@ class Driver:
         interferer = Interferer(lambda: self.agent.interrupt("stop it"))
         turn.gate.watcher = interferer
         facts = TurnFacts(self.config)
-        look = Look(TURN, turn.gate.turn)  # type: ignore[arg-type]
+        look, shapes = Look(TURN, turn.gate.turn), ShapeWatch(turn.gate.turn)  # type: ignore[arg-type]
         for self.at, row in enumerate(script.rows):
             known = turn.snapshot()["counters"]
             self._arrange(row.event, interferer)
@@ -255,10 +256,12 @@ class Driver:
             assert step is not None
             assert step.row == row.id, self._told(step, turn, known)
             look.moved(step.event, row)
+            shapes.moved(row.id)
             if row.dest != TURN.final:
                 wrong = facts.differences(script.facts[self.at + 1], turn.gate.turn)
                 assert not wrong, f"{wrong} {self._told(step, turn, known)}"
         assert await turn.step() is None
+        shapes.ended()
         assert turn.result is not None
         return turn, turn.result
 

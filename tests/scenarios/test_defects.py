@@ -17,6 +17,7 @@ import pytest
 
 import fsm_agent_states
 from fsm_agent import Agent
+from fsm_agent.sessions.store import store_for
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.texts import split_reasoning
 from fsm_agent.testing import (
@@ -192,3 +193,29 @@ def test_d54_rekeying_is_bounded_by_the_keys() -> None:
 def test_d56_tools_follow_each_other_without_a_pause() -> None:
     assert play([tools(*(call("put", {"key": str(n)}) for n in range(5))), text("ok")]).waits == []
     assert Settings().tool.delay == 0
+
+
+def test_a_bug_between_calls_and_results_leaves_no_call_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the calls would not be sent, and the model would make them again, not knowing that they were made."""
+
+    def broken(*_: Any) -> Any:
+        raise ZeroDivisionError("oops")
+
+    with table([tools(call("put", {"key": "k"}, "call_1")), text("I see.")]) as (agent, server, _, _):
+        with monkeypatch.context() as patched:
+            patched.setattr("fsm_agent_states.execute_tools.result_rows", broken)
+            result = agent.run_conversation("go")
+        assert result.turn_exit_reason == "local_processing_error"
+        assert agent.chat("and now?") == "I see."
+        sent = server.bodies[-1]["messages"]
+        assert [row["role"] for row in sent if row["role"] != "system"] == [
+            "user",
+            "assistant",
+            "tool",
+            "user",
+        ]
+        [told] = [row for row in sent if row["role"] == "tool"]
+        assert told["tool_call_id"] == sent[-3]["tool_calls"][0]["id"] == "call_1"
+        assert "not known whether the call took effect" in told["content"]
+        stored = store_for(str(agent.home)).session(agent.session_id).rows
+        assert [row.role for row in stored][:4] == ["user", "assistant", "tool", "assistant"]

@@ -11,12 +11,14 @@ from fsm_agent.fsm.verify.folding import FoldedPart
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One verdict: what was checked, for which configurations, on how much, and what was found wrong."""
+    """One verdict: what was checked, for which configurations, on how much, and what was found wrong.
+    ``seconds`` that it took, where it is told."""
 
     name: str
     scope: str
     extent: str
     findings: tuple[str, ...] = ()
+    seconds: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -117,7 +119,10 @@ class Report:
         )
         text = [f"Table {self.table} ({self.digest}): {size}", "", "Checks"]
         for check in self.checks:
-            text.append(f"  {'ok  ' if check.ok else 'FAIL'}  {check.name}, {check.scope}: {check.extent}")
+            took = "" if check.seconds is None else f", {check.seconds:.2f} s"
+            text.append(
+                f"  {'ok  ' if check.ok else 'FAIL'}  {check.name}, {check.scope}: {check.extent}{took}"
+            )
             text += [f"        - {finding}" for finding in check.findings]
         for title, lines in self._rankings():
             text += ["", title, *(f"  {line}" for line in lines)]

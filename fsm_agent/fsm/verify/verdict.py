@@ -3,10 +3,12 @@ constructed runs."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.verify.proof.examine import Proof, examine
+from fsm_agent.fsm.verify.proof.induction import induct
 from fsm_agent.fsm.verify.proof.ranking import ending_faults
 from fsm_agent.fsm.verify.reachability.cover import row_scripts
 from fsm_agent.fsm.verify.reachability.small_scopes import Scope, small_scopes
@@ -30,6 +32,7 @@ def verify_table(
     checks = _proved(proof, table)
     if not all(check.ok for check in checks):
         return _report(table, proof, checks, (), None, limits)
+    checks += _promised(proof, table)
     found = bounds(proof.without_caps, proof.with_caps, watch)
     scopes: tuple[Scope, ...] = ()
     if small:
@@ -82,6 +85,17 @@ def _proved(proof: Proof, table: Table) -> tuple[Check, ...]:
         extent = f"{len(free.locations)} locations, {len(free.edges)} edges"
         checks.append(("every turn ends, caps taken away", extent, ending_faults(proof.without_caps)))
     return tuple(Check(name, EVERY, extent, tuple(map(str, faults))) for name, extent, faults in checks)
+
+
+def _promised(proof: Proof, table: Table) -> tuple[Check, ...]:
+    """What the table promises of a value that its rows do not know."""
+    if table.promises is None:
+        return ()
+    promises, began = table.promises(), time.perf_counter()
+    found = induct(proof.with_caps.graph, promises)
+    extent = f"{len(found.places):,} places, {found.obligations:,} obligations"
+    seconds = time.perf_counter() - began
+    return (Check(promises.name, EVERY, extent, tuple(map(str, found.faults)), seconds),)
 
 
 def _alive(table: Table, scopes: tuple[Scope, ...], missed: tuple[Row, ...]) -> Check:

@@ -53,7 +53,7 @@ _MAP: Layout = {
 """The small picture: a box says only what happened there, and every way out is an arrow."""
 
 LAYOUT: Layout = {
-    "size": (1600, 912),
+    "size": (1600, 930),
     "boxes": {
         "Prepare": (16, 24, 200),
         "BuildMessages": (450, 20, 700),

@@ -7,7 +7,8 @@ import json
 import sqlite3
 from collections.abc import Sequence
 
-from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.history_rules import unanswered
+from fsm_agent.conversation.messages import Message
 from fsm_agent.sessions.store.journal.conversation_recording import IN_DOUBT
 from fsm_agent.sessions.store.rows import insert_message, message_of, newest_number, transcript
 from fsm_agent.sessions.store.sealed import loads
@@ -52,7 +53,7 @@ def close_out(connection: sqlite3.Connection, session_id: str, turn_ids: Sequenc
     """Write a result for every call that the turns left without one, as far as it is known, so that the
     transcript stays valid."""
     (version,) = connection.execute("SELECT version FROM sessions WHERE id = ?", (session_id,)).fetchone()
-    open_calls = _unanswered([message_of(body) for _, body in transcript(connection, session_id, version)])
+    open_calls = unanswered([message_of(body) for _, body in transcript(connection, session_id, version)])
     if not open_calls:
         return
     effects = connection.execute(
@@ -67,16 +68,3 @@ def close_out(connection: sqlite3.Connection, session_id: str, turn_ids: Sequenc
         text = loads(reply)["text"] if reply else text
         row = Message("tool", text, tool_call_id=call.id, name=call.name)
         insert_message(connection, session_id, number, version, None, at, row)
-
-
-def _unanswered(rows: list[Message]) -> list[ToolCall]:
-    """Calls of the last assistant row that have no result yet."""
-    answered = set()
-    for row in reversed(rows):
-        if row.role == "tool":
-            answered.add(row.tool_call_id)
-        elif row.role == "assistant":
-            return [call for call in row.tool_calls if call.id not in answered]
-        elif row.role == "user":
-            return []
-    return []

@@ -1,0 +1,236 @@
+"""Shapes of the transcript: what of it decides whether a provider takes the next request, and what each state
+does to it.
+
+A ``Shape`` leaves out all texts. ``TRANSCRIPT`` declares, for each state and event, what a visit may do to
+the shape, and what must hold at every request and at every end; ``WIRES`` says what each wire takes.
+``fsm-agent verify`` proves it by induction over the table; that the states do what is declared here is
+tested.
+
+Rows from before the turn may be anything: a caller supplies them, or another program wrote them. The writer
+mends them (``fsm_agent.conversation.wire.copy``): a conversation that does not begin with the user is given a
+beginning, and a call without a result is left out. A turn's own rows must need none of it: a call of its own
+that is left out is work that the model does not know of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Literal
+
+from fsm_agent.conversation.effects import ApiMode
+from fsm_agent.conversation.history_rules import opens_group, sendable
+from fsm_agent.conversation.messages import Message
+from fsm_agent.fsm.promises import SAME, Change, Demand, Promises, VisitChange, may
+
+Speaker = Literal["", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Of the rows that are sent. ``first`` and ``tail``: who begins and who ends, ``""`` for no rows.
+
+    ``open``: a call of this turn has no result. ``gaps``: one from before the turn has none. ``scaffold``:
+    who ends the temporary rows behind the transcript, ``""`` when there are none. ``frozen``: the rows of the
+    last request of this turn still stand at the front, as they went out."""
+
+    first: Speaker = ""
+    tail: Speaker = ""
+    open: bool = False
+    gaps: bool = False
+    scaffold: Speaker = ""
+    frozen: bool = False
+
+    def __str__(self) -> str:
+        said = [f"{self.first or 'nobody'} first", f"{self.tail or 'nobody'} last"]
+        said += ["a call of this turn open"] if self.open else ["all calls closed"]
+        said += ["older ones open"] if self.gaps else []
+        said += [f"a scaffold that ends with {self.scaffold}"] if self.scaffold else ["no scaffold"]
+        return f"({', '.join(said)}, {'as sent' if self.frozen else 'not as sent'})"
+
+
+def shape_of(
+    history: Sequence[Message],
+    own: Sequence[Message] = (),
+    scaffold: Sequence[Message] = (),
+    sent: Sequence[Message] = (),
+) -> Shape:
+    """The shape of a transcript. ``own``: the rows of this turn. ``scaffold``: rows behind the transcript.
+    ``sent``: the transcript with which the last request went out, if one did."""
+    mine = {call.id for row in own for call in row.tool_calls}
+    rows: list[Message] = []
+    run: list[Message] = []
+    pending: set[str] = set()
+    unanswered: set[str] = set()
+    for row in filter(sendable, history):
+        if row.role == "tool":
+            if row.tool_call_id not in {call.id for said in run for call in said.tool_calls}:
+                continue  # a result of no call is not sent
+            pending.discard(row.tool_call_id or "")
+        elif opens_group(run, row):
+            unanswered, pending, run = unanswered | pending, set(), []
+        pending |= {call.id for call in row.tool_calls}
+        run.append(row)
+        rows.append(row)
+    unanswered |= pending
+    return Shape(
+        first=_speaker(rows[:1]),
+        tail=_speaker(rows[-1:]),
+        open=bool(unanswered & mine),
+        gaps=bool(unanswered - mine),
+        scaffold=_speaker(scaffold[-1:]),
+        frozen=bool(sent) and len(sent) <= len(history) and all(map(_is, sent, history)),
+    )
+
+
+def _speaker(rows: Sequence[Message]) -> Speaker:
+    return rows[0].role if rows and rows[0].role != "system" else ""
+
+
+def _is(one: Message, other: Message) -> bool:
+    return one is other
+
+
+# What the wires take
+
+
+@dataclass(frozen=True, slots=True)
+class WireTakes:
+    """Who may begin and who may end a conversation on one wire, so that every server of the kind takes it."""
+
+    first: frozenset[Speaker]
+    tail: frozenset[Speaker]
+
+
+WIRES: Mapping[ApiMode, WireTakes] = MappingProxyType(
+    {
+        # servers with a chat template want the user first; several refuse an assistant row at the end
+        "chat_completions": WireTakes(frozenset({"user"}), frozenset({"user", "tool"})),
+        # an assistant row at the end is a prefill, which newer models and thinking refuse; results are
+        # user rows there
+        "anthropic_messages": WireTakes(frozenset({"user"}), frozenset({"user", "tool"})),
+        # a list of items, of which any may begin; a reply to a reply is nothing that was asked for
+        "codex_responses": WireTakes(frozenset({"user", "assistant"}), frozenset({"user", "tool"})),
+    }
+)
+
+
+def takes(mode: ApiMode, shape: Shape) -> bool:
+    """Say whether this wire takes a request with this transcript and scaffold, mended by the writer, and
+    nothing of the turn's own had to be mended."""
+    first = shape.first or shape.scaffold
+    first = "user" if first == "assistant" else first  # the writer's bridge
+    return (
+        not shape.open and first in WIRES[mode].first and (shape.scaffold or shape.tail) in WIRES[mode].tail
+    )
+
+
+def with_user_row(shape: Shape) -> Shape:
+    """The shape with a message of the user behind it."""
+    return replace(shape, first=shape.first or "user", tail="user")
+
+
+# What a visit does
+
+NO_CHANGE = may()
+EMPTY = may(first=("",), tail=("",))
+LOADED = may(first=("user", "assistant"), tail=("user", "assistant", "tool"), gaps=(False, True))
+"""Anything may stand before the turn."""
+ASKED = may(first=("user", "assistant"), tail=("user",), gaps=(False, True))
+ROUND = may(tail=("tool",), scaffold=("",))
+"""The reply's calls and a result for each."""
+CALLS = may(tail=("assistant",), open=(True,), scaffold=("",))
+"""The calls alone: where a bug strikes between the two."""
+SHORTER = may(first=(SAME, "user"), tail=(SAME, "user"), gaps=(SAME, False), frozen=(SAME, False))
+"""A summary for what was in the middle, the newest request behind it, and what is kept of the end."""
+SENT = may(frozen=(True,))
+SAID = may(scaffold=("user",))
+UNSAID = may(scaffold=("",))
+PERHAPS_UNSAID = may(scaffold=(SAME, ""))
+ANSWERED = may(tail=("assistant",), open=(False,), scaffold=("",))
+"""Results for calls that a bug left open, then what the model said."""
+NOTED = may(open=(False,), scaffold=("",))
+RESULTS_NOTED = may(tail=("tool",), open=(False,), scaffold=("",))
+"""The same with a note for people, which is not sent."""
+WITHDRAWN = tuple(
+    may(**before, scaffold=("",), frozen=(SAME, False))
+    for before in (EMPTY, may(first=("user", "assistant"), tail=("user", "assistant", "tool")))
+)
+"""The user's message was too much for the provider and is sent no more."""
+
+PASSED = ("built", "oversized", "starved", "spoken", "window_too_small")
+"""Events of a BuildMessages that performed what was ordered."""
+CONTINUED = frozenset(
+    f"CallLLM.{event}" for event in ("cut_text", "dropped_call", "incomplete", "announced", "unverified")
+)
+
+
+def _built(change: Change, *after: str) -> tuple[VisitChange, VisitChange]:
+    """What a visit of BuildMessages does when the row that led there ordered it; a bug may come before."""
+    ordered = frozenset(after)
+    return (
+        VisitChange("BuildMessages", (change,), PASSED, ordered),
+        VisitChange("BuildMessages", (NO_CHANGE, change), ("crashed",), ordered),
+    )
+
+
+VISITS = (
+    VisitChange("Prepare", (ASKED,), ("ready", "cancelled")),
+    VisitChange("Prepare", (NO_CHANGE, LOADED, ASKED), ("crashed",)),
+    *_built(SAID, "nudges", "prefills", *CONTINUED),
+    *_built(UNSAID, "empties", "CallLLM.open_scratchpad"),
+    *_built(PERHAPS_UNSAID, "fallbacks"),  # an answer that was begun is still to be continued
+    VisitChange("BuildMessages", (NO_CHANGE,)),
+    VisitChange("CallLLM", (SENT,)),
+    VisitChange("ClassifyError", (NO_CHANGE,)),
+    VisitChange("Compress", (SHORTER,), ("compressed",)),
+    VisitChange("Compress", (NO_CHANGE, SHORTER), ("crashed",)),
+    VisitChange("Compress", (NO_CHANGE,), ("unchanged", "stuck", "outgrown", "cancelled")),
+    VisitChange(
+        "ExecuteTools",
+        (ROUND,),
+        ("done", "done_free", "answered", "unknown_tools", "halted", "cancelled"),
+    ),
+    VisitChange("ExecuteTools", (NO_CHANGE,), ("bad_json",)),
+    VisitChange("ExecuteTools", (NO_CHANGE, CALLS, ROUND), ("crashed",)),
+    VisitChange("EmptyRecovery", (NO_CHANGE,)),
+    VisitChange("Finalize", (NOTED,), after=frozenset({"Prepare.crashed"})),
+    VisitChange("Finalize", (ANSWERED, NOTED, RESULTS_NOTED), after=frozenset({"ExecuteTools.crashed"})),
+    VisitChange("Finalize", (ANSWERED, NOTED, *WITHDRAWN), after=frozenset({"non_retryable_error"})),
+    VisitChange("Finalize", (ANSWERED, NOTED)),
+)
+
+
+# What must hold
+
+
+def _on_all_wires(state: str, what: str, seen: Callable[[Shape], Shape]) -> tuple[Demand, ...]:
+    """Demands that each wire takes ``what``; ``seen``: the shape of it, by that of the transcript."""
+    return tuple(
+        Demand(state, f"{mode} takes {what}", partial(lambda mode, shape: takes(mode, seen(shape)), mode))
+        for mode in WIRES
+    )
+
+
+def _whole_reply(shape: Shape) -> bool:
+    return shape.frozen and not shape.open
+
+
+DEMANDS = (
+    *_on_all_wires("CallLLM", "the request", lambda shape: shape),
+    *_on_all_wires("CallLLM", "a request for a last word", lambda shape: replace(shape, scaffold="user")),
+    Demand("ExecuteTools", "what the reply answers stands as it was sent", _whole_reply),
+    Demand("EmptyRecovery", "what the reply answers stands as it was sent", _whole_reply),
+    Demand("", "all calls of the turn are closed", lambda shape: not shape.open),
+    Demand("", "no scaffold is left", lambda shape: not shape.scaffold),
+    *_on_all_wires("", "the next message of the user", with_user_row),
+)
+
+TRANSCRIPT = Promises(
+    name="every request and every end has a transcript that all wires take",
+    starts=(Shape(),),
+    visits=VISITS,
+    demands=DEMANDS,
+)

@@ -1,0 +1,426 @@
+"""The transcript's shapes: proved, refuted when one declaration is wrong, and what the wires make of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from fsm_agent import Agent
+from fsm_agent.conversation.effects import Runtime
+from fsm_agent.conversation.history_rules import violations
+from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
+from fsm_agent.fsm.promises import Change, VisitChange, may
+from fsm_agent.fsm.table import Table, end, go, lines_of, on
+from fsm_agent.fsm.verify import verify_table
+from fsm_agent.testing import FakeClock, ScriptedModel, blank, call, reasoning, text, tools
+from fsm_agent.testing.wirerows import chat_rows
+from fsm_agent_states.logic.shapes import (
+    CALLS,
+    EMPTY,
+    LOADED,
+    NO_CHANGE,
+    ROUND,
+    TRANSCRIPT,
+    WIRES,
+    Shape,
+    shape_of,
+    takes,
+    with_user_row,
+)
+from fsm_agent_states.table import TURN
+from fsm_agent_states.turn import TurnState
+from tests.helpers.harness import TOOLS
+from tests.helpers.shape_watch import ShapeWatch, proof
+
+REPLIED = may(tail=("assistant",))
+
+
+def test_the_transcript_is_proved_in_under_a_second() -> None:
+    report = verify_table(TURN, small=False)
+    [check] = [check for check in report.checks if check.name == TRANSCRIPT.name]
+    assert check.findings == ()
+    assert check.seconds is not None
+    assert check.seconds < 1
+    found = proof()
+    assert check.extent == f"{len(found.places):,} places, {found.obligations:,} obligations"
+    assert found.obligations > 5_000
+
+
+def test_the_invariant_holds_at_the_start_and_is_closed_under_every_row() -> None:
+    """Checked again from the places alone, without the search that found them."""
+    found = proof()
+    known = {(place.location, place.came, place.value) for place in found.places}
+    assert {(0, frozenset(), value) for value in TRANSCRIPT.starts} <= known
+    steps = 0
+    for place in found.places:
+        for edge in found.graph.edges:
+            if edge.source == place.location:
+                visit = TRANSCRIPT.visit(place.came, edge.row.source, edge.row.event)
+                assert visit is not None
+                came = TRANSCRIPT.words(edge.row)
+                for change in visit.changes:
+                    steps += 1
+                    for value in _all_of(change, place.value):
+                        assert (edge.dest, came, value) in known
+    assert steps > 5_000
+
+
+def _all_of(change: Change, value: Shape) -> list[Shape]:
+    """A second way to write down what a change allows: every shape, filtered."""
+    names = ("first", "tail", "open", "gaps", "scaffold", "frozen")
+    values = [value]
+    for name in names:
+        allowed = change.get(name, (...,))
+        values = [one if to is ... else replace(one, **{name: to}) for one in values for to in allowed]
+    return values
+
+
+# What is refuted
+
+
+def wrong(state: str, event: str, *changes: Change, after: Sequence[str] = ()) -> VisitChange:
+    return VisitChange(state, changes, (event,), frozenset(after))
+
+
+WRONG: dict[str, tuple[VisitChange, str, str]] = {
+    "a tool round forgets one result": (
+        wrong("ExecuteTools", "done", ROUND, may(tail=("tool",), open=(True,))),
+        "ExecuteTools.done",
+        "chat_completions takes the request",
+    ),
+    "a free round stores its calls alone": (
+        wrong("ExecuteTools", "done_free", CALLS),
+        "ExecuteTools.done_free",
+        "codex_responses takes the request",
+    ),
+    "calls that are no JSON are stored without results": (
+        wrong("ExecuteTools", "bad_json", CALLS),
+        "ExecuteTools.bad_json/1",
+        "anthropic_messages takes the request",
+    ),
+    "an empty reply is stored and goes out as the last row": (
+        wrong("EmptyRecovery", "nothing", REPLIED),
+        "EmptyRecovery.nothing/1",
+        "anthropic_messages takes the request",
+    ),
+    "thoughts are given back with nothing said behind them": (
+        wrong("BuildMessages", "built", may(scaffold=("assistant",)), after=["prefills"]),
+        "BuildMessages.built/3",
+        "anthropic_messages takes the request",
+    ),
+    "a reply whose tag is not closed is stored": (
+        wrong("CallLLM", "open_scratchpad", may(tail=("assistant",), frozen=(True,))),
+        "CallLLM.open_scratchpad/1",
+        "chat_completions takes the request",
+    ),
+    "a nudge stays at an exit": (
+        VisitChange("Finalize", (may(open=(False,)),)),
+        "BuildMessages.built/1",
+        "no scaffold is left",
+    ),
+    "a bug in the tools leaves calls open at the end": (
+        VisitChange("Finalize", (may(scaffold=("",)),)),
+        "ExecuteTools.crashed",
+        "all calls of the turn are closed",
+    ),
+    "a compaction keeps a reply and drops the request": (
+        wrong("Compress", "compressed", may(tail=("assistant",), frozen=(False,))),
+        "Compress.compressed",
+        "chat_completions takes the request",
+    ),
+    "a compaction drops everything": (
+        wrong("Compress", "compressed", EMPTY),
+        "Compress.compressed",
+        "codex_responses takes the request",
+    ),
+    "the user's message is not stored": (
+        wrong("Prepare", "ready", LOADED),
+        "Prepare.ready",
+        "anthropic_messages takes the request",
+    ),
+    "a reply with calls rewrites what was sent": (
+        wrong("CallLLM", "tools", may(frozen=(False,))),
+        "Prepare.ready",
+        "what the reply answers stands as it was sent",
+    ),
+    "the calls of a reply are stored by the state that got it": (
+        wrong("CallLLM", "tools", may(tail=("assistant",), open=(True,), frozen=(True,))),
+        "CallLLM.tools",
+        "what the reply answers stands as it was sent",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_declaration_is_refuted(name: str) -> None:
+    """It names the row, the demand, both shapes, and the shortest run of rows, which ends with the row's
+    visit."""
+    visit, row, demand = WRONG[name]
+    found = proof(replace(TRANSCRIPT, visits=(visit, *TRANSCRIPT.visits)))
+    told = [str(fault) for fault in found.faults if f"it must be that {demand} (" in str(fault)]
+    assert told, [str(fault) for fault in found.faults]
+    assert told[0].startswith(row)
+    run = told[0].partition("(shortest run: ")[2].partition(")")[0].split(" → ")
+    assert run[0] == "Prepare.ready"
+    assert any(step.startswith(row) for step in run)
+    assert [TURN.row(step).dest for step in run[:-1]] == [TURN.row(step).source for step in run[1:]]
+    assert told[0].count(" first, ") == 2, "the shapes before and after"
+
+
+def test_a_state_of_which_nothing_is_declared_is_found() -> None:
+    visits = tuple(visit for visit in TRANSCRIPT.visits if visit.state != "ClassifyError")
+    found = proof(replace(TRANSCRIPT, visits=visits))
+    assert "ClassifyError.fatal: nothing is declared of what this visit does" in "\n".join(
+        map(str, found.faults)
+    )
+
+
+# What the guide says
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "verify.md").read_text(encoding="utf-8")
+
+
+def test_the_figures_and_the_finding_of_the_guide_are_true() -> None:
+    found = proof()
+    words = " ".join(GUIDE.split())
+    assert f"These are {found.obligations:,} obligations in {len(found.places):,} places" in words
+    visit, _, _ = WRONG["a tool round forgets one result"]
+    assert str(proof(replace(TRANSCRIPT, visits=(visit, *TRANSCRIPT.visits))).faults[0]) in words
+
+
+@pytest.mark.parametrize(("first", "holds"), [("Charge", True), ("Ship", False)])
+def test_the_promise_of_the_guide_is_proved(first: str, holds: bool) -> None:
+    code = next(part for part in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL) if "Booking" in part)
+    module = ModuleType("booking")
+    sys.modules[module.__name__] = module
+    exec(code, vars(module))
+    then = "Ship" if first == "Charge" else "Charge"
+    lines = lines_of(
+        {first: [on("done", go(then), why="")], then: [on("done", end("text_response", "End"), why="")]}
+    )
+    visits = (*module.PROMISES.visits, VisitChange("End", (may(),)))
+    table = Table(
+        "shop",
+        (first, then, "End"),
+        "End",
+        (),
+        lines,
+        promises=lambda: replace(module.PROMISES, visits=visits),
+    )
+    assert verify_table(table, small=False).ok == holds
+    del sys.modules[module.__name__]
+
+
+# What a shape is
+
+
+def user(text: str = "go") -> Message:
+    return Message("user", text)
+
+
+def said(text: str = "well", *calls: str) -> Message:
+    return Message("assistant", text, tool_calls=tuple(ToolCall(call, "echo", "{}") for call in calls))
+
+
+def result(call: str) -> Message:
+    return Message("tool", "r", tool_call_id=call)
+
+
+NOTE = Message("assistant", "failed", wire=False)
+REQUEST = user()
+
+
+@pytest.mark.parametrize(
+    ("rows", "own", "shape"),
+    [
+        ([], 0, Shape()),
+        ([user()], 1, Shape("user", "user")),
+        ([user(), said("", "a"), result("a")], 3, Shape("user", "tool")),
+        ([user(), said("", "a", "b"), result("b")], 3, Shape("user", "tool", open=True)),
+        ([user(), said("", "a", "b"), result("b"), user()], 1, Shape("user", "user", gaps=True)),
+        ([said(), user()], 1, Shape("assistant", "user")),
+        ([user(), result("x")], 1, Shape("user", "user")),
+        ([user(), NOTE], 2, Shape("user", "user")),
+        ([user(), said("  ")], 2, Shape("user", "user")),
+    ],
+)
+def test_the_shape_of_a_transcript(rows: list[Message], own: int, shape: Shape) -> None:
+    assert shape_of(rows, rows[len(rows) - own :]) == shape
+
+
+def test_a_prefix_is_as_sent_while_nothing_of_it_is_another_row() -> None:
+    sent = [user(), said(), REQUEST]
+    assert shape_of([*sent, said("", "a"), result("a")], sent=sent).frozen
+    assert not shape_of([user(), *sent[1:]], sent=sent).frozen
+    assert not shape_of(sent[:2], sent=sent).frozen
+    assert not shape_of(sent).frozen
+
+
+# What the wires make of it
+
+
+def sample(shape: Shape) -> tuple[list[Message], list[Message], list[Message]]:
+    """History, rows of the turn and scaffold of that shape."""
+    before = [said()] if shape.first == "assistant" else [user("hello"), said()] if shape.first else []
+    if shape.gaps:
+        before += [user(), said("", "lost")]
+    own: list[Message] = {
+        "": [],
+        "user": [user()],
+        "assistant": [user(), said()],
+        "tool": [user(), said("", "mine"), result("mine")],
+    }[shape.tail]
+    scaffold = [said("hm"), user("go on")] if shape.scaffold else []
+    return [*before, *own], own, scaffold
+
+
+def rows_on(mode: Any, history: Sequence[Message], scaffold: Sequence[Message]) -> list[dict[str, Any]]:
+    runtime = Runtime("any", "any", api_mode=mode)
+    pieces = WireCopy().messages("", history, scaffold, View.of(runtime, frozenset()))
+    rows: list[dict[str, Any]] = chat_rows(json.loads(format_of(mode).body(Ask(runtime), pieces)))
+    return rows
+
+
+@pytest.mark.parametrize("mode", WIRES)
+def test_every_shape_that_is_proved_to_go_out_is_written_as_the_wire_takes_it(mode: Any) -> None:
+    shapes = {replace(shape, frozen=False) for shape in proof().values("CallLLM")}
+    assert len(shapes) == 16
+    for shape in shapes:
+        history, own, scaffold = sample(shape)
+        assert shape_of(history, own, scaffold) == shape
+        assert takes(mode, shape)
+        rows = rows_on(mode, history, scaffold)
+        assert violations(rows) == []
+        assert rows[-1]["role"] in WIRES[mode].tail
+        calls = {call["id"] for row in rows for call in row.get("tool_calls", ())}
+        assert calls == {call.id for row in own for call in row.tool_calls}, "its own are kept, gaps are not"
+
+
+@pytest.mark.parametrize("mode", WIRES)
+def test_every_shape_at_an_end_goes_on_with_the_next_message(mode: Any) -> None:
+    for shape in {replace(shape, frozen=False) for shape in proof().values("")}:
+        history, _, _ = sample(shape)
+        rows = rows_on(mode, [*history, user("and now?")], ())
+        assert violations(rows) == []
+        assert rows[-1]["role"] == "user"
+        assert takes(mode, with_user_row(shape))
+
+
+@pytest.mark.parametrize("mode", WIRES)
+def test_what_no_wire_takes(mode: Any) -> None:
+    assert takes(mode, Shape("user", "user"))
+    for shape in (Shape(), Shape("user", "assistant"), Shape("user", "tool", open=True)):
+        assert not takes(mode, shape)
+
+
+def test_nothing_changes_is_a_declaration() -> None:
+    row = TURN.row("EmptyRecovery.nothing/1")
+    assert NO_CHANGE == {}
+    assert TRANSCRIPT.allowed(row, "EmptyRecovery", "nothing", Shape()) == {Shape()}
+    assert TRANSCRIPT.allowed(row, "Nowhere", "nothing", Shape()) == frozenset()
+
+
+# The states do what is declared
+
+
+def watched(script: Sequence[Any], **options: Any) -> list[tuple[str, str, Shape]]:
+    """One turn, looked at on every move; what was seen."""
+
+    async def scenario() -> list[tuple[str, str, Shape]]:
+        agent = Agent(ScriptedModel(script), tools=TOOLS, toolsets=[], clock=FakeClock())
+        turn = agent.start("go", **options)
+        watch = ShapeWatch(turn.gate.turn)
+        async for step in turn:
+            watch.moved(step.row)
+        watch.ended()
+        agent.close()
+        return watch.seen
+
+    return asyncio.run(scenario())
+
+
+ROUNDS = (tools(call("put", {"key": "k"}), call("echo", {})), blank(), text("done."))
+
+
+def test_a_turn_goes_through_the_shapes_that_are_declared() -> None:
+    seen = [(state, str(shape)) for state, _, shape in watched(ROUNDS)]
+    assert seen == [
+        ("Prepare", "(user first, user last, all calls closed, no scaffold, not as sent)"),
+        ("BuildMessages", "(user first, user last, all calls closed, no scaffold, not as sent)"),
+        ("CallLLM", "(user first, user last, all calls closed, no scaffold, as sent)"),
+        ("ExecuteTools", "(user first, tool last, all calls closed, no scaffold, as sent)"),
+        ("BuildMessages", "(user first, tool last, all calls closed, no scaffold, as sent)"),
+        ("CallLLM", "(user first, tool last, all calls closed, no scaffold, as sent)"),
+        ("EmptyRecovery", "(user first, tool last, all calls closed, no scaffold, as sent)"),
+        (
+            "BuildMessages",
+            "(user first, tool last, all calls closed, a scaffold that ends with user, as sent)",
+        ),
+        ("CallLLM", "(user first, tool last, all calls closed, a scaffold that ends with user, as sent)"),
+        ("Finalize", "(user first, assistant last, all calls closed, no scaffold, as sent)"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [{"role": "assistant", "content": "first"}],
+        [{"role": "user", "content": "x"}, said("", "lost").to_dict()],
+        [{"role": "tool", "content": "of nothing", "tool_call_id": "x"}],
+    ],
+)
+def test_what_a_caller_supplies_may_be_anything(history: list[Any]) -> None:
+    assert watched(ROUNDS, conversation_history=history)[-1][2].tail == "assistant"
+
+
+def _forgets_a_result(turn: TurnState, *rows: Message) -> None:
+    kept = rows[:-1] if rows[-1].role == "tool" else rows
+    turn.history.extend(kept)
+    turn.rows.extend(kept)
+
+
+PLANTED: dict[str, tuple[str, Any, Sequence[Any], str]] = {
+    "a result is lost": (
+        "fsm_agent_states.turn.TurnState.append",
+        _forgets_a_result,
+        (tools(call("put", {"key": "k"}), call("echo", {})), text("done.")),
+        "ExecuteTools.done",
+    ),
+    "a scaffold is never dropped": (
+        "fsm_agent_states.logic.parts.Recovery.drop_scaffold",
+        lambda recovery: None,
+        ROUNDS,
+        "Finalize.",
+    ),
+    "thoughts go out as the last row": (
+        "fsm_agent_states.logic.recover.scaffold_for",
+        lambda turn: (said("hm"),),
+        (reasoning("hm"), text("done.")),
+        "BuildMessages.built",
+    ),
+    "a nudge is stored": (
+        "fsm_agent_states.logic.recover.scaffold_for",
+        lambda turn: turn.append(said("(nothing)"), user("go on")) or (),
+        ROUNDS,
+        "BuildMessages.built",
+    ),
+}
+"""Where a bug is planted, the bug, a script that comes by, and the visit that is found."""
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_state_that_does_otherwise_is_seen(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    where, bug, script, visit = PLANTED[name]
+    monkeypatch.setattr(where, bug)
+    with pytest.raises(AssertionError, match=f"not declared: {re.escape(visit)}"):
+        watched(script)

@@ -75,6 +75,10 @@ class BaseTurn:
         """Every counter by its name; a copy."""
         return dict(self.counts)
 
+    def put_back(self, counters: Mapping[str, int], limits: Mapping[str, int]) -> None:
+        """Have these counters and limits again: a state changed them, which only rows may do."""
+        self.counts, self.limits = dict(counters), dict(limits)
+
     def arrive(self, row: Row) -> None:
         """Note the row that was just taken; its exit reason is the turn's."""
         self.last_transition, self.exit = row, row.exit or self.exit

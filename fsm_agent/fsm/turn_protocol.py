@@ -7,7 +7,10 @@ table. (Why: decision 12.)"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
+
+from fsm_agent.fsm.table import Row
 
 
 class TurnLike(Protocol):
@@ -39,3 +42,26 @@ class TurnLike(Protocol):
     def dump(self) -> dict[str, object]:
         """Return what people are shown of the turn, as JSON values."""
         ...
+
+
+class RunnableTurn(TurnLike, Protocol):
+    """What the runner needs besides what the machine needs. ``limits`` are the maxima by name,
+    ``last_transition`` is the row that led to ``state``."""
+
+    turn_id: str
+    limits: dict[str, int]
+    last_transition: Row | None
+
+    def counters(self) -> dict[str, int]:
+        """Return all counters by their names; a copy."""
+        ...
+
+    def put_back(self, counters: Mapping[str, int], limits: Mapping[str, int]) -> None:
+        """Have these counters and limits again, whatever they are now."""
+        ...
+
+    def arrive(self, row: Row) -> None:
+        """The row that was just taken: what it spent is what the new state does first."""
+
+    def crash(self, error: BaseException) -> None:
+        """A bug of ours, kept for the explanation at the end."""

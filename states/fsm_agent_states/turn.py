@@ -147,6 +147,12 @@ class TurnState(Counters):
         of_turn = {name: getattr(self, name) for name in Counters.__slots__}
         return of_turn | {name: getattr(self.block, name) for name in CallBlock.__slots__}
 
+    def put_back(self, counters: Mapping[str, int], limits: Mapping[str, int]) -> None:
+        """Have these counters and limits again: a state changed them, which only rows may do."""
+        for name, count in counters.items():
+            setattr(self.block if name in BLOCK_COUNTERS else self, name, count)
+        self.set_limits(limits)
+
     def dump(self) -> dict[str, Any]:
         """The small part of a snapshot: everything but the transcript, as plain values."""
         return {
@@ -178,7 +184,7 @@ class TurnState(Counters):
         self.limits = dict(limits)
 
     def exhaust(self, counter: str) -> None:
-        """None of the rest can be used: a lower limit only ends earlier."""
+        """None of the rest can be used. The table says of which counters that may be said."""
         self.limits[counter] = self.count(counter)
 
     # The transcript

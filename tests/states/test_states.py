@@ -28,14 +28,6 @@ def module_of(state: str) -> types.ModuleType:
 
 
 @pytest.mark.parametrize("state", LEFT)
-def test_a_state_reports_the_events_that_the_table_has_for_it(state: str) -> None:
-    """``crashed`` is reported for every state by the runner; ClassifyError does it also for bugs
-    elsewhere."""
-    event: Any = module_of(state).Event
-    assert set(get_args(event)) - {CRASHED} == set(TURN.events(state)) - {CRASHED}
-
-
-@pytest.mark.parametrize("state", LEFT)
 def test_it_says_so_in_its_type(state: str) -> None:
     module = module_of(state)
     returned = get_type_hints(STATES[state])["return"]

@@ -84,8 +84,8 @@ class BaseTurn:
         self.last_transition, self.exit = row, row.exit or self.exit
 
     def crash(self, error: BaseException) -> None:
-        """Note a bug in a state or in what performs its requests; the ``crashed`` row of the table ends the
-        turn."""
+        """Note a bug in a state or in what performs its requests; the state's row ``crashed`` ends the turn.
+        A state without one cannot go on: then the bug is raised, and the turn stays where it is."""
         self.bug = f"{type(error).__name__}: {error}"
 
     def dump(self) -> dict[str, Any]:

@@ -28,9 +28,9 @@ class Standing(NamedTuple):
 
         Limits may be given to a turn that has none yet, and that of a ``Counter(exhaustible=True)`` may be
         lowered to what is counted by the state that the spending row led to."""
-        now = self.of(turn)
-        if now == self:
+        if (turn.state, turn.seq, turn.counters(), turn.limits) == self:  # nearly always; nothing is copied
             return ""
+        now = self.of(turn)
         counters = list(_differences("counter", self.counters, now.counters))
         limits = list(_differences("limit", self.limits, self._allowed(now.limits, turn, table)))
         places = {"state": (self.state, now.state), "seq": (self.seq, now.seq)}

@@ -3,7 +3,7 @@ tools.
 
 Any class with these members is a turn; it need not inherit from ``TurnLike``. The engine is the only one that
 writes ``state`` and ``seq`` and that spends or resets counters, always together and always from a row of the
-table. (Why: decision 12.)"""
+table; what a state changes of it is put back (``fsm_agent.fsm.standing``). (Why: decision 12.)"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TurnLike(Protocol):
         ...
 
     def limit(self, name: str) -> int:
-        """The limit of that name; constant while the turn runs."""
+        """The limit of that name; constant while the turn runs, see ``Counter.exhaustible``."""
         ...
 
     def spend(self, counter: str) -> None:

@@ -35,8 +35,9 @@ class Standing(NamedTuple):
         limits = list(_differences("limit", self.limits, self._allowed(now.limits, turn, table)))
         places = {"state": (self.state, now.state), "seq": (self.seq, now.seq)}
         moved = [f"{name} from {was!r} to {found!r}" for name, (was, found) in places.items() if was != found]
-        turn.state, turn.seq = self.state, self.seq
-        turn.put_back(self.counters, self.limits if limits else now.limits)
+        if moved or counters or limits:
+            turn.state, turn.seq = self.state, self.seq
+            turn.put_back(self.counters, self.limits if limits else now.limits)
         return ", ".join((*moved, *counters, *limits))
 
     def _allowed(self, found: dict[str, int], turn: RunnableTurn, table: Table) -> dict[str, int]:

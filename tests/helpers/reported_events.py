@@ -102,17 +102,19 @@ class _Reader:
         return frozenset(value for value in values if isinstance(value, str))
 
     def _local(self, name: str) -> frozenset[str]:
-        """Whatever a local name is given anywhere in the function."""
-        given: list[ast.expr] = []
+        """Whatever a local name is given anywhere in the function; lost, where that is no expression."""
+        given: dict[ast.expr, ast.expr] = {}
         for node in own_nodes(self.tree):
             match node:
-                case ast.Assign(targets=[ast.Name(id=target)], value=value) if target == name:
-                    given.append(value)
-                case ast.NamedExpr(target=ast.Name(id=target), value=value) if target == name:
-                    given.append(value)
-        if not given:
+                case ast.Assign(targets=[target], value=value) | ast.NamedExpr(target=target, value=value):
+                    given[target] = value
+                case ast.AnnAssign(target=target, value=ast.expr() as value):
+                    given[target] = value
+        places = [*own_nodes(self.tree), *ast.walk(self.tree.args)]
+        bound = [node for node in places if name in _binds(node)]
+        if not bound or not all(node in given for node in bound):
             raise self._lost(ast.Name(name))
-        return self.union(given)
+        return self.union(value for target, value in given.items() if target in bound)
 
     def _global(self, name: str) -> Any:
         return self.function.__globals__.get(name)
@@ -120,3 +122,15 @@ class _Reader:
     def _lost(self, node: ast.expr) -> CannotFollow:
         where = f"{self.function.__module__}.{self.function.__qualname__}"
         return CannotFollow(f"{where}: {ast.unparse(node)} cannot be followed to events")
+
+
+def _binds(node: ast.AST) -> set[str | None]:
+    """The names that this node alone gives a value."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+            return {name}
+        case ast.MatchAs(name=name) | ast.MatchStar(name=name) | ast.MatchMapping(rest=name):
+            return {name}
+        case ast.ExceptHandler(name=name):
+            return {name}
+    return set()

@@ -74,7 +74,7 @@ def brew(turn: Any) -> Any:
 
 def served(turn: Any) -> Any:
     yield "cup"
-    kind = "hot"
+    kind: Any = "hot"
     if turn.late:
         kind = poured(turn) or FAMILIES[turn.name]
     if isinstance(kind, ValueError):
@@ -88,9 +88,36 @@ def test_choices_helpers_names_and_mappings_are_followed() -> None:
     assert reported_events(served) == {"hot", "spilled", "short_and_stout", "boiled", "bug", "left"}
 
 
-def test_what_cannot_be_read_is_refused() -> None:
-    with pytest.raises(CannotFollow, match=r"brew: turn\.kind cannot be followed to events"):
-        reported_events(brew)
+def unpacked(turn: Any) -> Any:
+    kind = "cold"
+    if turn.late:
+        kind, _ = turn.both
+    return kind
+
+
+def matched(turn: Any) -> Any:
+    match turn.cup:
+        case {"kind": kind}:
+            return kind
+
+
+def grown(turn: Any) -> Any:
+    kind = "hot"
+    kind += "ter"
+    return kind
+
+
+def handed(turn: Any, kind: str = "full") -> Any:
+    return kind
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [(brew, "turn.kind"), (unpacked, "kind"), (matched, "kind"), (grown, "kind"), (handed, "kind")],
+)
+def test_what_cannot_be_read_is_refused(state: Any, words: str) -> None:
+    with pytest.raises(CannotFollow, match=rf"{state.__name__}: {words} cannot be followed to events"):
+        reported_events(state)
 
 
 def test_a_report_that_is_planted_or_removed_anywhere_changes_what_is_read() -> None:

@@ -186,7 +186,7 @@ def test_without_a_row_for_bugs_the_bug_is_raised_and_the_turn_waits(
 
 @pytest.mark.parametrize("name", ["count", "limit", "spend", "reset", "counters", "put_back"])
 def test_a_class_of_turns_cannot_count_in_its_own_way(name: str, tmp_path: Path) -> None:
-    generous = dataclass(type("Generous", (Chat,), {name: lambda turn, *given: 0}))
+    generous: Any = dataclass(type("Generous", (Chat,), {name: lambda turn, *given: 0}))
     with pytest.raises(
         ConfigError, match=rf"Generous changes what the proofs .* rely on; given: {name}; allowed"
     ):

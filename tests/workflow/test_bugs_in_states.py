@@ -50,6 +50,7 @@ def ask(*events: Any, mischief: Mischief = lambda turn: None, after: int = 0) ->
     def state(turn: Chat) -> Any:
         heard = yield "what now?"
         turn.said.append(heard)
+        assert len(turn.said) < 20, "a turn of so few rounds ends before"
         if turn.seq >= after:
             mischief(turn)
         return events[min(len(turn.said), len(events)) - 1]

@@ -8,6 +8,7 @@ transition table has rows for them. Exceptions are for bugs and wrong use, split
     ├── ConfigError           at start: a setting, model, key, tool or path cannot be used (exit code 2)
     ├── TurnError             while a turn runs: the engine itself is wrong
     │   ├── UndeclaredEvent   a state reported an event that the table has no line for
+    │   ├── ForbiddenChange   a state changed what only rows change: a counter, a limit, its place
     │   ├── StuckTurn         no row of the reported event is open (the proofs exclude this)
     │   └── JournalError      the journal refused a row: another process has taken the turn over
     ├── StoreError            the file that sessions are kept in cannot be used (exit code 2)
@@ -46,6 +47,10 @@ class TurnError(FsmAgentError):
 
 class UndeclaredEvent(TurnError):
     """A state reported an event for which the table has no line."""
+
+
+class ForbiddenChange(TurnError):
+    """A state changed a counter, a limit, or where the turn is; the message says what, before and after."""
 
 
 class StuckTurn(TurnError):

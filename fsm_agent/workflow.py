@@ -44,6 +44,8 @@ from fsm_agent.support.home import home_of
 T = TypeVar("T", bound=BaseTurn)
 OTHERS = ("history", "rows", "block", "meter", "session_id", "parent_session_id", "supplied_history")
 """Names in a snapshot that mean something of an agent's turn; counters of a table are others."""
+RELIED_ON = ("count", "limit", "spend", "reset", "counters", "put_back")
+"""What guards read and rows do: the proofs know no other meaning of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,10 @@ class Workflow(Generic[T]):
     for each class of request. ``begin``: makes a turn from the words that a person begins one with, in the
     debugger for instance; by default ``turn(words)``. ``home``: the folder of the store, by default that of
     agents. ``over``: the state at which the debugger's *step over* stops, by default the next one. Raises
-    ``ConfigError`` for what does not fit together, ``TableError`` for a table that is not proved."""
+    ``ConfigError`` for what does not fit together, ``TableError`` for a table that is not proved.
+
+    A bug in a state or in ``perform`` takes the state's row ``crashed``; a state without one raises
+    ``UndeclaredEvent`` from the bug, and the turn can be resumed where it stood."""
 
     def __init__(
         self,
@@ -284,6 +289,12 @@ def _nothing_more(turn: Any) -> Generator[Any, Any, None]:
 def _checked_type(turn: type[T], others: Collection[str]) -> type[T]:
     if not (isinstance(turn, type) and issubclass(turn, BaseTurn) and dataclasses.is_dataclass(turn)):
         raise ConfigError("this is no class of turns", turn, "a dataclass that inherits from BaseTurn")
+    if changed := [name for name in RELIED_ON if getattr(turn, name) is not getattr(BaseTurn, name)]:
+        raise ConfigError(
+            f"{turn.__name__} changes what the proofs of its table rely on",
+            changed[0],
+            "methods of its own, none of " + ", ".join(RELIED_ON),
+        )
     kind: Any = turn
     try:
         stored = [one.name for one in fields_of(kind)]

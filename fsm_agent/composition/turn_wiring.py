@@ -125,7 +125,7 @@ def reopened(turn: TurnState, opened: Opened, position: Position) -> None:
         if tool.name in answered and tool.name not in there
     ]
     turn.setup.reopen(opened, gone)
-    if position.turn.imported:
+    if position.turn.imported and turn.limits:  # else Prepare is still to give it some
         limits = limits_of(turn.settings, opened.runtime)
         turn.set_limits({name: min(turn.limits.get(name, most), most) for name, most in limits.items()})
     recompose(turn)

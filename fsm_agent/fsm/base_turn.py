@@ -75,13 +75,17 @@ class BaseTurn:
         """Every counter by its name; a copy."""
         return dict(self.counts)
 
+    def put_back(self, counters: Mapping[str, int], limits: Mapping[str, int]) -> None:
+        """Have these counters and limits again: a state changed them, which only rows may do."""
+        self.counts, self.limits = dict(counters), dict(limits)
+
     def arrive(self, row: Row) -> None:
         """Note the row that was just taken; its exit reason is the turn's."""
         self.last_transition, self.exit = row, row.exit or self.exit
 
     def crash(self, error: BaseException) -> None:
-        """Note a bug in a state or in what performs its requests; the ``crashed`` row of the table ends the
-        turn."""
+        """Note a bug in a state or in what performs its requests; the state's row ``crashed`` ends the turn.
+        A state without one cannot go on: then the bug is raised, and the turn stays where it is."""
         self.bug = f"{type(error).__name__}: {error}"
 
     def dump(self) -> dict[str, Any]:

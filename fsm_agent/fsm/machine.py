@@ -46,7 +46,7 @@ class Machine:
         self.verified = verified
         self.chooser = _chooser(table)
 
-    def advance(self, turn: TurnLike, event: str) -> Move:
+    def advance(self, turn: TurnLike, event: str | None) -> Move:
         """Take the row that is open for ``event``: reset and spend its counters, enter its state, count the
         move.
 
@@ -66,10 +66,10 @@ class Machine:
         changes = ((counter, count, turn.count(counter)) for counter, count in before.items())
         return Move(row, guards, tuple(change for change in changes if change[1] != change[2]))
 
-    def choose(self, turn: TurnLike, event: str) -> tuple[Row, tuple[tuple[str, bool], ...]]:
+    def choose(self, turn: TurnLike, event: str | None) -> tuple[Row, tuple[tuple[str, bool], ...]]:
         """The row that ``advance`` would take and the guards that say so; the turn is only read. Raises as
         ``advance``."""
-        if (turn.state, event) not in self.table.by_event:
+        if not isinstance(event, str) or (turn.state, event) not in self.table.by_event:
             raise UndeclaredEvent(_undeclared(self.table, turn.state, event))
         choice = _Choice(turn)
         self.chooser.events[event].trigger(choice)
@@ -162,7 +162,7 @@ def _chooser(table: Table) -> transitions.Machine:
     return machine
 
 
-def _undeclared(table: Table, state: str, event: str) -> str:
+def _undeclared(table: Table, state: str, event: object) -> str:
     if state not in table.states:
         return (
             f"{table.name}: the turn is in {state!r}, which is no state of the table; states:"

@@ -10,33 +10,21 @@ import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from fsm_agent.errors import JournalError
+from fsm_agent.errors import ForbiddenChange, JournalError, UndeclaredEvent
 from fsm_agent.fsm.journal import UNKNOWN, Exchange, Journal, Step
-from fsm_agent.fsm.machine import Machine
-from fsm_agent.fsm.table import Row
-from fsm_agent.fsm.turn_protocol import TurnLike
+from fsm_agent.fsm.machine import Machine, Move
+from fsm_agent.fsm.standing import Standing
+from fsm_agent.fsm.turn_protocol import RunnableTurn
 
 __all__ = ["CRASHED", "Exchange", "Perform", "RunnableTurn", "Runner", "State", "Step"]
 
 CRASHED = "crashed"
-"""The event that every state has for a bug of ours."""
+"""The event for a bug: of a state, or of what performs its requests."""
 
 State = Callable[[Any], Generator[Any, Any, str | None]]
 Perform = Callable[[Any], Awaitable[Any]]
-
-
-class RunnableTurn(TurnLike, Protocol):
-    """What the runner needs besides what the machine needs."""
-
-    turn_id: str
-
-    def arrive(self, row: Row) -> None:
-        """The row that was just taken: what it spent is what the new state does first."""
-
-    def crash(self, error: BaseException) -> None:
-        """A bug of ours, kept for the explanation at the end."""
 
 
 class Stepping(ABC):
@@ -62,7 +50,12 @@ class Stepping(ABC):
 class Runner(Stepping):
     """One turn, moved step by step. ``on_move`` is told of every step after it was journalled. ``machine``,
     ``states``, ``perform`` and ``journal`` are what it was made with, so that a debugger can run the same
-    turn at a gate."""
+    turn at a gate.
+
+    Three bugs of a state are told apart: it raises, it reports an event that the table does not have for it,
+    or it changes what only rows change (``Standing``), which is put back. Each is reported as ``crashed``.
+    Where the table has no line for that, ``UndeclaredEvent`` is raised from the bug, and the turn stands
+    where it stood."""
 
     def __init__(
         self,
@@ -83,6 +76,7 @@ class Runner(Stepping):
         self._reply: Any = None
         self._ordinal = 0
         self._entered = 0.0
+        self._standing = Standing.of(turn)
 
     async def step_into(self) -> Exchange | Step | None:
         """One request and its reply, or the move at the end of the state; ``None`` when the turn has
@@ -120,8 +114,8 @@ class Runner(Stepping):
     def _visited(self) -> Generator[Any, Any, str | None]:
         """The visit that goes on, or that begins now."""
         if self._visit is None:
+            self._standing, self._entered = Standing.of(self.turn), time.perf_counter()
             self._visit, self._reply, self._ordinal = self.states[self.turn.state](self.turn), None, 0
-            self._entered = time.perf_counter()
         return self._visit
 
     async def _performed_together(self, exchange: Exchange, known: Sequence[Any]) -> list[Any]:
@@ -144,21 +138,25 @@ class Runner(Stepping):
         return reply
 
     async def _crash(self, error: Exception) -> Step | None:
-        self.turn.crash(error)
-        return await self._leave(CRASHED)
+        self._standing.put_back(self.turn, self.machine.table)
+        return await self._leave(None, error)
 
-    async def _leave(self, event: str | None) -> Step | None:
+    async def _leave(self, event: str | None, bug: Exception | None = None) -> Step | None:
         self._visit = self._asking = None
-        if self.turn.state == self.machine.table.final:
+        source, table = self._standing.state, self.machine.table
+        if changed := self._standing.put_back(self.turn, table):
+            bug = ForbiddenChange(f"{table.name}: {source} changed {changed}; only rows of the table do that")
+        if source == table.final:
+            if bug is not None:
+                self.turn.crash(bug)
             self.ended = True
             return None
-        source = self.turn.state
-        move = self.machine.advance(self.turn, event or "")
+        move = self._crashed(bug) if bug is not None else self._moved(event)
         self.turn.arrive(move.row)
         self._step = Step(
             seq=self.turn.seq,
             source=source,
-            event=event or "",
+            event=move.row.event,
             dest=move.row.dest,
             row=move.row.id,
             guards=list(move.guards),
@@ -167,6 +165,22 @@ class Runner(Stepping):
             exit=move.row.exit,
         )
         return await self._written_down(self._step)
+
+    def _moved(self, event: str | None) -> Move:
+        try:
+            return self.machine.advance(self.turn, event)
+        except UndeclaredEvent as bug:
+            return self._crashed(bug)
+
+    def _crashed(self, bug: Exception) -> Move:
+        self.turn.crash(bug)
+        table, state = self.machine.table, self.turn.state
+        if (state, CRASHED) not in table.by_event:
+            raise UndeclaredEvent(
+                f"{table.name}: {state} has no line for {CRASHED!r} that would end the turn for a bug; give"
+                f" it one, or mend the bug: {type(bug).__name__}: {bug}"
+            ) from bug
+        return self.machine.advance(self.turn, CRASHED)
 
     async def _written_down(self, step: Step) -> Step:
         """The move, journalled; again, when that failed or was cancelled."""

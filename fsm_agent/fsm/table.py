@@ -202,11 +202,17 @@ def left(counter: str, limit: str | None = None, *, yes: str | None = None, no: 
 class Counter:
     """One counter of a turn. ``flag``: its limit is 1 by definition and rows test it as spent (it is unfolded
     into the graph by the proofs). ``cap``: a belt above the local budgets; termination is also proved without
-    it."""
+    it.
+
+    ``exhaustible``: the state that a spending row led to may find that there is no more, and lower the limit
+    to what is counted. No guard was asked since that row, no row resets such a counter, and no other is
+    compared with its limit: so the turn is the same as one that had the lower limit from its first move.
+    The proofs hold for every limit and do not depend on this word, which is in no digest."""
 
     name: str
     flag: bool = False
     cap: bool = False
+    exhaustible: bool = field(default=False, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +313,11 @@ class Table:
     def is_macro(self) -> frozenset[str]:
         """Events that every state but the final one has."""
         return frozenset(event for event, _ in self.macros)
+
+    @property
+    def exhaustible(self) -> frozenset[str]:
+        """Counters whose limit a state may lower to what is counted."""
+        return frozenset(counter.name for counter in self.counters if counter.exhaustible)
 
     def events(self, state: str) -> tuple[str, ...]:
         """The alphabet that ``state`` declares, macros last."""
@@ -412,6 +423,7 @@ def _check_names(table: Table, lines: tuple[Line, ...]) -> None:
             raise TableError(f"{where}: the ladder has no rung")
         seen.add((line.source, line.event))
         for rung in line.ladder:
+            _check_guard(f"{where}: rung {rung.name!r}", rung.needs)
             if rung.to not in states:
                 raise TableError(f"{where}: rung {rung.name!r} leads to unknown state {rung.to!r}")
             if (rung.to == table.final) != (rung.exit is not None):
@@ -435,3 +447,31 @@ def _check_names(table: Table, lines: tuple[Line, ...]) -> None:
             unknown = sorted(set(named) - counters)
             if unknown:
                 raise TableError(f"{where}: rung {rung.name!r} names unknown counter(s) {', '.join(unknown)}")
+    _check_exhaustible(table, lines)
+
+
+def _check_guard(where: str, guard: Guard) -> None:
+    """Refuse what only looks like a guard of the language: the proofs read its parts, the machine asks it."""
+    if type(guard) not in (Below, Spent, AllOf, AnyOf):
+        raise TableError(
+            f"{where}: a guard of type {type(guard).__name__} cannot be proved; build it from left(), ~,"
+            " all_of, any_of"
+        )
+    for part in guard.parts if isinstance(guard, AllOf | AnyOf) else ():
+        _check_guard(where, part)
+    if isinstance(guard, Spent):
+        _check_guard(where, guard.atom)
+
+
+def _check_exhaustible(table: Table, lines: Iterable[Line]) -> None:
+    rungs = [(line, rung) for line in lines for rung in line.ladder]
+    reset = {counter for line, rung in rungs for counter in (*line.resets, *rung.resets)}
+    compared = {(atom.counter, atom.limit) for _, rung in rungs for atom in rung.needs.atoms()}
+    for name in table.exhaustible:
+        shared = any((counter == name) != (limit == name) for counter, limit in compared)
+        flag = any(counter.name == name and counter.flag for counter in table.counters)
+        if name in reset or shared or flag:
+            raise TableError(
+                f"{table.name}: counter {name!r} is exhaustible, so it must be no flag, no row may reset it,"
+                " and it and the limit of its name may be compared only with each other"
+            )

@@ -3,11 +3,14 @@ tools.
 
 Any class with these members is a turn; it need not inherit from ``TurnLike``. The engine is the only one that
 writes ``state`` and ``seq`` and that spends or resets counters, always together and always from a row of the
-table. (Why: decision 12.)"""
+table; what a state changes of it is put back (``fsm_agent.fsm.standing``). (Why: decision 12.)"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
+
+from fsm_agent.fsm.table import Row
 
 
 class TurnLike(Protocol):
@@ -25,7 +28,7 @@ class TurnLike(Protocol):
         ...
 
     def limit(self, name: str) -> int:
-        """The limit of that name; constant while the turn runs."""
+        """The limit of that name; constant while the turn runs, see ``Counter.exhaustible``."""
         ...
 
     def spend(self, counter: str) -> None:
@@ -39,3 +42,26 @@ class TurnLike(Protocol):
     def dump(self) -> dict[str, object]:
         """Return what people are shown of the turn, as JSON values."""
         ...
+
+
+class RunnableTurn(TurnLike, Protocol):
+    """What the runner needs besides what the machine needs. ``limits`` are the maxima by name,
+    ``last_transition`` is the row that led to ``state``."""
+
+    turn_id: str
+    limits: dict[str, int]
+    last_transition: Row | None
+
+    def counters(self) -> dict[str, int]:
+        """Return all counters by their names; a copy."""
+        ...
+
+    def put_back(self, counters: Mapping[str, int], limits: Mapping[str, int]) -> None:
+        """Have these counters and limits again, whatever they are now."""
+        ...
+
+    def arrive(self, row: Row) -> None:
+        """The row that was just taken: what it spent is what the new state does first."""
+
+    def crash(self, error: BaseException) -> None:
+        """A bug of ours, kept for the explanation at the end."""

@@ -4,7 +4,7 @@ goes."""
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fsm_agent.fsm.condition_parser import condition
 from fsm_agent.fsm.journal import Exchange, Step
@@ -19,14 +19,6 @@ from fsm_agent.support.threads import LOOP
 Result = TypeVar("Result")
 
 
-class Inspectable(RunnableTurn, Protocol):
-    """What is shown of the turn that runs."""
-
-    def counters(self) -> dict[str, int]:
-        """Return all counters by their names."""
-        ...
-
-
 class DurableTurn(Stepping, Generic[Result]):
     """A turn that has not moved yet, is moving, or has ended; of an ``Agent`` or of a ``Workflow``.
 
@@ -35,7 +27,7 @@ class DurableTurn(Stepping, Generic[Result]):
 
     def __init__(
         self,
-        state: Inspectable,
+        state: RunnableTurn,
         runner: Runner,
         session: Session,
         lease: SessionLease[Result],

@@ -39,7 +39,8 @@ StateName = Literal[
 # Counters and resets
 
 COUNTERS = (
-    *(Counter(name) for name in ("iterations", "free_rounds", "graces", "fallbacks")),  # never reset
+    *(Counter(name) for name in ("iterations", "free_rounds", "graces")),  # never reset
+    Counter("fallbacks", exhaustible=True),  # likewise; a switch that fails says that no other is usable
     Counter("attempts", cap=True),  # per turn; a belt above the local budgets
     Counter("opened", flag=True),
     Counter("sends", cap=True),  # per call block; likewise

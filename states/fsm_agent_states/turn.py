@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Self
 
 from fsm_agent.conversation.effects import ModelRequest, Runtime
@@ -65,6 +66,8 @@ class Counters:
 
 
 BLOCK_COUNTERS = frozenset(CallBlock.__slots__)
+COUNTER_NAMES = (*Counters.__slots__, *CallBlock.__slots__)
+_of_turn, _of_block = attrgetter(*Counters.__slots__), attrgetter(*CallBlock.__slots__)
 A_PART = {PART: True}
 
 
@@ -144,8 +147,13 @@ class TurnState(Counters):
 
     def counters(self) -> dict[str, int]:
         """Every counter by name, the call block's included."""
-        of_turn = {name: getattr(self, name) for name in Counters.__slots__}
-        return of_turn | {name: getattr(self.block, name) for name in CallBlock.__slots__}
+        return dict(zip(COUNTER_NAMES, (*_of_turn(self), *_of_block(self.block)), strict=True))
+
+    def put_back(self, counters: Mapping[str, int], limits: Mapping[str, int]) -> None:
+        """Have these counters and limits again: a state changed them, which only rows may do."""
+        for name, count in counters.items():
+            setattr(self.block if name in BLOCK_COUNTERS else self, name, count)
+        self.set_limits(limits)
 
     def dump(self) -> dict[str, Any]:
         """The small part of a snapshot: everything but the transcript, as plain values."""
@@ -178,7 +186,7 @@ class TurnState(Counters):
         self.limits = dict(limits)
 
     def exhaust(self, counter: str) -> None:
-        """None of the rest can be used: a lower limit only ends earlier."""
+        """None of the rest can be used. The table says of which counters that may be said."""
         self.limits[counter] = self.count(counter)
 
     # The transcript

@@ -133,18 +133,57 @@ def test_the_transition_callback_gets_every_move() -> None:
     assert moves[-1] == ("CallLLM", "text", "Finalize")
 
 
-def test_a_bug_in_a_state_ends_the_turn_with_an_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
+def raises(turn: TurnState) -> str:
+    raise ZeroDivisionError("oops")
+
+
+def shrugs(turn: TurnState) -> str:
+    return "shrug"
+
+
+def gives_itself_more(turn: TurnState) -> str:
+    turn.set_limits({**turn.limits, "attempts": 1_000})
+    return "error"
+
+
+def forgets_what_was_sent(turn: TurnState) -> str:
+    turn.block.sends = 0
+    return "error"
+
+
+def has_no_more_iterations(turn: TurnState) -> str:
+    turn.exhaust("iterations")
+    return "error"
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (raises, "ZeroDivisionError: oops"),
+        (shrugs, "UndeclaredEvent: turn: CallLLM reported 'shrug', for which it has no line"),
+        (gives_itself_more, "ForbiddenChange: turn: CallLLM changed limit attempts from 360 to 1000;"),
+        (forgets_what_was_sent, "ForbiddenChange: turn: CallLLM changed counter sends from 1 to 0;"),
+        (has_no_more_iterations, "ForbiddenChange: turn: CallLLM changed limit iterations from 90 to 1;"),
+    ],
+)
+def test_a_bug_in_a_state_ends_the_turn_with_an_explanation(
+    broken: Any, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from fsm_agent.composition.turn_wiring import STATES
 
-    def broken(turn: Any) -> Any:
-        raise ZeroDivisionError("oops")
-        yield
+    def state(turn: TurnState) -> Any:
+        yield from ()
+        return broken(turn)
 
-    monkeypatch.setitem(STATES, "CallLLM", broken)
-    result = agent(text("hi")).run_conversation("go")
+    monkeypatch.setitem(STATES, "CallLLM", state)
+    turn = agent(text("hi")).start("go")
+    result = turn.run()
     assert (result.turn_exit_reason, result.failed) == ("local_processing_error", True)
-    assert "ZeroDivisionError: oops" in (result.error or "")
+    assert said in (result.error or "")
     assert result.messages[-1]["role"] == "assistant"
+    assert turn.steps[-1].row == "CallLLM.crashed"
+    now = turn.snapshot()
+    assert (now["counters"]["sends"], now["limits"]["attempts"], now["limits"]["iterations"]) == (1, 360, 90)
 
 
 def test_the_journal_keeps_moves_and_exchanges_but_no_bodies() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from fsm_agent.errors import StuckTurn, TableError, UndeclaredEvent
 from fsm_agent.fsm.machine import Machine
-from fsm_agent.fsm.table import Below, Counter, Rung, Table, end, go, left, lines_of, on
+from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 from fsm_agent.fsm.turn_protocol import TurnLike
 from fsm_agent_states.table import TURN
 from tests.helpers.mutants import changed, without
@@ -157,16 +157,14 @@ def test_a_guard_that_fails_changes_nothing(machine: Machine) -> None:
     assert (turn.state, turn.seq, turn.counts) == ("ClassifyError", 0, {})
 
 
-def test_a_truthy_guard_counts_as_true() -> None:
-    class Truthy(Below):
-        __slots__ = ()
-
-        def holds(self, turn: object) -> bool:
+def test_a_truthy_comparison_counts_as_true() -> None:
+    class Odd(int):
+        def __lt__(self, other: object) -> bool:
             return 2  # type: ignore[return-value]
 
-    needs = Truthy("n", "n", "n left", "no n left")
-    lines = lines_of({"A": [on("x", Rung("loop", "A", needs, ("n",)), end("out", "E"), why="")]})
-    move = Machine(Table("t", ("A", "E"), "E", (Counter("n"),), lines)).advance(Counted("A"), "x")
+    lines = lines_of({"A": [on("x", Rung("loop", "A", left("n"), ("n",)), end("out", "E"), why="")]})
+    turn = Counted("A", counts={"n": Odd()}, limits={"n": 1})
+    move = Machine(Table("t", ("A", "E"), "E", (Counter("n"),), lines)).advance(turn, "x")
     assert (move.row.rung, move.guards) == ("loop", (("n left", True),))
 
 

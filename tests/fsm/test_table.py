@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -12,8 +14,13 @@ from fsm_agent.errors import TableError
 from fsm_agent.fsm.table import (
     ALWAYS,
     NEVER,
+    AllOf,
+    AnyOf,
+    Below,
     Counter,
+    Guard,
     Rung,
+    Spent,
     Table,
     all_of,
     any_of,
@@ -161,6 +168,64 @@ def test_wrong_names_are_refused_with_the_place(make: object, message: str) -> N
     with pytest.raises(TableError) as raised:
         make()  # type: ignore[operator]
     assert message in str(raised.value)
+
+
+def generous(kind: type[Guard], *parts: object) -> Guard:
+    """A guard of a class that inherits from ``kind`` and always holds, whatever its parts say."""
+    made: Guard = type("Generous", (kind,), {"__slots__": (), "holds": lambda guard, turn: True})(*parts)
+    return made
+
+
+FEW = left("n")
+
+
+@pytest.mark.parametrize(
+    "needs",
+    [
+        generous(Below, "n", "n", "n left", "no n left"),
+        generous(Spent, FEW),
+        generous(AllOf, (FEW,)),
+        generous(AnyOf, (FEW,)),
+        Spent(generous(Below, "n", "n", "n left", "no n left")),  # type: ignore[arg-type]
+        AllOf((FEW, generous(Spent, FEW))),
+        AnyOf((FEW, AllOf((FEW, generous(AnyOf, (FEW,)))))),
+    ],
+    ids=repr,
+)
+def test_a_guard_that_inherits_from_one_of_the_language_is_refused(needs: Guard) -> None:
+    """It could hold when the proofs say that it does not: a loop that never ends would pass them all."""
+    with pytest.raises(TableError, match=r"^t: A.go: rung 'x': a guard of type Generous cannot be proved; "):
+        table(Rung("x", "A", needs, ("n",)), end("over", "End"))
+
+
+def taken(rungs: Iterable[Rung], *counters: Counter, resets: tuple[str, ...] = ()) -> Table:
+    lines = lines_of({"A": [on("x", *rungs, end("over", "End"), resets=resets, why="")]})
+    return Table("t", ("A", "End"), "End", counters, lines)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda n: taken([Rung("x", "A", FEW, ("n",))], n, Counter("m"), resets=("n",)),
+        lambda n: taken([Rung("x", "A", left("m"), ("m",), ("n",))], n, Counter("m")),
+        lambda n: taken([Rung("x", "A", left("n", "most"), ("n",))], n),
+        lambda n: taken([Rung("x", "A", left("m", "n"), ("m",))], n, Counter("m")),
+        lambda n: taken([Rung("x", "A", FEW, ("n",))], replace(n, flag=True)),
+    ],
+)
+def test_what_could_make_another_turn_of_a_lowered_limit_is_refused(make: Callable[[Counter], Table]) -> None:
+    make(Counter("n"))
+    with pytest.raises(
+        TableError, match="counter 'n' is exhaustible, so it must be no flag, no row may reset"
+    ):
+        make(Counter("n", exhaustible=True))
+
+
+def test_a_counter_that_may_be_exhausted_is_proved_as_any_other() -> None:
+    rungs = [Rung("x", "A", FEW, ("n",))]
+    plain, marked = taken(rungs, Counter("n")), taken(rungs, Counter("n", exhaustible=True))
+    assert (plain, plain.digest) == (marked, marked.digest)
+    assert [one.exhaustible for one in (plain, marked, TURN)] == [frozenset(), {"n"}, {"fallbacks"}]
 
 
 def test_the_digest_follows_the_rows() -> None:

@@ -422,8 +422,8 @@ def test_a_guard_outside_the_language_is_refused() -> None:
             return Moon()
 
     lines = lines_of({"A": [on("x", Rung("r", "A", Moon()), end("e", "E"), why="")]})
-    with pytest.raises(TableError, match=r"A\.x/1: a guard of type Moon cannot be proved"):
-        prove(Table("odd", ("A", "E"), "E", (), lines))
+    with pytest.raises(TableError, match=r"odd: A\.x: rung 'r': a guard of type Moon cannot be proved"):
+        Table("odd", ("A", "E"), "E", (), lines)
 
 
 def test_the_report_is_json() -> None:

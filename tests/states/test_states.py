@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -25,14 +25,6 @@ def module_of(state: str) -> types.ModuleType:
     module = inspect.getmodule(STATES[state])
     assert module is not None
     return module
-
-
-@pytest.mark.parametrize("state", LEFT)
-def test_a_state_reports_the_events_that_the_table_has_for_it(state: str) -> None:
-    """``crashed`` is reported for every state by the runner; ClassifyError does it also for bugs
-    elsewhere."""
-    event: Any = module_of(state).Event
-    assert set(get_args(event)) - {CRASHED} == set(TURN.events(state)) - {CRASHED}
 
 
 @pytest.mark.parametrize("state", LEFT)

@@ -30,8 +30,8 @@ PARTS = {
 ITS_OWN = {field.name for field in dataclasses.fields(TurnState)} - set(PARTS)
 TURNS = {"turn", "state"}
 """What a turn is called."""
-ENGINES = {"fsm.machine": {"state", "seq"}}
-"""Fields that every turn of every table has, and who writes them."""
+ENGINES = {name: {"state", "seq"} for name in ("fsm.machine", "fsm.standing")}
+"""Fields that every turn of every table has, and who writes them: by a row, or as they were before a bug."""
 
 
 def name_of(node: ast.expr) -> str:

@@ -27,7 +27,7 @@ def verify_table(
     ``limits`` are the values of all limits that guards read; without them bounds are formulas only. ``watch``
     are the states whose visits are bounded, by default those that a cap counts. ``small=False`` leaves out
     all that searches: small scopes, dead rows, runs that reach the bounds. Faults are findings of the report;
-    ``TableError`` is raised only for guards outside the guard language."""
+    ``TableError`` is raised only for a line that tests too many budgets."""
     proof = examine(table)
     checks = _proved(proof, table)
     if not all(check.ok for check in checks):

@@ -36,7 +36,7 @@ class Proof:
 @lru_cache(maxsize=8)
 def examine(table: Table) -> Proof:
     """Run the checks on a table and give all that they found, remembered for the last few tables. Raises
-    ``TableError`` only for guards that are not of the guard language."""
+    ``TableError`` only for a line that tests too many budgets."""
     truths = line_truths(table)
     graph, free = unfold(table, truths, caps=True), unfold(table, truths, caps=False)
     return Proof(

@@ -66,7 +66,7 @@ class LineTruth:
 
 
 def line_truths(table: Table) -> tuple[LineTruth, ...]:
-    """The truth tables of every line. Raises ``TableError`` for guards that are not of the guard language."""
+    """The truth tables of every line. Raises ``TableError`` for a line that tests too many budgets."""
     return tuple(_line_truth(source, event, rows) for (source, event), rows in table.by_event.items())
 
 
@@ -102,10 +102,7 @@ def _regions(guard: Guard, row: str, column_of: dict[tuple[str, str], int], ever
             for part in parts:
                 regions |= _regions(part, row, column_of, everywhere)
             return regions
-    raise TableError(
-        f"{row}: a guard of type {type(guard).__name__} cannot be proved; build it from left(), ~, all_of,"
-        " any_of"
-    )
+    raise AssertionError(f"{guard!r}: a table takes no such guard")
 
 
 @lru_cache(maxsize=MOST_ATOMS + 1)

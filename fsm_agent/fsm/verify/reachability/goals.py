@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from fsm_agent.errors import TableError
 from fsm_agent.fsm.table import AllOf, AnyOf, Below, Guard, Row, Spent, Table
 from fsm_agent.fsm.verify.proof.graph import Graph
 
@@ -78,9 +77,7 @@ def boxes(guard: Guard, limits: Mapping[str, int]) -> list[Box]:
             return found
         case AnyOf(parts=parts):
             return [box for part in parts for box in boxes(part, limits)]
-    raise TableError(
-        f"a guard of type {type(guard).__name__} cannot be searched; build it from left(), ~, all_of, any_of"
-    )
+    raise AssertionError(f"{guard!r}: a table takes no such guard")
 
 
 def joined(some: Iterable[Box], others: Iterable[Box]) -> Iterator[Box]:

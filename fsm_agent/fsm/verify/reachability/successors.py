@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fsm_agent.errors import TableError
 from fsm_agent.fsm.table import AllOf, AnyOf, Below, Guard, Row, Spent, Table
 
 Pair = tuple[int, ...]
@@ -109,8 +108,7 @@ def _run(table: Table, lines: list[str]) -> dict[str, Any]:
 
 def guard_source(guard: Guard, atom: Callable[[Below], str], words: tuple[str, str, str, str, str]) -> str:
     """Return a guard as an expression of another language. ``atom`` writes a comparison, ``words`` are that
-    language's not, and, or, true, false. Raises ``TableError`` for a guard that is not of the guard
-    language."""
+    language's not, and, or, true, false."""
     negation, conjunction, disjunction, always, never = words
     match guard:
         case Below():
@@ -121,9 +119,7 @@ def guard_source(guard: Guard, atom: Callable[[Below], str], words: tuple[str, s
             every = isinstance(guard, AllOf)
             inside = [f"({guard_source(part, atom, words)})" for part in parts]
             return f" {conjunction if every else disjunction} ".join(inside) or (always if every else never)
-    raise TableError(
-        f"a guard of type {type(guard).__name__} cannot be searched; build it from left(), ~, all_of, any_of"
-    )
+    raise AssertionError(f"{guard!r}: a table takes no such guard")
 
 
 class _Writer:

@@ -140,7 +140,8 @@ def test_json_is_the_documented_form(capsys: pytest.CaptureFixture[str]) -> None
     assert [set(check) for check in data["checks"]] == [{"name", "scope", "extent", "findings", "ok"}] * 7
     first = data["figures"][0]
     assert set(first) == {
-        "quantity", "caps", "formula", "legend", "value", "by_formula", "constructed", "exact", "reached", "scopes", "kind",
+        "quantity", "caps", "formula", "legend", "value", "by_formula", "constructed", "exact", "reached", "scopes",
+        "cut_after", "kind",
     }  # fmt: skip
     assert (first["value"], first["constructed"], first["exact"], first["kind"]) == (
         2776,

@@ -29,7 +29,8 @@ class Figure:
     """One bound: its formula, the ``value`` that no run exceeds under the limits asked about (None without
     limits) and what the formula says for them, and what is known from below: the number that a
     ``constructed`` run has under these limits, the ``exact`` one when they are small enough to be searched,
-    and in how many of the small scopes the search ``reached`` the formula."""
+    and in how many of the small scopes the search ``reached`` the formula. ``cut_after``: so many seconds
+    were too short to make the bound as small as it can be made."""
 
     quantity: str
     caps: bool
@@ -41,6 +42,7 @@ class Figure:
     exact: int | None
     reached: int
     scopes: int
+    cut_after: float | None = None
 
     @property
     def kind(self) -> str:
@@ -50,9 +52,10 @@ class Figure:
     @property
     def basis(self) -> str:
         """Why it is of its kind, and where it comes from when the formula says more."""
+        cut = [f"not refined in {self.cut_after:g} s"] if self.cut_after is not None else []
         if self.value is None or self.by_formula is None:
-            return "for every configuration"
-        said = [self._reached()]
+            return "; ".join(["for every configuration", *cut])
+        said = [self._reached(), *(cut if self.kind == "upper" else [])]
         if self.value < self.by_formula:
             how = "exact search" if self.exact is not None else "the flow of runs"
             said.append(f"from {how}, the formula gives {self.by_formula:,}")

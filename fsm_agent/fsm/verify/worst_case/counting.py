@@ -14,12 +14,14 @@ it is true."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
 from fsm_agent.fsm.verify.proof.graph import bits
 from fsm_agent.fsm.verify.proof.ranking import Ranking
+from fsm_agent.fsm.verify.time_limit import TimeLimit
 from fsm_agent.fsm.verify.worst_case.edge_sets import EdgeSets
 from fsm_agent.fsm.verify.worst_case.polynomial import Polynomial
 from fsm_agent.fsm.verify.worst_case.set_cover import cheapest_cover
@@ -63,10 +65,16 @@ class Counting:
         self._asked: dict[int, Estimate | None] = {}
         self._cheaper = 0
         self._grown: dict[tuple[int, int], int] = {}
+        self.refined = False
+        self.lock = threading.Lock()
         self._settle()
-        while self._grow():
+
+    def refine(self, within: TimeLimit) -> None:
+        """Look for regions that make bounds smaller until there is none, or time is over; what was found is
+        kept for the next call. Whoever shares this holds ``lock`` meanwhile."""
+        while not self.refined and not within.over:
+            self.refined = not self._grow(within)
             self._settle()
-        self._forget()
 
     def taken(self, edges: int) -> Estimate | None:
         """How often ``edges`` are taken together, or None when no argument bounds them."""
@@ -160,10 +168,13 @@ class Counting:
         self._asked = {edges: known for edges, known in self._asked.items() if not edges & self._cheaper}
         self._cheaper = 0
 
-    def _grow(self) -> bool:
-        """For each step, look for a region that holds its start but not its end and is entered less often."""
+    def _grow(self, within: TimeLimit) -> bool:
+        """For each step, look for a region that holds its start but not its end and is entered less often.
+        Says whether there may be more to be found."""
         found = False
         for source, dest in self.sets.arcs():
+            if within.over:
+                return True
             region = self._grown.get((source, dest), 1 << source)
             larger = [region | 1 << i for i in bits(self.sets.before(region)) if i != dest]
             for candidate in larger:

@@ -137,7 +137,7 @@ def test_json_is_the_documented_form(capsys: pytest.CaptureFixture[str]) -> None
         "figures", "worst", "limits", "ok",
     ]  # fmt: skip
     assert data["limits"] == {**DEFAULTS, "opened": 1}
-    assert [set(check) for check in data["checks"]] == [{"name", "scope", "extent", "findings", "ok"}] * 7
+    assert [set(check) for check in data["checks"]] == [{"name", "scope", "extent", "findings", "repairs", "ok"}] * 7
     first = data["figures"][0]
     assert set(first) == {
         "quantity", "caps", "formula", "legend", "value", "by_formula", "constructed", "exact", "reached", "scopes",
@@ -242,6 +242,7 @@ def test_a_fault_is_exit_code_1_and_names_row_and_fix(capsys: pytest.CaptureFixt
         "- Ask.bad/1: can repeat for ever without spending a counter; let one of these rows spend a counter"
         in out
     )
+    assert "          possible repairs, each proved:\n          1. Ask.bad/1: spend tries\n" in out
     assert out.endswith("\nFAILED\n")
     code, out, err = verify(capsys, "wrong_tables:GOOD")
     assert (code, out) == (1, "")

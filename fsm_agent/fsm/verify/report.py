@@ -5,18 +5,21 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 
 from fsm_agent.fsm.verify.folding import FoldedPart
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One verdict: what was checked, for which configurations, on how much, and what was found wrong."""
+    """One verdict: what was checked, for which configurations, on how much, and what was found wrong.
+    ``repairs`` are proved changes for each finding, the smallest first."""
 
     name: str
     scope: str
     extent: str
     findings: tuple[str, ...] = ()
+    repairs: tuple[tuple[str, ...], ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -121,7 +124,11 @@ class Report:
         text = [f"Table {self.table} ({self.digest}): {size}", "", "Checks"]
         for check in self.checks:
             text.append(f"  {'ok  ' if check.ok else 'FAIL'}  {check.name}, {check.scope}: {check.extent}")
-            text += [f"        - {finding}" for finding in check.findings]
+            for finding, repairs in zip_longest(check.findings, check.repairs, fillvalue=()):
+                text.append(f"        - {finding}")
+                if repairs:
+                    text.append("          possible repairs, each proved:")
+                    text += [f"          {number}. {words}" for number, words in enumerate(repairs, 1)]
         for title, lines in self._rankings():
             text += ["", title, *(f"  {line}" for line in lines)]
         text += self._render_figures()

@@ -4,12 +4,14 @@ constructed runs."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.verify.proof.examine import Proof, examine
 from fsm_agent.fsm.verify.proof.ranking import ending_faults
 from fsm_agent.fsm.verify.reachability.cover import cover
 from fsm_agent.fsm.verify.reachability.small_scopes import Scope, small_scopes
+from fsm_agent.fsm.verify.repairs import repairs
 from fsm_agent.fsm.verify.report import Check, Figure, Report, Worst
 from fsm_agent.fsm.verify.time_limit import SECONDS, TimeLimit
 from fsm_agent.fsm.verify.worst_case.formulas import Bound, bounds
@@ -41,6 +43,8 @@ def verify_table(
     proof = examine(table)
     checks = _proved(proof, table)
     if not all(check.ok for check in checks):
+        within.tell("repairs")
+        checks = tuple(_repaired(check, proof, table, within) for check in checks)
         return _report(table, proof, checks, (), None, limits)
     within.tell("bounds as formulas")
     found = bounds(proof.without_caps, proof.with_caps, watch, within.share(SHARES))
@@ -100,6 +104,14 @@ def _proved(proof: Proof, table: Table) -> tuple[Check, ...]:
         extent = f"{len(free.locations)} locations, {len(free.edges)} edges"
         checks.append(("every turn ends, caps taken away", extent, ending_faults(proof.without_caps)))
     return tuple(Check(name, EVERY, extent, tuple(map(str, faults))) for name, extent, faults in checks)
+
+
+def _repaired(check: Check, proof: Proof, table: Table, within: TimeLimit) -> Check:
+    faults = {str(fault): fault for fault in proof.faults}
+    known = [
+        repairs(table, proof, faults[found], within) if found in faults else () for found in check.findings
+    ]
+    return replace(check, repairs=tuple(tuple(one.words for one in each) for each in known))
 
 
 def _alive(table: Table, scopes: tuple[Scope, ...], missed: tuple[Row, ...], within: TimeLimit) -> Check:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from fsm_agent.fsm.table import Line, Rung, Table, end, left
 from fsm_agent.fsm.verify.proof import Fault
@@ -16,28 +17,40 @@ MOST = 3
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One change: how large it is (parts of rungs that it touches), what to do, and the table that it makes.
-    ``far``: it is in a row that the finding does not name, only in a loop with one that it names."""
+    """One change: how large it is (parts of rungs that it touches), what to do, and the table that it
+    makes."""
 
     size: int
     words: str
     table: Table
-    far: bool = False
 
 
-def repairs(table: Table, proof: Proof, fault: Fault, within: TimeLimit) -> tuple[Repair, ...]:
-    """The smallest changes that take ``fault`` away and bring no other, the smallest first. ``proof`` is that
-    of ``table``."""
+class _Change(NamedTuple):
+    """A repair that is not proved yet. ``far``: it is in a row that the finding does not name, only in a loop
+    with one that it names."""
+
+    size: int
+    far: bool
+    words: str
+    lines: tuple[Line, ...]
+
+
+def repairs(
+    table: Table, proof: Proof, fault: Fault, within: TimeLimit, most: int = MOST
+) -> tuple[Repair, ...]:
+    """The smallest changes that take ``fault`` away and bring no other, at ``most`` so many, the smallest
+    first. ``proof`` is that of ``table``."""
     before, found = set(proof.faults), list[Repair]()
-    for repair in sorted(_changes(table, proof, fault), key=lambda repair: (repair.size, repair.far)):
-        if len(found) == MOST or within.over:
+    for change in sorted(_changes(table, proof, fault), key=lambda change: change[:2]):
+        if len(found) == most or within.over:
             break
-        if set(examine.__wrapped__(repair.table).faults) <= before - {fault}:
-            found.append(repair)
+        changed = replace(table, lines=change.lines)
+        if set(examine.__wrapped__(changed).faults) <= before - {fault}:
+            found.append(Repair(change.size, change.words, changed))
     return tuple(found)
 
 
-def _changes(table: Table, proof: Proof, fault: Fault) -> Iterator[Repair]:
+def _changes(table: Table, proof: Proof, fault: Fault) -> Iterator[_Change]:
     """Changes that may help: of the rows that a finding names, and of those that are in a loop with them."""
     named = dict.fromkeys(fault.where)
     loops = (*proof.with_caps.loops, *proof.without_caps.loops)
@@ -61,14 +74,14 @@ def _changes(table: Table, proof: Proof, fault: Fault) -> Iterator[Repair]:
             line = Line(state, "ended", (end(_exit(table), table.final),))
             if (state, "ended") not in table.by_event:
                 words = f"{state}: add a line that ends the turn"
-                yield Repair(1, words, replace(table, lines=(*table.lines, line)))
+                yield _Change(1, False, words, (*table.lines, line))
 
 
-Change = tuple[int, str, tuple[Rung, ...], tuple[str, ...]]
+RungChange = tuple[int, str, tuple[Rung, ...], tuple[str, ...]]
 """Its size, what to do, the ladder and the resets of the line."""
 
 
-def _of_rung(table: Table, line: Line, number: int, rung: Rung) -> Iterator[Change]:
+def _of_rung(table: Table, line: Line, number: int, rung: Rung) -> Iterator[RungChange]:
     def ladder(changed: Rung, *more: Rung) -> tuple[Rung, ...]:
         return (*line.ladder[:number], changed, *line.ladder[number + 1 :], *more)
 
@@ -89,12 +102,8 @@ def _of_rung(table: Table, line: Line, number: int, rung: Rung) -> Iterator[Chan
                     yield 1, words, ladder(needing), line.resets
                 else:
                     ends = end(_exit(table), table.final)
-                    yield (
-                        2,
-                        f"{words}; add a last rung that ends the turn",
-                        ladder(needing, ends),
-                        line.resets,
-                    )
+                    words += "; add a last rung that ends the turn"
+                    yield 2, words, ladder(needing, ends), line.resets
             continue
         if counter in {*line.resets, *rung.resets}:
             continue
@@ -111,8 +120,8 @@ def _of_rung(table: Table, line: Line, number: int, rung: Rung) -> Iterator[Chan
         yield 2, "remove the rung", (*line.ladder[:number], *line.ladder[number + 1 :]), line.resets
 
 
-def _changed(table: Table, at: int, line: Line, size: int, words: str, *, far: bool = False) -> Repair:
-    return Repair(size, words, replace(table, lines=(*table.lines[:at], line, *table.lines[at + 1 :])), far)
+def _changed(table: Table, at: int, line: Line, size: int, words: str, *, far: bool = False) -> _Change:
+    return _Change(size, far, words, (*table.lines[:at], line, *table.lines[at + 1 :]))
 
 
 def _exit(table: Table) -> str:

@@ -43,8 +43,9 @@ def verify_table(
     proof = examine(table)
     checks = _proved(proof, table)
     if not all(check.ok for check in checks):
-        within.tell("repairs")
-        checks = tuple(_repaired(check, proof, table, within) for check in checks)
+        if small:
+            within.tell("repairs")
+            checks = tuple(_repaired(check, proof, table, within) for check in checks)
         return _report(table, proof, checks, (), None, limits)
     within.tell("bounds as formulas")
     found = bounds(proof.without_caps, proof.with_caps, watch, within.share(SHARES))
@@ -108,9 +109,8 @@ def _proved(proof: Proof, table: Table) -> tuple[Check, ...]:
 
 def _repaired(check: Check, proof: Proof, table: Table, within: TimeLimit) -> Check:
     faults = {str(fault): fault for fault in proof.faults}
-    known = [
-        repairs(table, proof, faults[found], within) if found in faults else () for found in check.findings
-    ]
+    named = (faults.get(finding) for finding in check.findings)
+    known = [repairs(table, proof, fault, within) if fault else () for fault in named]
     return replace(check, repairs=tuple(tuple(one.words for one in each) for each in known))
 
 

@@ -16,6 +16,7 @@ from fsm_agent.composition.turn_table import TURN, limits_for
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import search, verify_table
+from fsm_agent.fsm.verify.reachability.counterexample import counterexample
 from fsm_agent.fsm.verify.reachability.promela import STATES_OF_THE_END, promela
 from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
 from fsm_agent.fsm.verify.time_limit import SECONDS, TimeLimit
@@ -34,9 +35,11 @@ def verify(
     model: str | None = None,
     watch: tuple[str, ...] = (),
     seconds: float = SECONDS,
+    script: str | None = None,
 ) -> int:
     """Print the report about a table; 1 when a check fails. ``model`` is the file that the Promela model is
-    written to, ``watch`` are the states whose visits are bounded, ``seconds`` the time for the bounds."""
+    written to, ``watch`` are the states whose visits are bounded, ``seconds`` the time for the bounds,
+    ``script`` the file for a counterexample when there is one."""
     table = table_of(name)
     if wrong := [state for state in watch if state not in table.states or state == table.final]:
         allowed = ", ".join(state for state in table.states if state != table.final)
@@ -45,6 +48,7 @@ def verify(
     written = None if model is None else write_model(table, chosen, model)
     with _progress() as tell:
         report = verify_table(table, chosen, watch=watch, within=TimeLimit(seconds, tell))
+    shown = [] if script is None or report.ok else _write_counterexample(table, name, script)
     if json:
         print(jsonlib.dumps(report.to_dict() | ({"promela": written} if written else {}), ensure_ascii=False))
         return 0 if report.ok else 1
@@ -52,7 +56,7 @@ def verify(
     if written:
         body, _, verdict = text.rpartition("\n")
         text = "\n".join([body, *_how_to_check(written), "", verdict])
-    print(text)
+    print("\n".join([text, *shown]))
     return 0 if report.ok else 1
 
 
@@ -115,6 +119,20 @@ def write_model(table: Table, chosen: Mapping[str, int] | None, file: str) -> di
         ) from None
     found = search(table, maxima, caps=True, most_pairs=MOST_PAIRS)
     return {"file": file, "states": None if found is None else len(found.pairs) + STATES_OF_THE_END}
+
+
+def _write_counterexample(table: Table, name: str | None, file: str) -> list[str]:
+    found = counterexample(table)
+    if found is None:
+        return ["No run under small maxima gets stuck or goes on for ever, as far as was looked: no script."]
+    module, _, attribute = (name or "fsm_agent_states.table:TURN").partition(":")
+    try:
+        Path(file).write_text(found.script(table, module, attribute), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"the counterexample cannot be written ({error.strerror})", file, "a file in a folder that exists"
+        ) from None
+    return [f"Counterexample: python {shlex.quote(file)}"]
 
 
 def _how_to_check(written: dict[str, object]) -> list[str]:

@@ -138,7 +138,9 @@ def test_json_is_the_documented_form(capsys: pytest.CaptureFixture[str]) -> None
         "figures", "worst", "limits", "ok",
     ]  # fmt: skip
     assert data["limits"] == {**DEFAULTS, "opened": 1}
-    assert [set(check) for check in data["checks"]] == [{"name", "scope", "extent", "findings", "repairs", "ok"}] * 7
+    assert [set(check) for check in data["checks"]] == [
+        {"name", "scope", "extent", "findings", "repairs", "ok"}
+    ] * 7
     first = data["figures"][0]
     assert set(first) == {
         "quantity", "caps", "formula", "legend", "value", "by_formula", "constructed", "exact", "reached", "scopes",

@@ -18,8 +18,8 @@ from fsm_agent.fsm.verify.worst_case.formulas import Bound, bounds
 from fsm_agent.fsm.verify.worst_case.lower_bounds import Known, all_known, worst
 
 EVERY = "every configuration"
-SHARES = 4
-"""A part of the time that formulas may take, and small scopes of what is left: a fourth."""
+SHARES = 8
+"""A part of the time that formulas may take, and small scopes of what is left: an eighth."""
 
 
 def verify_table(

@@ -14,10 +14,12 @@ from collections.abc import Callable
 from fsm_agent.conversation.effects import Runtime
 from fsm_agent.fsm.verify import bounds, examine, verify_table
 from fsm_agent.fsm.verify.reachability.cover import pair_scripts, row_scripts
+from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
 from fsm_agent.fsm.verify.worst_case.longest_run import long_run
 from fsm_agent.settings.model import Settings
 from fsm_agent_states.table import TURN
 from fsm_agent_states.turn import limits_of
+from tests.helpers.tables import chain
 
 LIMITS = limits_of(Settings(), Runtime("any", "any", usable_fallbacks=2, possible_rekeys=2))
 
@@ -32,6 +34,12 @@ def best_of(times: int, work: Callable[[], object]) -> float:
     return best
 
 
+def report_of(states: int) -> object:
+    """The report on a wide table, seven rows and two budgets for each state, within the usual time."""
+    table = chain(states)
+    return verify_table(table, dict.fromkeys(limit_names(table), 3), watch=("S3",))
+
+
 def main() -> None:
     proof = examine(TURN)
     command = [sys.executable, "-m", "fsm_agent.cli", "verify", "--json"]
@@ -43,6 +51,9 @@ def main() -> None:
         ),
         "the whole report": best_of(3, lambda: verify_table(TURN, LIMITS)),
         "fsm-agent verify": best_of(3, lambda: subprocess.run(command, check=True, capture_output=True)),
+        "the whole report, 56 rows": best_of(2, lambda: report_of(8)),
+        "the whole report, 140 rows": best_of(1, lambda: report_of(20)),
+        "the whole report, 210 rows": best_of(1, lambda: report_of(30)),
         "scripts for every row": best_of(3, lambda: row_scripts(TURN)),
         "scripts for every pair of rows": best_of(2, lambda: pair_scripts(TURN)),
     }.items():

@@ -133,13 +133,20 @@ def verify(
         list[str] | None,
         typer.Option(metavar="STATE", help="Bound the visits of it; default: what a cap counts, or all."),
     ] = None,
+    counterexample: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Write a run that shows a fault, as a script."),
+    ] = None,
+    time: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Time for the bounds; those not refined in it say so.")
+    ] = 20.0,
     json: Json = False,
 ) -> None:
     """Prove that every turn ends, and print the proof. Exit codes: 0 proved, 1 a check failed, 2 wrong
     use."""
     from fsm_agent.cli.verify import verify
 
-    raise typer.Exit(verify(table, set or (), json, promela, tuple(watch or ())))
+    raise typer.Exit(verify(table, set or (), json, promela, tuple(watch or ()), time, counterexample))
 
 
 @app.command()

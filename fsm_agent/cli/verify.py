@@ -5,16 +5,21 @@ from __future__ import annotations
 
 import json as jsonlib
 import shlex
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from fsm_agent.cli.arguments import nested, table_of
+from fsm_agent.cli.screen import console_of
 from fsm_agent.composition.turn_table import TURN, limits_for
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import search, verify_table
+from fsm_agent.fsm.verify.reachability.counterexample import counterexample
 from fsm_agent.fsm.verify.reachability.promela import STATES_OF_THE_END, promela
 from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
+from fsm_agent.fsm.verify.time_limit import SECONDS, TimeLimit
 from fsm_agent.settings.model import Settings
 
 LARGEST = 10_000_000
@@ -24,17 +29,26 @@ MOST_PAIRS = 50_000
 
 
 def verify(
-    name: str | None, sets: Sequence[str], json: bool, model: str | None = None, watch: tuple[str, ...] = ()
+    name: str | None,
+    sets: Sequence[str],
+    json: bool,
+    model: str | None = None,
+    watch: tuple[str, ...] = (),
+    seconds: float = SECONDS,
+    script: str | None = None,
 ) -> int:
     """Print the report about a table; 1 when a check fails. ``model`` is the file that the Promela model is
-    written to, ``watch`` are the states whose visits are bounded."""
+    written to, ``watch`` are the states whose visits are bounded, ``seconds`` the time for the bounds,
+    ``script`` the file for a counterexample when there is one."""
     table = table_of(name)
     if wrong := [state for state in watch if state not in table.states or state == table.final]:
         allowed = ", ".join(state for state in table.states if state != table.final)
         raise ConfigError(f"the table {table.name} has no such state to watch", ", ".join(wrong), allowed)
     chosen = limits(table, sets)
     written = None if model is None else write_model(table, chosen, model)
-    report = verify_table(table, chosen, watch=watch)
+    with _progress() as tell:
+        report = verify_table(table, chosen, watch=watch, within=TimeLimit(seconds, tell))
+    shown = [] if script is None or report.ok else _write_counterexample(table, name, script)
     if json:
         print(jsonlib.dumps(report.to_dict() | ({"promela": written} if written else {}), ensure_ascii=False))
         return 0 if report.ok else 1
@@ -42,8 +56,17 @@ def verify(
     if written:
         body, _, verdict = text.rpartition("\n")
         text = "\n".join([body, *_how_to_check(written), "", verdict])
-    print(text)
+    print("\n".join([text, *shown]))
     return 0 if report.ok else 1
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """What is being done, on one line of standard error that goes away again; nothing where no person
+    looks."""
+    console = console_of(sys.stderr)
+    with console.status("proofs") as line:  # draws on terminals only
+        yield lambda what: line.update(what)
 
 
 def limits(table: Table, sets: Sequence[str]) -> Mapping[str, int] | None:
@@ -96,6 +119,20 @@ def write_model(table: Table, chosen: Mapping[str, int] | None, file: str) -> di
         ) from None
     found = search(table, maxima, caps=True, most_pairs=MOST_PAIRS)
     return {"file": file, "states": None if found is None else len(found.pairs) + STATES_OF_THE_END}
+
+
+def _write_counterexample(table: Table, name: str | None, file: str) -> list[str]:
+    found = counterexample(table)
+    if found is None:
+        return ["No run under small maxima gets stuck or goes on for ever, as far as was looked: no script."]
+    module, _, attribute = (name or "fsm_agent_states.table:TURN").partition(":")
+    try:
+        Path(file).write_text(found.script(table, module, attribute), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            f"the counterexample cannot be written ({error.strerror})", file, "a file in a folder that exists"
+        ) from None
+    return [f"Counterexample: python {shlex.quote(file)}"]
 
 
 def _how_to_check(written: dict[str, object]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -137,10 +138,13 @@ def test_json_is_the_documented_form(capsys: pytest.CaptureFixture[str]) -> None
         "figures", "worst", "limits", "ok",
     ]  # fmt: skip
     assert data["limits"] == {**DEFAULTS, "opened": 1}
-    assert [set(check) for check in data["checks"]] == [{"name", "scope", "extent", "findings", "ok"}] * 7
+    assert [set(check) for check in data["checks"]] == [
+        {"name", "scope", "extent", "findings", "repairs", "ok"}
+    ] * 7
     first = data["figures"][0]
     assert set(first) == {
-        "quantity", "caps", "formula", "legend", "value", "by_formula", "constructed", "exact", "reached", "scopes", "kind",
+        "quantity", "caps", "formula", "legend", "value", "by_formula", "constructed", "exact", "reached", "scopes",
+        "cut_after", "kind",
     }  # fmt: skip
     assert (first["value"], first["constructed"], first["exact"], first["kind"]) == (
         2776,
@@ -241,6 +245,7 @@ def test_a_fault_is_exit_code_1_and_names_row_and_fix(capsys: pytest.CaptureFixt
         "- Ask.bad/1: can repeat for ever without spending a counter; let one of these rows spend a counter"
         in out
     )
+    assert "          possible repairs, each proved:\n          1. Ask.bad/1: spend tries\n" in out
     assert out.endswith("\nFAILED\n")
     code, out, err = verify(capsys, "wrong_tables:GOOD")
     assert (code, out) == (1, "")
@@ -298,3 +303,32 @@ def test_the_turn_is_verified_in_two_seconds() -> None:
         verify_table(TURN, DEFAULTS)
         best = min(best, time.process_time() - began)
     assert best < 4
+
+
+HOLE = """
+from fsm_agent.fsm.table import Counter, Rung, Table, left, lines_of, on
+
+lines = {"A": [on("go", Rung("again", "A", left("n"), ("n",)), why="")]}
+TABLE = Table("hole", ("A", "F"), "F", (Counter("n"),), lines_of(lines))
+"""
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ("own_tables:ENDLESS", "Ask.bad/1 -> Ask\nstill in Ask after 1,000 moves"),
+        ("hole_table:TABLE", "A.go -> A\nstuck: hole: no row of A.go is open (n left: False)"),
+    ],
+)
+def test_a_counterexample_is_a_program(table: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("hole_table.py").write_text(HOLE)
+    code, out, _ = verify(capsys, table, "--counterexample", "shown.py")
+    assert code == 1
+    assert out.endswith("FAILED\nCounterexample: python shown.py\n")
+    run = subprocess.run([sys.executable, "shown.py"], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == says
+
+
+def test_a_proved_table_has_no_counterexample(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = verify(capsys, "own_tables:GOOD", "--counterexample", "none.py")
+    assert (code, Path("none.py").exists(), out.splitlines()[-1]) == (0, False, "ok")

@@ -62,3 +62,31 @@ def courier() -> Table:
     }
     counters = tuple(Counter(name) for name in ("tries", "rings", "repacks"))
     return Table("parcel", ("Pack", "Drive", "Ring", "Done"), "Done", counters, lines_of(lines))
+
+
+def nested(counters: int) -> Table:
+    """One state; each counter gives all later ones back, so that budgets multiply."""
+    names = [f"c{number}" for number in range(counters)]
+    rungs = [Rung(name, "A", left(name), (name,), tuple(names[at + 1 :])) for at, name in enumerate(names)]
+    lines = [on(f"e{at}", rung, end(f"over{at}", "Done"), why="") for at, rung in enumerate(rungs)]
+    return Table("nested", ("A", "Done"), "Done", tuple(map(Counter, names)), lines_of({"A": lines}))
+
+
+def chain(states: int) -> Table:
+    """States one after the other, with two budgets and seven rows each, and ways back."""
+    names = [f"S{number}" for number in range(states)]
+    parts = {}
+    for at, name in enumerate(names):
+        here, back = f"a{at}", f"b{at}"
+        further = Rung("on", names[at + 1], resets=(here,)) if name != names[-1] else end("ok", "Done")
+        again = Rung("again", name, left(here), (here,))
+        before = Rung("back", names[max(at - 1, 0)], left(back), (back,), (here,))
+        half = Rung("half the way", names[at // 2], left(back), (back,))
+        parts[name] = [
+            on("ok", further, why=""),
+            on("bad", again, before, end("failed", "Done"), why=""),
+            on("far", half, end("far", "Done"), why=""),
+            on("stop", end("stopped", "Done"), why=""),
+        ]
+    counters = tuple(Counter(f"{kind}{at}") for at in range(states) for kind in "ab")
+    return Table("chain", (*names, "Done"), "Done", counters, lines_of(parts))

@@ -31,7 +31,7 @@ class BoundChange:
     @property
     def changed(self) -> bool:
         """Say whether the formula or its figure changed."""
-        return (self.old, self.old_value) != (self.new, self.new_value)
+        return bool(self.by) or (self.old, self.old_value) != (self.new, self.new_value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,8 @@ def _limits(version: Version, changes: Mapping[str, int]) -> Mapping[str, int] |
 
 def _bounds(old: Table, new: Table, before: Report, after: Report) -> list[BoundChange]:
     figures = [{(f.quantity, f.caps): f for f in report.figures} for report in (before, after)]
-    both = (
-        before.ok and after.ok and [f.formula for f in before.figures] != [f.formula for f in after.figures]
-    )
+    said = [[(f.formula, f.legend) for f in report.figures] for report in (before, after)]
+    both = before.ok and after.ok and said[0] != said[1]
     formulas = [_formulas(old), _formulas(new)] if both else [{}, {}]
     found = []
     for key in dict.fromkeys([*figures[1], *figures[0]]):

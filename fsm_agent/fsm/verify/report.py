@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 
 from fsm_agent.fsm.verify.folding import FoldedPart
 
@@ -12,13 +13,15 @@ from fsm_agent.fsm.verify.folding import FoldedPart
 @dataclass(frozen=True, slots=True)
 class Check:
     """One verdict: what was checked, for which configurations, on how much, and what was found wrong.
-    ``seconds`` that it took, where it is told."""
+    ``seconds`` that it took, where it is told; ``repairs`` are proved changes for each finding, the smallest
+    first."""
 
     name: str
     scope: str
     extent: str
     findings: tuple[str, ...] = ()
     seconds: float | None = None
+    repairs: tuple[tuple[str, ...], ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -31,7 +34,8 @@ class Figure:
     """One bound: its formula, the ``value`` that no run exceeds under the limits asked about (None without
     limits) and what the formula says for them, and what is known from below: the number that a
     ``constructed`` run has under these limits, the ``exact`` one when they are small enough to be searched,
-    and in how many of the small scopes the search ``reached`` the formula."""
+    and in how many of the small scopes the search ``reached`` the formula. ``cut_after``: so many seconds
+    were too short to make the bound as small as it can be made."""
 
     quantity: str
     caps: bool
@@ -43,6 +47,7 @@ class Figure:
     exact: int | None
     reached: int
     scopes: int
+    cut_after: float | None = None
 
     @property
     def kind(self) -> str:
@@ -52,9 +57,10 @@ class Figure:
     @property
     def basis(self) -> str:
         """Why it is of its kind, and where it comes from when the formula says more."""
+        cut = [f"not refined in {self.cut_after:g} s"] if self.cut_after is not None else []
         if self.value is None or self.by_formula is None:
-            return "for every configuration"
-        said = [self._reached()]
+            return "; ".join(["for every configuration", *cut])
+        said = [self._reached(), *(cut if self.kind == "upper" else [])]
         if self.value < self.by_formula:
             how = "exact search" if self.exact is not None else "the flow of runs"
             said.append(f"from {how}, the formula gives {self.by_formula:,}")
@@ -123,7 +129,11 @@ class Report:
             text.append(
                 f"  {'ok  ' if check.ok else 'FAIL'}  {check.name}, {check.scope}: {check.extent}{took}"
             )
-            text += [f"        - {finding}" for finding in check.findings]
+            for finding, repairs in zip_longest(check.findings, check.repairs, fillvalue=()):
+                text.append(f"        - {finding}")
+                if repairs:
+                    text.append("          possible repairs, each proved:")
+                    text += [f"          {number}. {words}" for number, words in enumerate(repairs, 1)]
         for title, lines in self._rankings():
             text += ["", title, *(f"  {line}" for line in lines)]
         text += self._render_figures()

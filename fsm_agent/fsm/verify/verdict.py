@@ -5,41 +5,64 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.verify.proof.examine import Proof, examine
 from fsm_agent.fsm.verify.proof.induction import induct
 from fsm_agent.fsm.verify.proof.ranking import ending_faults
-from fsm_agent.fsm.verify.reachability.cover import row_scripts
+from fsm_agent.fsm.verify.reachability.cover import cover
 from fsm_agent.fsm.verify.reachability.small_scopes import Scope, small_scopes
+from fsm_agent.fsm.verify.repairs import repairs
 from fsm_agent.fsm.verify.report import Check, Figure, Report, Worst
+from fsm_agent.fsm.verify.time_limit import SECONDS, TimeLimit
 from fsm_agent.fsm.verify.worst_case.formulas import Bound, bounds
 from fsm_agent.fsm.verify.worst_case.lower_bounds import Known, all_known, worst
 
 EVERY = "every configuration"
+SHARES = 8
+"""A part of the time that formulas may take, and small scopes of what is left: an eighth."""
 
 
 def verify_table(
-    table: Table, limits: Mapping[str, int] | None = None, *, watch: tuple[str, ...] = (), small: bool = True
+    table: Table,
+    limits: Mapping[str, int] | None = None,
+    *,
+    watch: tuple[str, ...] = (),
+    small: bool = True,
+    within: TimeLimit | None = None,
 ) -> Report:
     """Check a table and bound its turns.
 
     ``limits`` are the values of all limits that guards read; without them bounds are formulas only. ``watch``
     are the states whose visits are bounded, by default those that a cap counts. ``small=False`` leaves out
-    all that searches: small scopes, dead rows, runs that reach the bounds. Faults are findings of the report;
+    all that searches: small scopes, dead rows, runs that reach the bounds.
+
+    ``within`` is the time for all that is no proof, 20 seconds unless told; bounds for which it was too short
+    say so. Faults are findings of the report;
     ``TableError`` is raised only for a line that tests too many budgets."""
+    within = within or TimeLimit(SECONDS)
     proof = examine(table)
     checks = _proved(proof, table)
     if not all(check.ok for check in checks):
+        if small:
+            within.tell("repairs")
+            checks = tuple(_repaired(check, proof, table, within) for check in checks)
         return _report(table, proof, checks, (), None, limits)
     checks += _promised(proof, table)
-    found = bounds(proof.without_caps, proof.with_caps, watch)
+    within.tell("bounds as formulas")
+    found = bounds(proof.without_caps, proof.with_caps, watch, within.share(SHARES))
     scopes: tuple[Scope, ...] = ()
     if small:
-        scopes, missed = small_scopes(table)
-        checks += (_alive(table, scopes, missed), _sound(found, scopes))
-    known = all_known(table, proof, found, limits, runs=small)
-    figures = tuple(_figure(bound, limits, below, scopes) for bound, below in zip(found, known, strict=True))
+        within.tell("small scopes")
+        scopes, missed = small_scopes(table, within=within.share(SHARES))
+    known = all_known(table, proof, found, limits, within, runs=small)
+    if small:
+        within.tell("dead rows")
+        checks += (_alive(table, scopes, missed, within), _sound(found, scopes))
+    pairs = zip(found, known, strict=True)
+    sums: dict[str, str] = {}
+    figures = tuple(_figure(bound, limits, below, scopes, within.seconds, sums) for bound, below in pairs)
     return _report(table, proof, checks, figures, worst(table, found, known, limits, scopes), limits)
 
 
@@ -98,13 +121,24 @@ def _promised(proof: Proof, table: Table) -> tuple[Check, ...]:
     return (Check(promises.name, EVERY, extent, tuple(map(str, found.faults)), seconds),)
 
 
-def _alive(table: Table, scopes: tuple[Scope, ...], missed: tuple[Row, ...]) -> Check:
+def _repaired(check: Check, proof: Proof, table: Table, within: TimeLimit) -> Check:
+    faults = {str(fault): fault for fault in proof.faults}
+    named = (faults.get(finding) for finding in check.findings)
+    known = [repairs(table, proof, fault, within) if fault else () for fault in named]
+    return replace(check, repairs=tuple(tuple(one.words for one in each) for each in known))
+
+
+def _alive(table: Table, scopes: tuple[Scope, ...], missed: tuple[Row, ...], within: TimeLimit) -> Check:
     """Rows that no scope takes are searched for again under larger limits, where exact search has too many
-    pairs."""
-    taken = {row.id for script in row_scripts(table) for row in script.rows} if missed else set()
-    dead = (row.id for row in missed if row.id not in taken)
+    pairs. A search that was cut short finds no row dead."""
+    scripts = cover(table, pairs=False, within=within).scripts if missed and not within.over else ()
+    taken = {row.id for script in scripts for row in script.rows}
+    dead = [row.id for row in missed if row.id not in taken]
+    extent = f"{len(table.rows)} rows"
+    if dead and within.over:
+        extent, dead = f"{extent}, {len(dead)} of them not searched for to the end: time was over", []
     findings = tuple(f"{row}: no run takes it in any of the scopes; remove the rung" for row in dead)
-    return Check("no row is dead", f"{len(scopes)} small scopes", f"{len(table.rows)} rows", findings)
+    return Check("no row is dead", f"{len(scopes)} small scopes", extent, findings)
 
 
 def _sound(found: tuple[Bound, ...], scopes: tuple[Scope, ...]) -> Check:
@@ -124,20 +158,29 @@ def _sound(found: tuple[Bound, ...], scopes: tuple[Scope, ...]) -> Check:
 
 
 def _figure(
-    bound: Bound, limits: Mapping[str, int] | None, known: Known | None, scopes: tuple[Scope, ...]
+    bound: Bound,
+    limits: Mapping[str, int] | None,
+    known: Known | None,
+    scopes: tuple[Scope, ...],
+    seconds: float,
+    sums: dict[str, str],
 ) -> Figure:
+    """``sums`` are the names of sums in the formulas of one report."""
+    formula, legend = bound.written(sums)
+    cut = known.cut or (known.exact is None and not bound.refined) if known else not bound.refined
     compared = [(bound.value(scope.limits), exact) for scope, exact in _exact(bound, scopes)]
     return Figure(
         quantity=bound.name,
         caps=bound.caps,
-        formula=bound.text,
-        legend=tuple(bound.legend),
+        formula=formula,
+        legend=tuple(legend),
         value=known.most if known else None,
         by_formula=None if limits is None else bound.value(limits),
         constructed=known.constructed if known else None,
         exact=known.exact if known else None,
         reached=sum(value == exact for value, exact in compared),
         scopes=len(compared),
+        cut_after=seconds if cut else None,
     )
 
 

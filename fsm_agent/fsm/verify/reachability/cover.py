@@ -22,6 +22,7 @@ from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.verify.reachability.goals import Aim, Goal, pair_goals, row_goals
 from fsm_agent.fsm.verify.reachability.paths import Paths, Run
 from fsm_agent.fsm.verify.reachability.small_scopes import drawn_limits, roomy_limits
+from fsm_agent.fsm.verify.time_limit import TimeLimit, endless
 
 MOST_DRAWN = 12
 """Configurations tried for rows that the roomy one does not reach."""
@@ -85,18 +86,24 @@ def pair_scripts(table: Table, limits: Mapping[str, int] | None = None) -> list[
     return list(cover(table, limits, pairs=True).scripts)
 
 
-def cover(table: Table, limits: Mapping[str, int] | None = None, *, pairs: bool) -> Cover:
-    """The scripts of ``row_scripts`` or ``pair_scripts``, and what they miss."""
+def cover(
+    table: Table, limits: Mapping[str, int] | None = None, *, pairs: bool, within: TimeLimit | None = None
+) -> Cover:
+    """The scripts of ``row_scripts`` or ``pair_scripts``, and what they miss, or what there was no time
+    for."""
+    within = within or endless()
     scripts: list[Script] = []
     covered: set[Aim] = set()
     missed: dict[Aim, None] = {}
     for chosen in [limits] if limits is not None else _configurations(table, covered):
-        paths = Paths(table, chosen)
+        paths = Paths(table, chosen, within)
         runs = _runs(paths, pairs, covered)
         for script in _few(paths, runs):
+            if within.over:
+                break
             scripts.append(script)
             covered |= _taken(script)
-        if not paths.complete:
+        if not paths.complete or within.over:
             missed |= dict.fromkeys(goal.aim for goal in _goals(paths, pairs) if paths.possible(goal))
     return Cover(tuple(scripts), tuple(aim for aim in missed if aim not in covered))
 

@@ -16,6 +16,7 @@ from fsm_agent.fsm.verify.reachability.goals import Aim, Box, Goal
 from fsm_agent.fsm.verify.reachability.heuristic import Heuristic, Needs
 from fsm_agent.fsm.verify.reachability.intervals import meets, ranges
 from fsm_agent.fsm.verify.reachability.successors import Pair, compile_moves
+from fsm_agent.fsm.verify.time_limit import TimeLimit, endless
 
 NEAR = 4_000
 """Pairs of the search near the start; half a second."""
@@ -30,10 +31,11 @@ Came = dict[Pair, tuple[Pair, int] | None]
 
 
 class Paths:
-    """Runs of one table under ``limits``; what was found for one goal is kept for the others."""
+    """Runs of one table under ``limits``; what was found for one goal is kept for the others. When time is
+    over nothing more is looked for."""
 
-    def __init__(self, table: Table, limits: Mapping[str, int]) -> None:
-        self.table, self.limits = table, limits
+    def __init__(self, table: Table, limits: Mapping[str, int], within: TimeLimit | None = None) -> None:
+        self.table, self.limits, self._within = table, limits, within or endless()
         self.all_limits = dict(limits) | {counter.name: 1 for counter in table.counters if counter.flag}
         self.graph = unfold(table, line_truths(table), caps=True)
         self.complete = False
@@ -60,7 +62,7 @@ class Paths:
         wanted = {tuple(number[row.id] for row in goal.rows): goal for goal in goals if self.possible(goal)}
         found = self._near(wanted.keys())
         for rows, goal in wanted.items():
-            if rows not in found and not self.complete:
+            if rows not in found and not self.complete and not self._within.over:
                 self._far(rows, goal, found, wanted.keys())
         return {goal.aim: found[rows] for rows, goal in wanted.items() if rows in found}
 
@@ -141,7 +143,7 @@ class Paths:
                     ]
                     if guesses:
                         heapq.heappush(waiting, (min(guesses), cost, -count, pair))
-            if not waiting or rows in found:
+            if not waiting or rows in found or self._within.over:
                 return
             new = []
             self._take(heapq.heappop(waiting)[3], came, new, wanted, found)

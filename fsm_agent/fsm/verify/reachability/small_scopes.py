@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from fsm_agent.fsm.table import AllOf, AnyOf, Below, Guard, Row, Spent, Table
 from fsm_agent.fsm.verify.reachability.exact import Search, search
+from fsm_agent.fsm.verify.time_limit import TimeLimit, endless
 
 SMALL = 5_000
 """Pairs of one scope; 20 ms."""
@@ -36,8 +37,11 @@ def limit_names(table: Table) -> tuple[str, ...]:
     return tuple(dict.fromkeys(atom.limit for atom in atoms if atom.counter not in flags))
 
 
-def small_scopes(table: Table, most_pairs: int = SMALL) -> tuple[tuple[Scope, ...], tuple[Row, ...]]:
-    """Scopes that were searched, and the rows that none of them takes. The same table gives the same scopes.
+def small_scopes(
+    table: Table, most_pairs: int = SMALL, within: TimeLimit | None = None
+) -> tuple[tuple[Scope, ...], tuple[Row, ...]]:
+    """Scopes that were searched, and the rows that none of them takes. The same table gives the same scopes,
+    unless time is over.
 
     Each scope aims at one row that is not yet taken: what its guard needs spent gets the limit 0 (or 2 at
     times, so that it has to be spent first), what it needs left gets 1, the rest is drawn. Scopes with too
@@ -45,9 +49,9 @@ def small_scopes(table: Table, most_pairs: int = SMALL) -> tuple[tuple[Scope, ..
     chance = random.Random(0)  # noqa: S311 - reproducible, not secret
     scopes: list[Scope] = []
     waiting = list(table.rows)
-    too_large = 0
+    too_large, within = 0, within or endless()
     for _ in range(MOST_TRIES):
-        if not waiting or too_large == MOST_TOO_LARGE:
+        if not waiting or too_large == MOST_TOO_LARGE or within.over:
             break
         limits, caps = _aimed_at(waiting[0], table, chance)
         found = search(table, limits, caps=caps, most_pairs=most_pairs)

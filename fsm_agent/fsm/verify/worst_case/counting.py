@@ -14,12 +14,14 @@ it is true."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
 from fsm_agent.fsm.verify.proof.graph import bits
 from fsm_agent.fsm.verify.proof.ranking import Ranking
+from fsm_agent.fsm.verify.time_limit import TimeLimit
 from fsm_agent.fsm.verify.worst_case.edge_sets import EdgeSets
 from fsm_agent.fsm.verify.worst_case.polynomial import Polynomial
 from fsm_agent.fsm.verify.worst_case.set_cover import cheapest_cover
@@ -54,23 +56,36 @@ class Counting:
         self.sets = EdgeSets(ranking.graph)
         self._caps = {counter.name for counter in ranking.graph.table.counters if counter.cap}
         layers = [sum(1 << i for i in layer.locations) for layer in ranking.layers]
-        self._parts = list(dict.fromkeys(part for part in (*layers, *self.sets.flagged.values()) if part))
-        self._regions = list(dict.fromkeys([*self._parts, *(1 << i for i in bits(self.sets.whole))]))
+        parts = list(dict.fromkeys(part for part in (*layers, *self.sets.flagged.values()) if part))
+        self._visited = {part: self.sets.touching(part) for part in (self.sets.whole, *parts)}
+        self._regions = list(dict.fromkeys([*parts, *(1 << i for i in bits(self.sets.whole))]))
         self._entries: dict[int, Estimate] = {}
+        self._exits: dict[int, Estimate] = {}
         self._intervals: dict[tuple[str, int], Estimate] = {}
         self._asked: dict[int, Estimate | None] = {}
+        self._cheaper = 0
         self._grown: dict[tuple[int, int], int] = {}
+        self.refined = False
+        self.lock = threading.Lock()
         self._settle()
-        while self._grow():
+
+    def refine(self, within: TimeLimit) -> None:
+        """Look for regions that make bounds smaller until there is none, or time is over; what was found is
+        kept for the next call. Whoever shares this holds ``lock`` meanwhile."""
+        while not self.refined and not within.over:
+            self.refined = not self._grow(within)
             self._settle()
-        self._asked.clear()
 
     def taken(self, edges: int) -> Estimate | None:
         """How often ``edges`` are taken together, or None when no argument bounds them."""
         if edges not in self._asked:
-            offers = list(self._offers(edges))
-            chosen = cheapest_cover(edges, [(mask, estimate.weight) for mask, estimate in offers])
-            self._asked[edges] = None if chosen is None else sum((offers[i][1] for i in chosen), NEVER)
+            offers: dict[int, Estimate] = {}
+            for mask, offer in self._offers(edges):
+                if mask not in offers or offer.weight < offers[mask].weight:
+                    offers[mask] = offer
+            found = list(offers.values())
+            chosen = cheapest_cover(edges, [(mask, offer.weight) for mask, offer in offers.items()])
+            self._asked[edges] = None if chosen is None else sum((found[i] for i in chosen), NEVER)
         return self._asked[edges]
 
     def paid(self, counter: str, edges: int) -> Estimate | None:
@@ -80,8 +95,12 @@ class Counting:
             return NEVER  # and there is no limit under which they spend
         if edges & ~self.sets.spent.get(counter, 0):
             return None
-        fitting = [part for part in (self.sets.whole, *self._parts) if not edges & ~self.sets.touching(part)]
-        known = [self._intervals[counter, part] for part in fitting if (counter, part) in self._intervals]
+        stretches = self._intervals
+        known = [
+            stretches[counter, part]
+            for part, touching in self._visited.items()
+            if not edges & ~touching and (counter, part) in stretches
+        ]
         if not known:
             return None
         limits = self.sets.limits(counter, edges)
@@ -99,16 +118,14 @@ class Counting:
         for counter, spending in self.sets.spent.items():
             if not edges & spending:
                 continue
-            for mask in {
-                edges & spending & self.sets.touching(part) for part in (self.sets.whole, *self._parts)
-            } - {0}:
+            spent = edges & spending
+            for mask in {spent & touching for touching in self._visited.values()} - {0}:
                 price = self.paid(counter, mask)
                 if price:
                     yield mask, price
-        for region, price in self._entries.items():
-            mask = edges & self.sets.leaving(region)
-            if mask:
-                yield mask, price
+        for leaving, price in self._exits.items():
+            if leaving & edges:
+                yield leaving & edges, price
         if edges & self.sets.final:
             yield edges & self.sets.final, ONCE
 
@@ -126,22 +143,42 @@ class Counting:
         better = True
         while better:
             better = False
-            self._asked.clear()
+            self._forget()
             for region in self._regions:
-                better |= _improve(self._entries, region, self.entered(region))
+                better |= self._enter(region)
             for counter, spending in self.sets.spent.items():
-                for part in (self.sets.whole, *self._parts):
-                    if spending & self.sets.touching(part):
-                        better |= _improve(self._intervals, (counter, part), self._between(counter, part))
+                for part, touching in self._visited.items():
+                    mask = spending & touching
+                    if mask and _improve(self._intervals, (counter, part), self._between(counter, part)):
+                        self._cheaper |= mask
+                        better = True
 
-    def _grow(self) -> bool:
-        """For each step, look for a region that holds its start but not its end and is entered less often."""
+    def _enter(self, region: int) -> bool:
+        """Keep how often ``region`` is entered, if that is less than what is known."""
+        found = self.entered(region)
+        if not _improve(self._entries, region, found):
+            return False
+        leaving = self.sets.leaving(region)
+        _improve(self._exits, leaving, found)
+        self._cheaper |= leaving
+        return True
+
+    def _forget(self) -> None:
+        """Drop the answers about edges that an argument has become cheaper for."""
+        self._asked = {edges: known for edges, known in self._asked.items() if not edges & self._cheaper}
+        self._cheaper = 0
+
+    def _grow(self, within: TimeLimit) -> bool:
+        """For each step, look for a region that holds its start but not its end and is entered less often.
+        Says whether there may be more to be found."""
         found = False
         for source, dest in self.sets.arcs():
+            if within.over:
+                return True
             region = self._grown.get((source, dest), 1 << source)
             larger = [region | 1 << i for i in bits(self.sets.before(region)) if i != dest]
             for candidate in larger:
-                _improve(self._entries, candidate, self.entered(candidate))
+                self._enter(candidate)
             known = [candidate for candidate in (region, *larger) if candidate in self._entries]
             best = min(known, key=lambda candidate: self._entries[candidate].weight, default=region)
             if best != region:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from fsm_agent.fsm.table import Spent
 from fsm_agent.fsm.verify.proof.graph import Edge
 from fsm_agent.fsm.verify.proof.ranking import Ranking
+from fsm_agent.fsm.verify.time_limit import TimeLimit
 from fsm_agent.fsm.verify.worst_case.simplex import Constraint, Priced, most
 
 BEGIN = 0
@@ -68,16 +69,15 @@ class Flow:
         }
         self.laws = (*self._passing(), *self._stretches(_regions(ranking)), *self._using_up())
 
-    def most(self, states: Sequence[str] = ()) -> Priced | None:
+    def most(self, states: Sequence[str] = (), within: TimeLimit | None = None) -> Priced | None:
         """The most visits of ``states`` together, or moves when there are none; ``None`` when no limit was
-        found."""
+        found in time."""
         names = [location.state for location in self.graph.locations]
         gain = {
             number: 1 for number, kind in enumerate(self.kinds, 1) if not states or names[kind.dest] in states
         }
-        return most(
-            gain | {BEGIN: int(self.graph.table.initial in states)}, [law.constraint for law in self.laws]
-        )
+        gain |= {BEGIN: int(self.graph.table.initial in states)}
+        return most(gain, [law.constraint for law in self.laws], within)
 
     def _passing(self) -> list[Law]:
         laws = [Law(Constraint({BEGIN: 1}, 1))]

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify.proof.ranking import Ranking
+from fsm_agent.fsm.verify.time_limit import TimeLimit, endless
 from fsm_agent.fsm.verify.worst_case.counting import Counting
 from fsm_agent.fsm.verify.worst_case.polynomial import Polynomial, Printer, Variable
 
@@ -16,13 +17,15 @@ from fsm_agent.fsm.verify.worst_case.polynomial import Polynomial, Printer, Vari
 class Bound:
     """An upper bound on the visits of ``states`` together, or on all moves when ``states`` is empty.
 
-    It is the smallest of ``formulas``. ``caps`` tells whether the caps stand or are taken away.
+    It is the smallest of ``formulas``. ``caps`` tells whether the caps stand or are taken away. ``refined``:
+    no time was missing to make it smaller.
     """
 
     states: tuple[str, ...]
     caps: bool
     formulas: tuple[Polynomial, ...]
     printer: Printer
+    refined: bool = True
 
     @property
     def name(self) -> str:
@@ -32,31 +35,38 @@ class Bound:
     @property
     def text(self) -> str:
         """Return the formula; of several the least counts."""
-        texts = [self.printer.text(formula) for formula in self.formulas]
-        return f"min({', '.join(texts)})" if len(texts) > 1 else texts[0]
+        return self.written()[0]
 
     @property
     def legend(self) -> list[str]:
         """Return a line for each name in the formula that stands for a sum."""
-        return self.printer.legend(self.text)
+        return self.written()[1]
+
+    def written(self, sums: dict[str, str] | None = None) -> tuple[str, list[str]]:
+        """The formula and its legend. ``sums``: names of sums that other formulas of the same page share."""
+        texts, legend = self.printer.named(self.formulas, sums)
+        return (f"min({', '.join(texts)})" if len(texts) > 1 else texts[0]), legend
 
     def value(self, limits: Mapping[str, int]) -> int:
         """The number for these limits. Raises ``KeyError`` for a limit that is not given."""
         return min(formula.value(limits) for formula in self.formulas)
 
 
-def bounds(without_caps: Ranking, with_caps: Ranking, watch: tuple[str, ...] = ()) -> tuple[Bound, ...]:
-    """The bounds of a table whose turns end.
+def bounds(
+    without_caps: Ranking, with_caps: Ranking, watch: tuple[str, ...] = (), within: TimeLimit | None = None
+) -> tuple[Bound, ...]:
+    """The bounds of a table whose turns end, true whenever time is over (by default it never is).
 
     On the visits of each state of ``watch``, of all of them together, and on moves. An empty ``watch`` stands
     for the states that a cap counts, or all states if there is no cap; they are taken together only where a
     cap counts them together."""
-    table = without_caps.graph.table
+    table, within = without_caps.graph.table, within or endless()
     states = watch or watched(table)
     each, together = [(state,) for state in states], [states] if len(states) > 1 else []
-    found = _bounds(without_caps, [*each, *(together if watch else []), ()])
-    if any(counter.cap for counter in table.counters):
-        found += _bounds(with_caps, [*each, *together, ()])
+    capped = any(counter.cap for counter in table.counters)
+    found = _bounds(without_caps, [*each, *(together if watch else []), ()], within.share(2 if capped else 1))
+    if capped:
+        found += _bounds(with_caps, [*each, *together, ()], within)
     return tuple(found)
 
 
@@ -69,21 +79,28 @@ def watched(table: Table) -> tuple[str, ...]:
     )
 
 
-def _bounds(ranking: Ranking, wanted: list[tuple[str, ...]]) -> list[Bound]:
-    counting, printer = _counted(ranking), None
+def _bounds(ranking: Ranking, wanted: list[tuple[str, ...]], within: TimeLimit) -> list[Bound]:
+    counting = _counted(ranking)
+    with counting.lock:
+        counting.refine(within)
+        return _bounds_of(ranking, wanted, counting)
+
+
+def _bounds_of(ranking: Ranking, wanted: list[tuple[str, ...]], counting: Counting) -> list[Bound]:
+    printer = None
     caps = [counter.name for counter in ranking.graph.table.counters if counter.cap and ranking.graph.caps]
     found = []
     for states in wanted:
         formulas = tuple(dict.fromkeys(_visits(counting, states, caps) if states else _moves(counting)))
         if formulas:
             printer = printer or _printer(counting)
-            found.append(Bound(states, ranking.graph.caps, formulas, printer))
+            found.append(Bound(states, ranking.graph.caps, formulas, printer, counting.refined))
     return found
 
 
 @lru_cache(maxsize=8)
 def _counted(ranking: Ranking) -> Counting:
-    """Almost all of a bound's time; the same for whatever is watched."""
+    """The same for whatever is watched, and refined whenever there is time."""
     return Counting(ranking)
 
 
@@ -131,4 +148,5 @@ def _printer(counting: Counting) -> Printer:
         limits = tuple(sorted(counting.sets.limits(counter, edges)))
         if len(limits) > 1:
             maxima[f"most_{counter}"] = limits
-    return Printer(sums, maxima)
+    taken = {atom.limit for row in table.rows for atom in row.guard.atoms()}
+    return Printer(sums, maxima, frozenset({*taken, *sums, *maxima}))

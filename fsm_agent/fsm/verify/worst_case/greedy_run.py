@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from fsm_agent.fsm.table import Row
 from fsm_agent.fsm.verify.reachability.successors import Pair, compile_moves
+from fsm_agent.fsm.verify.time_limit import TimeLimit, endless
 from fsm_agent.fsm.verify.worst_case.flow import Flow
 from fsm_agent.fsm.verify.worst_case.simplex import Priced
 
@@ -21,10 +22,13 @@ Choice = tuple[bool, float, float, int, int, Pair, float]
 worth."""
 
 
-def greedy_run(flow: Flow, priced: Priced, limits: Mapping[str, int], most_steps: int) -> tuple[Row, ...]:
-    """The rows of a run from the start of a turn to its end; none when no end was found in ``most_steps``."""
+def greedy_run(
+    flow: Flow, priced: Priced, limits: Mapping[str, int], most_steps: int, within: TimeLimit | None = None
+) -> tuple[Row, ...]:
+    """The rows of a run from the start of a turn to its end; none when no end was found in ``most_steps``, or
+    in time."""
     walk = _GreedyWalk(flow, priced, limits)
-    return tuple(flow.graph.table.rows[number] for number in walk.run(most_steps))
+    return tuple(flow.graph.table.rows[number] for number in walk.run(most_steps, within or endless()))
 
 
 class _GreedyWalk:
@@ -51,7 +55,7 @@ class _GreedyWalk:
                 prices[at][budget] = prices[at].get(budget, 0.0) + float(price)
         self.budgets = [[(*budget, price) for budget, price in here.items()] for here in prices]
 
-    def run(self, most_steps: int) -> list[int]:
+    def run(self, most_steps: int, within: TimeLimit) -> list[int]:
         """Depth first. The longest way that was gone, up to a place where the turn can end."""
         way, taken, onward, endings = [0], [0], [], []
 
@@ -63,6 +67,8 @@ class _GreedyWalk:
         enter(self.start, 0.0)
         best: list[int] = []
         for _ in range(most_steps):
+            if within.over:
+                break
             if onward[-1]:
                 *_, row, variable, pair, worth = onward[-1].pop()
                 self.used[variable] += 1

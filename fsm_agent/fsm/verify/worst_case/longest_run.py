@@ -14,6 +14,7 @@ from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.verify.proof.graph import unfold
 from fsm_agent.fsm.verify.proof.truth_tables import line_truths
 from fsm_agent.fsm.verify.reachability.successors import Pair, compile_moves, largest_limits
+from fsm_agent.fsm.verify.time_limit import TimeLimit, endless
 from fsm_agent.fsm.verify.worst_case.budget_value import BudgetValue
 
 MOST_AHEAD = 300
@@ -34,14 +35,16 @@ def long_run(
     *,
     caps: bool,
     enough: int | None = None,
+    within: TimeLimit | None = None,
 ) -> tuple[Row, ...]:
     """The rows of a run with many visits of ``states``, or many moves when there are none, from the start of
     a turn to its end. With ``caps=False`` the caps are taken away.
 
     A run with ``enough`` visits is not improved any more. A run that comes to a dead end is taken up again
-    before it, a few times; the longest one is given. It has 50,000 visits at most."""
+    before it, a few times; the longest one that was found ``within`` the time is given.
+    It has 50,000 visits at most."""
     walk = _LongestWalk(table, limits, states, caps=caps)
-    return tuple(table.rows[number] for number in walk.run(enough))
+    return tuple(table.rows[number] for number in walk.run(enough, within or endless()))
 
 
 def visits(table: Table, run: tuple[Row, ...], states: tuple[str, ...]) -> int:
@@ -94,12 +97,12 @@ class _LongestWalk:
         self.pays = [any(of.get(counter) for counter in row.spends) for row in table.rows]
         self.known: dict[Pair, list[Way]] = {}
 
-    def run(self, enough: int | None) -> tuple[int, ...]:
+    def run(self, enough: int | None, within: TimeLimit) -> tuple[int, ...]:
         """Depth first, best promise first, until there are ``enough`` visits or no better run is found."""
         stack = [_Step((), int(self.table.initial in self.states), self.onward(self.start))]
         best: tuple[int, ...] = ()
         most, ends = -1, 0
-        while stack and ends < MOST_ENDS and (enough is None or most < enough):
+        while stack and ends < MOST_ENDS and (enough is None or most < enough) and not within.over:
             step = stack[-1]
             if not step.onward or len(stack) > MOST_STEPS:
                 stack.pop()

@@ -13,6 +13,7 @@ from fsm_agent.fsm.verify.proof.examine import Proof
 from fsm_agent.fsm.verify.reachability.exact import Search, search
 from fsm_agent.fsm.verify.reachability.small_scopes import SMALL, Scope
 from fsm_agent.fsm.verify.report import Worst
+from fsm_agent.fsm.verify.time_limit import TimeLimit
 from fsm_agent.fsm.verify.worst_case.flow import Flow
 from fsm_agent.fsm.verify.worst_case.formulas import Bound
 from fsm_agent.fsm.verify.worst_case.greedy_run import greedy_run
@@ -38,48 +39,76 @@ class Known:
     run: tuple[Row, ...] = ()
     constructed: int | None = None
     exact: int | None = None
+    cut: bool = False
+    """There was no time to make ``most`` smaller, or the run longer."""
 
 
 def all_known(
-    table: Table, proof: Proof, found: tuple[Bound, ...], limits: Mapping[str, int] | None, *, runs: bool
+    table: Table,
+    proof: Proof,
+    found: tuple[Bound, ...],
+    limits: Mapping[str, int] | None,
+    within: TimeLimit,
+    *,
+    runs: bool,
 ) -> list[Known | None]:
-    """``None`` without limits. ``runs=False`` leaves out all that searches."""
+    """``None`` without limits. ``runs=False`` leaves out all that searches. What costs least comes first:
+    formulas, exact search where limits are small, flows, runs."""
     if limits is None:
         return [None for _ in found]
     rankings = {bound.caps: proof.with_caps if bound.caps else proof.without_caps for bound in found}
-    flows = {caps: Flow(ranking, limits) for caps, ranking in rankings.items()}
     searched = {
-        caps: search(table, limits, caps=caps, most_pairs=SMALL) if runs else None for caps in rankings
+        caps: search(table, limits, caps=caps, most_pairs=SMALL) if runs and not within.over else None
+        for caps in rankings
     }
-    return [
-        _known(table, bound, limits, flows[bound.caps], searched[bound.caps], runs=runs) for bound in found
-    ]
+    flows: dict[bool, Flow] = {}
+    known: list[Known | None] = []
+    for number, bound in enumerate(found):
+        if exact := searched[bound.caps]:
+            known.append(_searched(bound, limits, exact))
+            continue
+        if within.over:
+            known.append(Known(bound.value(limits), cut=True))
+            continue
+        within.tell(f"flow and longest run of {bound.name}")
+        flow = flows.setdefault(bound.caps, Flow(rankings[bound.caps], limits))
+        known.append(_known(table, bound, limits, flow, within.share(len(found) - number), runs=runs))
+    return known
+
+
+def _searched(bound: Bound, limits: Mapping[str, int], found: Search) -> Known:
+    exact = found.most_visits(bound.states or None)
+    return Known(min(exact, bound.value(limits)), found.worst_run(bound.states or None), None, exact)
 
 
 def _known(
-    table: Table, bound: Bound, limits: Mapping[str, int], flow: Flow, searched: Search | None, *, runs: bool
+    table: Table, bound: Bound, limits: Mapping[str, int], flow: Flow, within: TimeLimit, *, runs: bool
 ) -> Known:
     value = bound.value(limits)
-    if searched is not None:
-        exact = searched.most_visits(bound.states or None)
-        return Known(min(exact, value), searched.worst_run(bound.states or None), None, exact)
-    priced = flow.most(bound.states)
+    priced = flow.most(bound.states, within.share(2 if runs else 1))
     most = value if priced is None else min(value, floor(priced.value))
     if not runs or most > MOST_VISITS:
-        return Known(most)
-    run = _run(table, bound, limits, flow, priced, most)
-    return Known(most, run, visits(table, run, bound.states))
+        return Known(most, cut=within.over)
+    run = _run(table, bound, limits, flow, priced, most, within)
+    return Known(most, run, visits(table, run, bound.states) if run else None, cut=within.over)
 
 
 def _run(
-    table: Table, bound: Bound, limits: Mapping[str, int], flow: Flow, priced: Priced | None, most: int
+    table: Table,
+    bound: Bound,
+    limits: Mapping[str, int],
+    flow: Flow,
+    priced: Priced | None,
+    most: int,
+    within: TimeLimit,
 ) -> tuple[Row, ...]:
     """The better one of the two ways to make a run: one looks ahead to the next visit, the other follows the
     flow."""
-    run = greedy_run(flow, priced, limits, int(most * SPARE)) if priced and not bound.states else ()
+    steps = int(most * SPARE)
+    run = greedy_run(flow, priced, limits, steps, within) if priced and not bound.states else ()
     if len(run) >= most * NEAR:
         return run
-    other = long_run(table, limits, bound.states, caps=bound.caps, enough=most)
+    other = long_run(table, limits, bound.states, caps=bound.caps, enough=most, within=within)
     return max(run, other, key=lambda run: visits(table, run, bound.states))
 
 

@@ -5,10 +5,16 @@ monomial is a sorted tuple of variables."""
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import gcd
+
+LONG = 600
+"""Letters of a formula that can be read; the turn's longest has 374."""
+_INNERMOST = re.compile(r"(?<!max)\([^()]*\)")
 
 Variable = tuple[str, ...]
 Monomial = tuple[Variable, ...]
@@ -76,25 +82,63 @@ class Printer:
     """Prints polynomials with common factors taken out.
 
     ``sums`` gives names to sums of variables ("blocks") and ``maxima`` to variables of several limits. A name
-    is used wherever it fits; ``legend`` then says what it means."""
+    is used wherever it fits; ``legend`` then says what it means. ``taken`` are names that mean something
+    already."""
 
     sums: Mapping[str, tuple[Variable, ...]] = field(default_factory=dict)
     maxima: Mapping[str, Variable] = field(default_factory=dict)
+    taken: frozenset[str] = frozenset()
 
     def text(self, polynomial: Polynomial) -> str:
         """Return the polynomial as text, known sums by their names."""
         for name, variables in self.sums.items():
             polynomial = _substitute(polynomial, name, variables)
-        return self._sum(polynomial)
+        return self._sum(polynomial, {})
+
+    def named(
+        self, polynomials: Iterable[Polynomial], sums: dict[str, str] | None = None
+    ) -> tuple[list[str], list[str]]:
+        """Some polynomials as text, and the legend of the names in it. Where a text is too long to be read,
+        sums that occur in it again and again get names: "s1 = 1 + rounds", "s2 = s1 + tries·s1". ``sums`` are
+        names given before, and gets the new ones."""
+        texts = [self.text(polynomial) for polynomial in polynomials]
+        sums = {} if sums is None else sums
+        if max(map(len, texts), default=0) > LONG:
+            texts = [self._shortened(text, sums) for text in texts]
+        words = _words(" ".join(texts))
+        for name in reversed(sums):  # a sum is made of those before it
+            words |= _words(sums[name]) if name in words else set()
+        legend = [f"{name} = {meaning}" for name, meaning in sums.items() if name in words]
+        return texts, [*legend, *self.legend(" ".join(words))]
+
+    def _shortened(self, text: str, sums: dict[str, str]) -> str:
+        """Write names for the sums in brackets that occur more than once, the innermost first."""
+        while True:
+            known = {f"({meaning})": name for name, meaning in sums.items()}
+            counts = Counter(_INNERMOST.findall(text))
+            again = [inner for inner, count in counts.items() if count > 1 or inner in known]
+            if not again:
+                return text
+            for inner in again:
+                if inner not in known:
+                    names = (f"s{number}" for number in itertools.count(1))
+                    known[inner] = next(name for name in names if name not in {*sums, *self.taken})
+                    sums[known[inner]] = inner[1:-1]
+                text = text.replace(inner, known[inner])
 
     def legend(self, text: str) -> list[str]:
         """The definitions of the names that occur in ``text``."""
         defined = {name: " + ".join(map(self._name, parts)) for name, parts in self.sums.items()}
         defined |= {name: f"max({', '.join(variable)})" for name, variable in self.maxima.items()}
-        words = set("".join(c if c.isalnum() or c == "_" else " " for c in text).split())
-        return [f"{name} = {meaning}" for name, meaning in defined.items() if name in words]
+        return [f"{name} = {meaning}" for name, meaning in defined.items() if name in _words(text)]
 
-    def _sum(self, polynomial: Polynomial) -> str:
+    def _sum(self, polynomial: Polynomial, known: dict[Polynomial, str]) -> str:
+        """``known`` are the texts of parts: in a long formula the same parts occur again and again."""
+        if polynomial not in known:
+            known[polynomial] = self._sum_of(polynomial, known)
+        return known[polynomial]
+
+    def _sum_of(self, polynomial: Polynomial, known: dict[Polynomial, str]) -> str:
         pieces: list[tuple[int, str]] = []
         while True:
             factors, quotient = _common_factor(polynomial)
@@ -102,7 +146,7 @@ class Printer:
                 break
             total = " + ".join(map(self._name, factors))
             number = gcd(*quotient.terms.values())
-            inner = self._sum(Polynomial({m: n // number for m, n in quotient.terms.items()}))
+            inner = self._sum(Polynomial({m: n // number for m, n in quotient.terms.items()}), known)
             outer = f"({total})" if len(factors) > 1 else total
             inner = f"({inner})" if _is_sum(inner) else inner
             pieces.append((2, f"{number}·{outer}·{inner}" if number > 1 else f"{outer}·{inner}"))
@@ -122,6 +166,10 @@ class Printer:
             return variable[0]
         named = [name for name, meaning in self.maxima.items() if meaning == variable]
         return named[0] if named else f"max({', '.join(variable)})"
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"\w+", text))
 
 
 def _is_sum(text: str) -> bool:

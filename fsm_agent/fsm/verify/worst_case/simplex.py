@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from fsm_agent.fsm.verify.time_limit import TimeLimit, endless
+
 Terms = Mapping[int, int]
 """Coefficients by the number of the variable; those that are not named are 0."""
 
@@ -40,11 +42,11 @@ class Priced:
     amounts: Mapping[int, float]
 
 
-def most(gain: Terms, constraints: Sequence[Constraint]) -> Priced | None:
+def most(gain: Terms, constraints: Sequence[Constraint], within: TimeLimit | None = None) -> Priced | None:
     """The largest sum of ``gain`` over variables that are not negative; ``None`` when it has no limit, or was
-    not found."""
+    not found in time."""
     tableau = _Tableau(gain, constraints)
-    if not tableau.solve():
+    if not tableau.solve(within or endless()):
         return None
     prices = tuple(Fraction(price).limit_denominator(LARGEST_DENOMINATOR) for price in tableau.prices())
     if not _pays(prices, gain, constraints):
@@ -86,8 +88,10 @@ class _Tableau:
         self.free = list(range(count))
         self.basic = [count + number for number in range(len(self.rows))]
 
-    def solve(self) -> bool:
+    def solve(self, within: TimeLimit) -> bool:
         for _ in range(MOST_PIVOTS):
+            if within.over:
+                return False
             column = max(range(len(self.free)), key=self.aim.__getitem__, default=-1)
             if column < 0 or self.aim[column] <= TINY:
                 return True

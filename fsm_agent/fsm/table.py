@@ -19,10 +19,13 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fsm_agent.errors import TableError
 from fsm_agent.fsm.layout import Layout
+
+if TYPE_CHECKING:
+    from fsm_agent.fsm.properties import Property
 
 
 class Counted(Protocol):
@@ -260,9 +263,10 @@ class Table:
     exit}) pairs: lines that exist in many states and always end the turn. Raises ``TableError`` for unknown
     or repeated names.
 
-    Two things are for readers alone and change neither the digest nor what is equal: ``layout`` says where
-    boxes and arrows stand in pictures, and ``default_limits`` returns the limits that figures in generated
-    pages are for."""
+    ``properties`` are claimed of every turn (``fsm_agent.fsm.properties``). They are no part of the digest and
+    of what is equal, and two things neither that are for readers alone: ``layout`` says where boxes and
+    arrows stand in pictures, and ``default_limits`` returns the limits that figures in generated pages are
+    for."""
 
     name: str
     states: tuple[str, ...]
@@ -273,6 +277,7 @@ class Table:
     reset_groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     layout: Layout | None = field(default=None, compare=False, repr=False)
     default_limits: Callable[[], Mapping[str, int]] | None = field(default=None, compare=False, repr=False)
+    properties: tuple[Property, ...] = field(default=(), compare=False, repr=False)
     rows: tuple[Row, ...] = field(init=False)
     by_event: Mapping[tuple[str, str], tuple[Row, ...]] = field(init=False)
 
@@ -293,6 +298,10 @@ class Table:
             )
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "by_event", by_event)
+        for claimed in self.properties:
+            claimed.check(self)
+        if len({claimed.says for claimed in self.properties}) != len(self.properties):
+            raise TableError(f"{self.name}: two properties say the same; let the sentence of one differ")
 
     @property
     def initial(self) -> str:

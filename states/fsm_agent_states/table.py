@@ -21,6 +21,7 @@ from typing import Literal, get_args
 
 from fsm_agent.fsm.table import Counter, Rung, Table, any_of, end, go, left, lines_of, on
 from fsm_agent_states.logic.layout import LAYOUT
+from fsm_agent_states.properties import PROPERTIES
 
 StateName = Literal[
     "Prepare",
@@ -204,4 +205,5 @@ TURN = Table(
     reset_groups={"BLOCK": BLOCK, "EMPTIES": EMPTIES, "STREAKS": STREAKS, "PROVIDER": PROVIDER},
     layout=LAYOUT,
     default_limits=_default_limits,
+    properties=PROPERTIES,
 )

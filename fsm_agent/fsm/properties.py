@@ -1,9 +1,9 @@
 """The language of properties: what is claimed of every turn of a table, in sentences that can be proved, and
 watched while a turn runs.
 
-A property speaks of **moves**. ``row``, ``event``, ``enters``, ``leaves``, ``rung``, ``exits``, ``spends`` and
-``resets`` name some by what is in their rows, ``where`` by the counters just before them; ``&``, ``|`` and
-``~`` join them. Four sentences are made of moves:
+A property speaks of **moves**. ``row``, ``event``, ``enters``, ``leaves``, ``rung``, ``exits``, ``spends``
+and ``resets`` name some by what is in their rows, ``where`` by the counters just before them; ``&``, ``|``
+and ``~`` join them. Four sentences are made of moves:
 
 >>> never("Nothing runs after an interrupt.", enters("Ship"), after=event("cancelled")).label
 'never enters Ship after event cancelled'
@@ -19,17 +19,22 @@ A move is judged by what was **before** it, and counts afterwards; the start of 
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fsm_agent.errors import TableError
+from fsm_agent.errors import PropertyBroken, TableError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import AllOf, AnyOf, Below, Counted, Guard, Row, Spent, Table
 
+log = logging.getLogger(__name__)
+
 Watch = Literal["off", "warn", "stop"]
 """What is done about a broken property: nothing, a line in the log, or the turn ends as ``crashed``."""
+Watcher = Callable[[Row], PropertyBroken | None]
+"""Is asked before a move; a reason why it must not be made."""
 Holds = Callable[[Below], bool]
 """Says of a comparison whether it held just before a move."""
 
@@ -414,11 +419,13 @@ class Monitor:
         return self._sees(row, self._turn)
 
     def replayed(self, steps: Iterable[Step]) -> list[Property]:
-        """Take note of moves that were made already, from the start of the turn; what is broken by then."""
-        past = _Past(self._turn)
+        """Take note of moves that were made already, from the start of the turn; what is broken by then. Rows
+        of another version of the table are passed over."""
+        past, rows = _Past(self._turn), {one.id: one for one in self._table.rows}
         for step in steps:
             past.counts.update((counter, before) for counter, before, _ in step.changes)
-            self._sees(self._table.row(step.row), past)
+            if step.row in rows:
+                self._sees(rows[step.row], past)
             past.counts.update((counter, after) for counter, _, after in step.changes)
         return self.broken
 
@@ -433,6 +440,24 @@ class Monitor:
             broken += [watched] if self._memory[place] == BROKEN else []
         self.broken += broken
         return tuple(broken)
+
+
+def watcher(table: Table, turn: Counted, watch: Watch, steps: Iterable[Step] = ()) -> Watcher | None:
+    """What a runner is told to ask before each move of ``turn``: it logs a line for a property that the move
+    breaks, and with ``watch="stop"`` returns the reason to take ``crashed`` instead. ``steps`` were made
+    already. ``None`` when there is nothing to watch."""
+    if watch == "off" or not table.properties:
+        return None
+    monitor = Monitor(table, turn)
+    monitor.replayed(steps)
+
+    def watching(taken: Row) -> PropertyBroken | None:
+        broken = monitor.sees(taken)
+        for claimed in broken:
+            log.warning("%s: %s breaks a property: %s", table.name, taken.id, claimed.says)
+        return PropertyBroken(broken[0].says) if broken and watch == "stop" else None
+
+    return watching
 
 
 @dataclass

@@ -60,7 +60,8 @@ class Stepping(ABC):
 
 
 class Runner(Stepping):
-    """One turn, moved step by step. ``on_move`` is told of every step after it was journalled. ``machine``,
+    """One turn, moved step by step. ``on_move`` is told of every step after it was journalled. ``watch`` is
+    asked before each move, and may refuse it: then the turn ends by its ``crashed`` row. ``machine``,
     ``states``, ``perform`` and ``journal`` are what it was made with, so that a debugger can run the same
     turn at a gate."""
 
@@ -72,11 +73,12 @@ class Runner(Stepping):
         perform: Perform,
         journal: Journal,
         on_move: Callable[[Step], None] = lambda step: None,
+        watch: Callable[[Row], Exception | None] | None = None,
     ) -> None:
         self.turn = turn
         self.ended = False
         self.machine, self.states, self.perform = machine, states, perform
-        self.journal, self.on_move = journal, on_move
+        self.journal, self.on_move, self.watch = journal, on_move, watch
         self._visit: Generator[Any, Any, str | None] | None = None
         self._asking: Any = None
         self._step: Step | None = None  # made, and not known to be journalled
@@ -153,6 +155,10 @@ class Runner(Stepping):
             self.ended = True
             return None
         source = self.turn.state
+        if self.watch is not None:
+            refused = self.watch(self.machine.choose(self.turn, event or "")[0])
+            if refused is not None and event != CRASHED:
+                return await self._crash(refused)
         move = self.machine.advance(self.turn, event or "")
         self.turn.arrive(move.row)
         self._step = Step(

@@ -263,10 +263,9 @@ class Table:
     exit}) pairs: lines that exist in many states and always end the turn. Raises ``TableError`` for unknown
     or repeated names.
 
-    ``properties`` are claimed of every turn (``fsm_agent.fsm.properties``). They are no part of the digest and
-    of what is equal, and two things neither that are for readers alone: ``layout`` says where boxes and
-    arrows stand in pictures, and ``default_limits`` returns the limits that figures in generated pages are
-    for."""
+    ``properties`` are claimed of every turn (``fsm_agent.fsm.properties``). Neither they nor two things that
+    are for readers alone change the digest or what is equal: ``layout`` says where boxes and arrows stand in
+    pictures, and ``default_limits`` returns the limits that figures in generated pages are for."""
 
     name: str
     states: tuple[str, ...]

@@ -91,8 +91,8 @@ def judge(table: Table) -> tuple[PropertyVerdict, ...]:
 def _verdict(product: _Product, claimed: Property) -> PropertyVerdict:
     if len(claimed.atoms()) > MOST_ATOMS:
         raise TableError(
-            f"{product.table.name}: the property {claimed.says!r} reads {len(claimed.atoms())} comparisons, at most"
-            f" {MOST_ATOMS}; split it"
+            f"{product.table.name}: the property {claimed.says!r} reads {len(claimed.atoms())} comparisons,"
+            f" at most {MOST_ATOMS}; split it"
         )
     if counter := _paying(product, claimed):
         return PropertyVerdict(
@@ -105,7 +105,7 @@ def _verdict(product: _Product, claimed: Property) -> PropertyVerdict:
         return PropertyVerdict(claimed, "proved", f"{len(steps)} places, none of them broken")
     if claimed.limit is not None:
         return _under_small_maxima(product, claimed, claimed.limit)
-    search = _Search(product, claimed, steps)
+    search = _RunSearch(product, claimed, steps)
     if found := search.run():
         return _refuted(claimed, found, search.limits)
     if search.complete:
@@ -121,7 +121,7 @@ def _verdict(product: _Product, claimed: Property) -> PropertyVerdict:
 
 
 def _under_small_maxima(product: _Product, claimed: Property, limit: str) -> PropertyVerdict:
-    """Try 0, 1, 2 … as the limit that the property is about; a run that breaks it has more moves than that."""
+    """Try 0, 1, 2 … as the limit that the property is about; a run that breaks it has more moves."""
     best, sure = None, True
     limits: Sequence[str] = ()
     for most in itertools.count():
@@ -130,7 +130,7 @@ def _under_small_maxima(product: _Product, claimed: Property, limit: str) -> Pro
         numbered = replace(claimed, times=most)
         steps = product.steps(numbered, spent=frozenset({limit} if not most else ()))
         if steps is not None and BROKEN in steps:
-            search = _Search(product, numbered, steps, {limit: most})
+            search = _RunSearch(product, numbered, steps, {limit: most})
             found = search.run()
             sure = sure and (found is not None or search.complete)
             if found and (best is None or found.reached < best.reached):
@@ -283,7 +283,7 @@ class _Place:
     maxima: tuple[tuple[int, int | None], ...]
 
 
-class _Search:
+class _RunSearch:
     """Looks for a shortest run that breaks a property, best first: the steps of the product to ``BROKEN`` are
     never more than those of a run."""
 

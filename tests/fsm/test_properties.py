@@ -42,7 +42,7 @@ from fsm_agent.fsm.table import Counter, Row, Table, left
 from fsm_agent.fsm.verify import examine
 from fsm_agent.fsm.verify.properties import PropertyVerdict, _Product, _verdict, judge
 from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
-from fsm_agent.testing import play
+from fsm_agent.testing import assert_properties, play
 from fsm_agent_states.table import TURN
 from tests.fsm.test_verify_random import random_table, some_limits
 from tests.helpers.mutants import changed
@@ -351,6 +351,15 @@ def test_a_known_counterexample_is_no_finding_and_a_proved_one_is() -> None:
         None,
         "Nothing is forbidden. (never nothing): is proved, and declared as known not to hold; take known= away",
     ]
+
+
+def test_a_test_of_a_table_names_the_run() -> None:
+    lost = eventually("Every parcel is delivered.", exits("delivered"))
+    with pytest.raises(
+        AssertionError, match=r"Every parcel is delivered\. .*: Pack\.packed → Drive\.broken/2$"
+    ):
+        assert_properties(replace(courier(), properties=(lost,)))
+    assert len(assert_properties(TURN)) == 12
 
 
 def test_a_table_that_is_not_proved_is_not_judged() -> None:

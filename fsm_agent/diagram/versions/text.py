@@ -111,7 +111,17 @@ def _version(version: Version, ok: bool) -> dict[str, object]:
 
 
 def _verdict(proofs: ProofChange) -> Iterator[str]:
-    found = [(name, finding) for name, _, after in proofs.checks for finding in after or ()]
+    found = [
+        (name, finding)
+        for name, before, after in proofs.checks
+        for finding in (after or () if before != after or not proofs.new_ok else ())
+    ]
+    if proofs.new_ok:
+        found += [
+            (name, "was proved, and is claimed no more")
+            for name, before, after in proofs.checks
+            if before == () and after is None
+        ]
     if found:
         yield from ("## Not proved", "", *(f"- **{name}**: {finding}" for name, finding in found), "")
     if proofs.old_ranking != proofs.new_ranking and proofs.new_ranking and proofs.old_ranking:

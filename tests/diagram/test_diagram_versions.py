@@ -400,7 +400,6 @@ def test_no_change_is_one_sentence() -> None:
 # Loading
 
 TABLE_FILE = """
-from fsm_agent.fsm.properties import at_most, eventually, exits, rung
 from fsm_agent.fsm.table import Counter, Rung, Table, end, left, lines_of, on
 
 again = Rung("again", "Ask", left("tries"), ("tries",))

@@ -172,8 +172,8 @@ def is_replayed(table: Table, found: PropertyVerdict) -> bool:
         run.append(read(table, turn, expected))
         assert machine.advance(turn, expected.event).row == expected
     ended = run[-1][0].exit is not None
-    return holds_of(found.property, run[:-1], turn.limits, False) and not holds_of(
-        found.property, run, turn.limits, ended
+    return holds_of(found.claimed, run[:-1], turn.limits, False) and not holds_of(
+        found.claimed, run, turn.limits, ended
     )
 
 

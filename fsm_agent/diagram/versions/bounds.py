@@ -12,6 +12,9 @@ from fsm_agent.fsm.verify import Bound, Report, bounds, examine, verify_table
 from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
 from fsm_agent.fsm.verify.worst_case.polynomial import Polynomial
 
+KNOWN = "known: "
+"""How a finding begins about which nothing is to be done."""
+
 
 @dataclass(frozen=True, slots=True)
 class BoundChange:
@@ -84,11 +87,11 @@ def _proved_alike(table: Table) -> tuple[object, ...]:
 
 
 def _findings(report: Report) -> dict[str, tuple[str, ...]]:
-    """What was found about each check and each property; a known counterexample counts, since a property that
-    was proved may have become one."""
+    """What was found about each check and each property. A known counterexample is told too, since a property
+    that was proved may have become one."""
     found = {check.name: check.findings for check in report.checks}
     for one in report.properties:
-        known = f"{one.verdict}: {one.run or one.basis}" if one.verdict != "proved" else ""
+        known = f"{KNOWN}{one.run or one.basis}" if one.verdict != "proved" else ""
         found[f"property: {one.says}"] = tuple(text for text in (one.finding or known,) if text)
     return found
 

@@ -45,7 +45,7 @@ class PropertyVerdict:
     first ``run.reached`` moves are a shortest run that breaks it; or ``unknown``. ``basis`` says on what.
     ``maxima`` are those that the run needs; all others may be 0."""
 
-    property: Property
+    claimed: Property
     verdict: Literal["proved", "refuted", "unknown"]
     basis: str
     run: Script | None = None
@@ -59,11 +59,11 @@ class PropertyVerdict:
     @property
     def finding(self) -> str | None:
         """What is wrong about it; ``None`` when it is proved, or not proved and ``known``."""
-        claimed = f"{self.property.says} ({self.property.label})"
+        claimed = f"{self.claimed.says} ({self.claimed.label})"
         if self.verdict == "proved":
             known = f"{claimed}: is proved, and declared as known not to hold; take known= away"
-            return known if self.property.known else None
-        if self.property.known:
+            return known if self.claimed.known else None
+        if self.claimed.known:
             return None
         if self.run is None:
             return f"{claimed}: neither proved nor refuted, {self.basis}; claim less, or let a guard say it"
@@ -103,7 +103,7 @@ def _verdict(product: _Product, claimed: Property) -> PropertyVerdict:
         return PropertyVerdict(claimed, "unknown", f"more than {MOST_NODES:,} places")
     if BROKEN not in steps:
         return PropertyVerdict(claimed, "proved", f"{len(steps)} places, none of them broken")
-    if claimed.limit is not None:
+    if isinstance(claimed, AtMostProperty) and claimed.limit is not None:
         return _under_small_maxima(product, claimed, claimed.limit)
     search = _RunSearch(product, claimed, steps)
     if found := search.run():
@@ -120,7 +120,7 @@ def _verdict(product: _Product, claimed: Property) -> PropertyVerdict:
     return PropertyVerdict(claimed, "unknown", f"no run found among {search.places:,} places")
 
 
-def _under_small_maxima(product: _Product, claimed: Property, limit: str) -> PropertyVerdict:
+def _under_small_maxima(product: _Product, claimed: AtMostProperty, limit: str) -> PropertyVerdict:
     """Try 0, 1, 2 … as the limit that the property is about; a run that breaks it has more moves."""
     best, sure = None, True
     limits: Sequence[str] = ()

@@ -66,7 +66,7 @@ def _report(
 
 def _properties(table: Table) -> Iterator[JudgedProperty]:
     for one in judge(table):
-        claimed = one.property
+        claimed = one.claimed
         yield JudgedProperty(
             claimed.says,
             claimed.label,

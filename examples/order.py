@@ -43,17 +43,12 @@ LINES = {
         on("failed", UNDO["Release"], end("stock_held", "Closed"), why="a person has to do it"),
     ],
 }
-KNOWN = "a bug in Ship ends the order with the charge: a person has to look, and the exit `bug` tells them"
 SETTLED = row("Ship.done", "Refund.done", "Refund.failed/2")  # sent, given back, or a person owes it
-PAID = eventually("Who paid gets the parcel or a refund.", SETTLED, after=row("Charge.done"), known=KNOWN)
+PAID = eventually("Who paid gets it or a refund.", SETTLED, after=row("Charge.done"), known="a bug in Ship")
+STATES, BUG = (*FORTH, *BACK, "Closed"), (("crashed", dict.fromkeys((*FORTH, *BACK), "bug")),)
+COUNTERS = tuple(Counter(name) for name in LIMITS)
 TABLE = Table(
-    name="order",
-    states=(*FORTH, *BACK, "Closed"),
-    final="Closed",
-    counters=tuple(Counter(name) for name in LIMITS),
-    lines=lines_of(LINES),
-    macros=(("crashed", dict.fromkeys((*FORTH, *BACK), "bug")),),
-    properties=(PAID,),
+    "order", STATES, "Closed", counters=COUNTERS, lines=lines_of(LINES), macros=BUG, properties=(PAID,)
 )
 
 

@@ -17,6 +17,7 @@ from fsm_agent.errors import TableError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.machine import Machine, Move
 from fsm_agent.fsm.properties import (
+    BROKEN,
     NOTHING,
     AtMostProperty,
     EventuallyProperty,
@@ -342,6 +343,15 @@ def test_what_a_budget_forbids_is_proved_where_the_graph_does_not_know_it() -> N
     found = judged(courier(), never("x", rung("drive again"), after=where(~left("tries"))))
     assert found[0].verdict == "proved"
     assert "with what is spent" in found[0].basis
+
+
+def test_what_is_spent_is_forgotten_where_it_is_given_back() -> None:
+    claimed = never("x", rung("drive again"), after=where(~left("tries")))
+    given_back = changed(courier(), "Drive.broken/1", resets=("tries",))
+    for table, breaks in ((courier(), False), (given_back, True)):
+        steps = _Product(table).steps(claimed, exact=True)
+        assert steps is not None
+        assert (BROKEN in steps) is breaks
 
 
 def test_a_known_counterexample_is_no_finding_and_a_proved_one_is() -> None:

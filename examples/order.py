@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fsm_agent import BaseTurn, Workflow
+from fsm_agent.fsm.properties import eventually, row
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 
 LIMITS, FORTH, BACK = {"tries": 2, "undos": 5}, ("Reserve", "Charge", "Ship"), ("Refund", "Release")
@@ -42,13 +43,12 @@ LINES = {
         on("failed", UNDO["Release"], end("stock_held", "Closed"), why="a person has to do it"),
     ],
 }
+SETTLED = row("Ship.done", "Refund.done", "Refund.failed/2")  # sent, given back, or a person owes it
+PAID = eventually("Who paid gets it or a refund.", SETTLED, after=row("Charge.done"), known="a bug in Ship")
+STATES, BUG = (*FORTH, *BACK, "Closed"), (("crashed", dict.fromkeys((*FORTH, *BACK), "bug")),)
+COUNTERS = tuple(Counter(name) for name in LIMITS)
 TABLE = Table(
-    name="order",
-    states=(*FORTH, *BACK, "Closed"),
-    final="Closed",
-    counters=tuple(Counter(name) for name in LIMITS),
-    lines=lines_of(LINES),
-    macros=(("crashed", dict.fromkeys((*FORTH, *BACK), "bug")),),
+    "order", STATES, "Closed", counters=COUNTERS, lines=lines_of(LINES), macros=BUG, properties=(PAID,)
 )
 
 

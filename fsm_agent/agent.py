@@ -29,6 +29,7 @@ from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError, SessionBusy, StoreError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint
+from fsm_agent.fsm.properties import watcher
 from fsm_agent.fsm.runner import Runner, drive
 from fsm_agent.memory.provider import MemoryProvider
 from fsm_agent.memory.snapshot import recalled
@@ -248,7 +249,13 @@ class Agent:
     ) -> Turn:
         gate = PausePoint(state, KIND, self.signals, self._store.pause_points)
         runner = Runner(
-            state, MACHINE, STATES, gate.through(performer, performer.answered), log, self._moved(state)
+            state,
+            MACHINE,
+            STATES,
+            gate.through(performer, performer.answered),
+            log,
+            self._moved(state),
+            watcher(MACHINE.table, state, self.settings.properties, steps),
         )
         ending = ending_of(
             self._store, state.turn_id, lambda done: self._ended(state, done, session), self.settings.store

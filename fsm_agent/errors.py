@@ -10,6 +10,7 @@ transition table has rows for them. Exceptions are for bugs and wrong use, split
     │   ├── UndeclaredEvent   a state reported an event that the table has no line for
     │   ├── ForbiddenChange   a state changed what only rows change: a counter, a limit, its place
     │   ├── StuckTurn         no row of the reported event is open (the proofs exclude this)
+    │   ├── PropertyBroken    a move would break a property of the table, and the turn is watched for it
     │   └── JournalError      the journal refused a row: another process has taken the turn over
     ├── StoreError            the file that sessions are kept in cannot be used (exit code 2)
     └── SessionBusy           another turn of this session is running (exit code 2)
@@ -55,6 +56,11 @@ class ForbiddenChange(TurnError):
 
 class StuckTurn(TurnError):
     """No row is open for the reported event. The partition proof excludes this for a verified table."""
+
+
+class PropertyBroken(TurnError):
+    """A turn was about to make a move that breaks a property of its table; the message is the property's
+    sentence."""
 
 
 class JournalError(TurnError):

@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.base_turn import BaseTurn, OutcomeName, with_counters
@@ -27,7 +27,8 @@ from fsm_agent.fsm.codec import fields_of, restored
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.pause_point import PausePoint
-from fsm_agent.fsm.runner import Perform, Runner, State
+from fsm_agent.fsm.properties import Watch, watcher
+from fsm_agent.fsm.runner import CRASHED, Perform, Runner, State
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.runtime.turn_inbox import TurnInbox
@@ -70,8 +71,10 @@ class Workflow(Generic[T]):
     dataclass of its turns. ``perform``: what performs requests, one coroutine function for all of them or one
     for each class of request. ``begin``: makes a turn from the words that a person begins one with, in the
     debugger for instance; by default ``turn(words)``. ``home``: the folder of the store, by default that of
-    agents. ``over``: the state at which the debugger's *step over* stops, by default the next one. Raises
-    ``ConfigError`` for what does not fit together, ``TableError`` for a table that is not proved.
+    agents. ``over``: the state at which the debugger's *step over* stops, by default the next one. ``watch``:
+    what is done when a turn breaks a property of the table: nothing (``off``), a line in the log (``warn``),
+    or the move is not made and the turn ends by its ``crashed`` row (``stop``). Raises ``ConfigError`` for
+    what does not fit together, ``TableError`` for a table that is not proved.
 
     A bug in a state or in ``perform`` takes the state's row ``crashed``; a state without one raises
     ``UndeclaredEvent`` from the bug, and the turn can be resumed where it stood."""
@@ -86,6 +89,7 @@ class Workflow(Generic[T]):
         begin: Callable[[str], T] | None = None,
         home: str | os.PathLike[str] | None = None,
         over: str | None = None,
+        watch: Watch = "warn",
     ) -> None:
         self.kind = TurnKind(table, _checked_states(table, states), over)
         self.turn_type = _checked_type(turn, {*OTHERS, *self.kind.counters})
@@ -93,6 +97,7 @@ class Workflow(Generic[T]):
         self.home = home_of(home, os.environ)
         self._perform = _performing(perform)
         self._machine = Machine(table)
+        self.watch = _checked_watch(table, watch)
 
     def in_home(self, home: str | os.PathLike[str]) -> Workflow[T]:
         """The same workflow with its turns in another folder."""
@@ -105,6 +110,7 @@ class Workflow(Generic[T]):
             begin=self.begin,
             home=home,
             over=kind.over,
+            watch=self.watch,
         )
 
     @cached_property
@@ -187,7 +193,10 @@ class Workflow(Generic[T]):
         steps: Sequence[Step] = (),
     ) -> DurableTurn[WorkflowResult[T]]:
         gate = PausePoint(turn, self.kind, _Inbox(turn), self.store.pause_points)
-        runner = Runner(turn, self._machine, self.kind.states, gate.through(self._perform), log)
+        watching = watcher(self.kind.table, turn, self.watch, steps)
+        runner = Runner(
+            turn, self._machine, self.kind.states, gate.through(self._perform), log, watch=watching
+        )
         return DurableTurn(
             turn,
             runner,
@@ -279,6 +288,19 @@ def _checked_states(table: Table, states: Mapping[str, State]) -> dict[str, Stat
             "one for each of " + ", ".join(table.states),
         )
     return {name: states[name] for name in table.states}
+
+
+def _checked_watch(table: Table, watch: Watch) -> Watch:
+    if watch not in get_args(Watch):
+        raise ConfigError("properties cannot be watched so", watch, ", ".join(get_args(Watch)))
+    without = [name for name in table.states if (name, CRASHED) not in table.by_event and name != table.final]
+    if watch == "stop" and without:
+        raise ConfigError(
+            f"a turn of {table.name} cannot be stopped in {without[0]}, which has no line for {CRASHED}",
+            watch,
+            f'"warn", or Table(macros=(("{CRASHED}", ...),))',
+        )
+    return watch
 
 
 def _nothing_more(turn: Any) -> Generator[Any, Any, None]:

@@ -29,7 +29,9 @@ default limits."""
 
 
 def describe(table: Any) -> dict[str, Any]:
-    """``name, states, final, counters, resets, lines, macros, rows``."""
+    """``name, states, final, counters, resets, lines, macros, rows``, and ``properties`` where there are
+    some."""
+    claimed = [property_form(one) for one in getattr(table, "properties", ())]
     return {
         "name": table.name,
         "states": list(table.states),
@@ -39,7 +41,29 @@ def describe(table: Any) -> dict[str, Any]:
         "lines": [line_form(line) for line in table.lines],
         "macros": [{"event": event, "exits": dict(exits)} for event, exits in table.macros],
         "rows": [row_form(row) for row in table.rows],
+        **({"properties": claimed} if claimed else {}),
     }
+
+
+def property_form(claimed: Any) -> dict[str, Any]:
+    """A property: its ``kind``, and its fields by name."""
+    form = {name: getattr(claimed, name) for name in claimed.__dataclass_fields__}
+    moves = {name: moves_form(value) for name, value in form.items() if hasattr(value, "has")}
+    return {"kind": type(claimed).__name__, **form, **moves}
+
+
+def moves_form(moves: Any) -> dict[str, Any]:
+    """Moves as a tree. Raises ``TypeError`` for anything that is not of the language."""
+    kind = type(moves).__name__
+    if kind == "NamedMoves":
+        return {"field": moves.field, "names": list(moves.names)}
+    if kind == "GuardedMoves":
+        return {"where": guard_form(moves.guard)}
+    if kind == "JoinedMoves":
+        return {"every" if moves.every else "some": [moves_form(one) for one in moves.members]}
+    if kind == "OtherMoves":
+        return {"not": moves_form(moves.member)}
+    raise TypeError(f"moves of a kind that is not known: {kind}")
 
 
 def line_form(line: Any) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from fsm_agent.fsm.table import Table
 
 def as_json(diagram: Diagram) -> str:
     """``name, digest, initial, final, states, counters, resets, lines, macros, arrows, rows``, in table
-    order; complete, so that ``table_from`` makes the same table of it. A counter's ``limits`` are the names
-    that its guards compare it with."""
+    order, and ``properties`` where there are some; complete, so that ``table_from`` makes the same table of
+    it. A counter's ``limits`` are the names that its guards compare it with."""
     table = diagram.table
     form = describe(table)
     limits = {
@@ -36,6 +36,7 @@ def as_json(diagram: Diagram) -> str:
             {"source": a.source, "dest": a.dest, "labels": a.labels, "rows": a.rows} for a in diagram.arrows
         ),
         "rows": _many(form["rows"]),
+        **({"properties": _many(form["properties"])} if "properties" in form else {}),
     }
     return "{\n" + ",\n".join(f'  "{name}": {text}' for name, text in parts.items()) + "\n}\n"
 

@@ -9,6 +9,7 @@ from fsm_agent.diagram.model import words
 from fsm_agent.fsm.promises import SAME, Change
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import Report, verify_table
+from fsm_agent.fsm.verify.report import EVERY
 
 ROOM = 200  # letters of the longest formula that is shown; `fsm-agent verify` prints them all
 
@@ -58,6 +59,7 @@ def proof_page(table: Table, limits: Mapping[str, int] | None = None) -> str:
         "## Checks",
         "",
         *_checks(report),
+        *_properties(report),
         *_promises(table),
         *_rankings(report),
         *_bounds(report),
@@ -107,6 +109,27 @@ def _value(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "as before" if value is SAME else str(value) or "none"
+
+
+def _properties(report: Report) -> Iterator[str]:
+    if not report.properties:
+        return
+    yield from ("", "## Properties", "")
+    yield f"What is claimed of every turn, for {EVERY}; a monitor can watch for it while a turn runs."
+    yield ""
+    cells = [
+        (
+            one.says,
+            f"`{one.label}`",
+            f"**{one.verdict}**" if one.finding else one.verdict,
+            one.basis + (f"; known: {one.known}" if one.known else ""),
+        )
+        for one in report.properties
+    ]
+    yield from grid(("Property", "In the language", "", "By"), cells)
+    runs = [f"- {one.says} {one.run}" for one in report.properties if one.rows]
+    if runs:
+        yield from ("", "Runs that break one:", "", *runs)
 
 
 def _rankings(report: Report) -> Iterator[str]:

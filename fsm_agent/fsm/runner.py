@@ -16,6 +16,7 @@ from fsm_agent.errors import ForbiddenChange, JournalError, UndeclaredEvent
 from fsm_agent.fsm.journal import UNKNOWN, Exchange, Journal, Step
 from fsm_agent.fsm.machine import Machine, Move
 from fsm_agent.fsm.standing import Standing
+from fsm_agent.fsm.table import Row
 from fsm_agent.fsm.turn_protocol import RunnableTurn
 
 __all__ = ["CRASHED", "Exchange", "Perform", "RunnableTurn", "Runner", "State", "Step"]
@@ -48,7 +49,8 @@ class Stepping(ABC):
 
 
 class Runner(Stepping):
-    """One turn, moved step by step. ``on_move`` is told of every step after it was journalled. ``machine``,
+    """One turn, moved step by step. ``on_move`` is told of every step after it was journalled. ``watch`` is
+    asked before each move, and may refuse it: then the turn ends by its ``crashed`` row. ``machine``,
     ``states``, ``perform`` and ``journal`` are what it was made with, so that a debugger can run the same
     turn at a gate.
 
@@ -65,11 +67,12 @@ class Runner(Stepping):
         perform: Perform,
         journal: Journal,
         on_move: Callable[[Step], None] = lambda step: None,
+        watch: Callable[[Row], Exception | None] | None = None,
     ) -> None:
         self.turn = turn
         self.ended = False
         self.machine, self.states, self.perform = machine, states, perform
-        self.journal, self.on_move = journal, on_move
+        self.journal, self.on_move, self.watch = journal, on_move, watch
         self._visit: Generator[Any, Any, str | None] | None = None
         self._asking: Any = None
         self._step: Step | None = None  # made, and not known to be journalled
@@ -168,9 +171,12 @@ class Runner(Stepping):
 
     def _moved(self, event: str | None) -> Move:
         try:
-            return self.machine.advance(self.turn, event)
+            refused = None if self.watch is None else self.watch(self.machine.choose(self.turn, event)[0])
+            if refused is None or event == CRASHED:
+                return self.machine.advance(self.turn, event)
         except UndeclaredEvent as bug:
-            return self._crashed(bug)
+            refused = bug
+        return self._crashed(refused)
 
     def _crashed(self, bug: Exception) -> Move:
         self.turn.crash(bug)
@@ -180,6 +186,8 @@ class Runner(Stepping):
                 f"{table.name}: {state} has no line for {CRASHED!r} that would end the turn for a bug; give"
                 f" it one, or mend the bug: {type(bug).__name__}: {bug}"
             ) from bug
+        if self.watch is not None:
+            self.watch(self.machine.choose(self.turn, CRASHED)[0])
         return self.machine.advance(self.turn, CRASHED)
 
     async def _written_down(self, step: Step) -> Step:

@@ -26,6 +26,7 @@ from fsm_agent.fsm.layout import Layout
 
 if TYPE_CHECKING:
     from fsm_agent.fsm.promises import Promises
+    from fsm_agent.fsm.properties import Property
 
 
 class Counted(Protocol):
@@ -269,9 +270,10 @@ class Table:
     exit}) pairs: lines that exist in many states and always end the turn. Raises ``TableError`` for unknown
     or repeated names.
 
-    Three things change neither the digest nor what is equal: ``layout`` says where boxes and arrows stand in
-    pictures, ``default_limits`` returns the limits that figures in generated pages are for, and ``promises``
-    returns what ``fsm-agent verify`` is to prove of a value that the rows do not know."""
+    ``properties`` are claimed of every turn (``fsm_agent.fsm.properties``). Neither they nor three other
+    things change the digest or what is equal: ``layout`` says where boxes and arrows stand in pictures,
+    ``default_limits`` returns the limits that figures in generated pages are for, and ``promises`` returns
+    what ``fsm-agent verify`` is to prove of a value that the rows do not know."""
 
     name: str
     states: tuple[str, ...]
@@ -283,6 +285,7 @@ class Table:
     layout: Layout | None = field(default=None, compare=False, repr=False)
     default_limits: Callable[[], Mapping[str, int]] | None = field(default=None, compare=False, repr=False)
     promises: Callable[[], Promises] | None = field(default=None, compare=False, repr=False)
+    properties: tuple[Property, ...] = field(default=(), compare=False, repr=False)
     rows: tuple[Row, ...] = field(init=False)
     by_event: Mapping[tuple[str, str], tuple[Row, ...]] = field(init=False)
 
@@ -303,6 +306,10 @@ class Table:
             )
         object.__setattr__(self, "rows", rows)
         object.__setattr__(self, "by_event", by_event)
+        for claimed in self.properties:
+            claimed.check(self)
+        if len({claimed.says for claimed in self.properties}) != len(self.properties):
+            raise TableError(f"{self.name}: two properties say the same; let the sentence of one differ")
 
     @property
     def initial(self) -> str:

@@ -385,7 +385,8 @@ class Web(Group):
 class Settings(BaseSettings):
     """All settings: what is given here, over the environment, over the defaults; ``of`` knows the config
     file, too. ``reasoning_effort``: how much a model that can think should think before it speaks; ``None``
-    leaves it to the model.
+    leaves it to the model. ``properties``: what is done when a turn breaks a property of its table
+    (``fsm-agent verify`` proves them): nothing, a line in the log, or the turn ends.
 
     Raises ``ConfigError`` (one line: what, given, allowed) for an unknown name or a value out of range.
     """
@@ -407,6 +408,7 @@ class Settings(BaseSettings):
     fuzzy_name_cutoff: Ratio = 0.7
     explain_abnormal_end: bool = True
     dump_failed_requests: bool = True
+    properties: Literal["off", "warn", "stop"] = "off"
     budget: Budget = Budget()
     backoff: BackoffSettings = BackoffSettings()
     stale: Stale = Stale()

@@ -4,6 +4,7 @@ that a turn touches.
 >>> from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, text, tools   # fakes
 >>> from fsm_agent.testing import pair_scripts, row_scripts  # scripts that cover a table
 >>> from fsm_agent.testing import INVARIANTS, CountingTurn, Look  # what always holds
+>>> from fsm_agent.testing import assert_properties  # what a table says of itself
 >>> from fsm_agent.testing.strategies import histories, replies  # needs hypothesis
 >>> from fsm_agent.testing.machine import TurnMachine  # needs hypothesis
 
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from fsm_agent.testing.http import Received
     from fsm_agent.testing.invariants import INVARIANTS, Invariant, InvariantBroken, Look, Moved, Place
     from fsm_agent.testing.memory import FakeMemory
+    from fsm_agent.testing.properties import assert_properties
     from fsm_agent.testing.rehearsal import rehearse
     from fsm_agent.testing.scripts import (
         Cover,
@@ -75,6 +77,7 @@ _IN = {
     "testing.invariants": ("INVARIANTS", "Invariant", "InvariantBroken", "Look", "Moved", "Place"),
     "testing.memory": ("FakeMemory",),
     "testing.rehearsal": ("rehearse",),
+    "testing.properties": ("assert_properties",),
     "providers.scripted.model": ("ScriptedModel",),
     "providers.scripted.replies": (
         *(
@@ -141,6 +144,7 @@ __all__ = [
     "Script",
     "ScriptedModel",
     "ScriptedServer",
+    "assert_properties",
     "bad_json",
     "blank",
     "call",

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from fsm_agent.fsm.table import Counter, Rung, Table, any_of, end, go, left, lines_of, on
 from fsm_agent_states.logic.layout import LAYOUT
+from fsm_agent_states.properties import PROPERTIES
 
 if TYPE_CHECKING:
     from fsm_agent.fsm.promises import Promises
@@ -216,4 +217,5 @@ TURN = Table(
     layout=LAYOUT,
     default_limits=_default_limits,
     promises=_promises,
+    properties=PROPERTIES,
 )

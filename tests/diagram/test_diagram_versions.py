@@ -24,6 +24,7 @@ from fsm_agent.diagram.versions.load import Version, version_of
 from fsm_agent.diagram.versions.tableform import expands_alike, table_from
 from fsm_agent.diagram.versions.text import as_diff_json, as_diff_markdown
 from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.properties import at_most, eventually, exits, rung
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 from fsm_agent.fsm.verify import verify_table
 from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
@@ -48,7 +49,27 @@ def test_a_description_gives_the_same_table_again(table: Table) -> None:
         assert again.digest == table.digest
         assert again.rows == table.rows
         assert again.reset_groups == table.reset_groups
+        assert again.properties == table.properties
         assert expands_alike(again, value)
+
+
+def test_a_property_that_is_not_proved_any_more_is_a_finding() -> None:
+    """Also one that is taken away, and none for what is as it was."""
+    often = at_most("Rings so often as the limit says.", "rings", rung("ring"))
+    lost = eventually("Is delivered.", exits("delivered"), known="nobody may be there")
+    old = replace(courier(), properties=(often, lost))
+    lines = tuple(replace(line, resets=("rings",)) if line.event == "broken" else line for line in old.lines)
+    new, gone = replace(old, lines=lines), replace(old, properties=(lost,))
+    told = [
+        as_diff_markdown(Version("old", old), Version("new", one), compare(old, one), found)
+        for one in (new, gone, old)
+        if (found := proofs(Version("old", old), Version("new", one)))
+    ]
+    assert "- **property: Rings so often as the limit says.**: Rings so often" in told[0]
+    assert "Drive.broken/1" in told[0]
+    assert "- **property: Rings so often as the limit says.**: was proved, and is claimed no more" in told[1]
+    assert not any("property" in text for text in told[2:])
+    assert "Is delivered" not in "".join(told)
 
 
 @pytest.mark.parametrize(

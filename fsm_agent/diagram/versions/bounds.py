@@ -12,6 +12,9 @@ from fsm_agent.fsm.verify import Bound, Report, bounds, examine, verify_table
 from fsm_agent.fsm.verify.reachability.small_scopes import limit_names
 from fsm_agent.fsm.verify.worst_case.polynomial import Polynomial
 
+KNOWN = "known: "
+"""How a finding begins about which nothing is to be done."""
+
 
 @dataclass(frozen=True, slots=True)
 class BoundChange:
@@ -61,9 +64,9 @@ def proofs(old: Version, new: Version, limits: Mapping[str, int] | None = None) 
         raise ConfigError("unknown limit", ", ".join(unknown), ", ".join(sorted(known)))
     values = tuple(_limits(version, limits or {}) for version in (old, new))
     before = verify_table(old.table, values[0], small=False)
-    same = old.table.digest == new.table.digest and values[0] == values[1]
+    same = _proved_alike(old.table) == _proved_alike(new.table) and values[0] == values[1]
     after = before if same else verify_table(new.table, values[1], small=False)
-    findings = [{check.name: check.findings for check in report.checks} for report in (before, after)]
+    findings = [_findings(report) for report in (before, after)]
     checks = [
         (name, findings[0].get(name), findings[1].get(name))
         for name in dict.fromkeys([*findings[0], *findings[1]])
@@ -76,6 +79,21 @@ def proofs(old: Version, new: Version, limits: Mapping[str, int] | None = None) 
         after.ranking_without_caps,
         tuple(_bounds(old.table, new.table, before, after)),
     )
+
+
+def _proved_alike(table: Table) -> tuple[object, ...]:
+    """All that a verdict depends on, but for limits."""
+    return table.digest, table.properties
+
+
+def _findings(report: Report) -> dict[str, tuple[str, ...]]:
+    """What was found about each check and each property. A known counterexample is told too, since a property
+    that was proved may have become one."""
+    found = {check.name: check.findings for check in report.checks}
+    for one in report.properties:
+        known = f"{KNOWN}{one.run or one.basis}" if one.verdict != "proved" else ""
+        found[f"property: {one.says}"] = tuple(text for text in (one.finding or known,) if text)
+    return found
 
 
 def _limits(version: Version, changes: Mapping[str, int]) -> Mapping[str, int] | None:

@@ -7,6 +7,17 @@ from typing import Any
 
 from fsm_agent.diagram.describe import row_form
 from fsm_agent.errors import ConfigError, TableError
+from fsm_agent.fsm.properties import (
+    AtMostProperty,
+    EventuallyProperty,
+    GuardedMoves,
+    JoinedMoves,
+    Moves,
+    NamedMoves,
+    NeverProperty,
+    OtherMoves,
+    Property,
+)
 from fsm_agent.fsm.table import Below, Counter, Guard, Line, Rung, Table, all_of, any_of
 
 
@@ -21,6 +32,7 @@ def table_from(value: Any, origin: str) -> Table:
             lines=tuple(_line(line) for line in value["lines"]),
             macros=tuple((macro["event"], dict(macro["exits"])) for macro in value["macros"]),
             reset_groups={name: tuple(group) for name, group in value["resets"].items()},
+            properties=tuple(map(_property, value.get("properties", ()))),
         )
     except TableError as error:
         raise ConfigError(f"the table is wrong ({error})", origin) from None
@@ -56,6 +68,32 @@ def _rung(value: Mapping[str, Any]) -> Rung:
         tuple(value.get("resets", ())),
         value.get("exit"),
     )
+
+
+def _property(value: Mapping[str, Any]) -> Property:
+    kinds: tuple[type[Property], ...] = (NeverProperty, EventuallyProperty, AtMostProperty)
+    kind = {one.__name__: one for one in kinds}[value["kind"]]
+    fields: dict[str, Any] = {
+        name: _moves(part) if isinstance(part, Mapping) else part
+        for name, part in value.items()
+        if name != "kind"
+    }
+    return kind(**fields)
+
+
+def _moves(value: Mapping[str, Any]) -> Moves:
+    match value:
+        case {"field": field, "names": [*names]}:
+            return NamedMoves(field, tuple(names))
+        case {"where": guard}:
+            return GuardedMoves(_guard(guard))
+        case {"every": [*members]}:
+            return JoinedMoves(tuple(map(_moves, members)), every=True)
+        case {"some": [*members]}:
+            return JoinedMoves(tuple(map(_moves, members)), every=False)
+        case {"not": member}:
+            return OtherMoves(_moves(member))
+    raise ValueError(f"no moves: {value}")
 
 
 def _guard(value: Mapping[str, Any] | None) -> Guard:

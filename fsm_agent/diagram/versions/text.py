@@ -9,7 +9,7 @@ from dataclasses import asdict
 from fsm_agent.diagram.describe import row_form
 from fsm_agent.diagram.markdown import grid
 from fsm_agent.diagram.model import ELSE, words
-from fsm_agent.diagram.versions.bounds import BoundChange, ProofChange
+from fsm_agent.diagram.versions.bounds import KNOWN, BoundChange, ProofChange
 from fsm_agent.diagram.versions.compare import Difference, LineChange, RowChange
 from fsm_agent.diagram.versions.load import Version
 from fsm_agent.fsm.table import Row
@@ -111,7 +111,14 @@ def _version(version: Version, ok: bool) -> dict[str, object]:
 
 
 def _verdict(proofs: ProofChange) -> Iterator[str]:
-    found = [(name, finding) for name, _, after in proofs.checks for finding in after or ()]
+    found = [
+        (name, finding)
+        for name, before, after in proofs.checks
+        for finding in after or ()
+        if before != after or not finding.startswith(KNOWN)
+    ]
+    gone = (name for name, before, after in proofs.checks if before == () and after is None)
+    found += [(name, "was proved, and is claimed no more") for name in gone if proofs.new_ok]
     if found:
         yield from ("## Not proved", "", *(f"- **{name}**: {finding}" for name, finding in found), "")
     if proofs.old_ranking != proofs.new_ranking and proofs.new_ranking and proofs.old_ranking:

@@ -9,6 +9,8 @@ from itertools import zip_longest
 
 from fsm_agent.fsm.verify.folding import FoldedPart
 
+EVERY = "every configuration"
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -90,6 +92,28 @@ class Worst:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgedProperty:
+    """One property of the table: its sentence and exact meaning, ``proved``, ``refuted`` or ``unknown`` and
+    on what that stands; ``rows`` and ``maxima`` of a shortest run that breaks it; ``known`` and ``finding``
+    as in ``fsm_agent.fsm.verify.properties``."""
+
+    says: str
+    label: str
+    verdict: str
+    basis: str
+    rows: tuple[str, ...]
+    maxima: dict[str, int]
+    known: str
+    finding: str | None
+
+    @property
+    def run(self) -> str:
+        """The run in words; empty when none is known."""
+        under = ", ".join(f"{name} {most}" for name, most in self.maxima.items())
+        return " → ".join(self.rows) + (f", with {under}" if under else "")
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """What ``fsm-agent verify`` prints. ``ok`` is false when a check found something."""
 
@@ -105,11 +129,12 @@ class Report:
     figures: tuple[Figure, ...]
     worst: Worst | None
     limits: dict[str, int] | None
+    properties: tuple[JudgedProperty, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """Say whether no check found anything."""
-        return all(check.ok for check in self.checks)
+        """Say whether no check found anything, also not about a property."""
+        return all(check.ok for check in self.checks) and not any(one.finding for one in self.properties)
 
     def to_dict(self) -> dict[str, object]:
         """The report as plain JSON values."""
@@ -136,6 +161,7 @@ class Report:
                     text += [f"          {number}. {words}" for number, words in enumerate(repairs, 1)]
         for title, lines in self._rankings():
             text += ["", title, *(f"  {line}" for line in lines)]
+        text += self._render_properties()
         text += self._render_figures()
         if self.worst:
             text += ["", *self._render_worst(self.worst)]
@@ -152,6 +178,16 @@ class Report:
             (f"{title}, caps taken away", self.ranking_without_caps),
             ("The same with the caps", self.ranking_with_caps),
         ]
+
+    def _render_properties(self) -> list[str]:
+        text: list[str] = ["", f"Properties, {EVERY}"] if self.properties else []
+        for one in self.properties:
+            known = f"; known: {one.known}" if one.known else ""
+            text.append(f"  {'FAIL' if one.finding else 'ok  '}  {one.verdict}: {one.says}")
+            text += _wrapped(f"{one.label}; {one.basis}{known}", 8)
+            text += _wrapped(f"- {one.run}", 8) if one.rows else []
+            text += _wrapped(f"- {one.finding}", 8) if one.finding and not one.rows else []
+        return text
 
     def _render_worst(self, worst: Worst) -> list[str]:
         kind = "A longest run" if worst.proved else "A long run"
@@ -181,5 +217,6 @@ class Report:
         return [*text, *(f"  where {line}" for line in legend)]
 
 
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, 116, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+def _wrapped(text: str, indent: int = 2) -> list[str]:
+    first, other = " " * indent, " " * (indent + 2)
+    return textwrap.wrap(text, 116, initial_indent=first, subsequent_indent=other, break_on_hyphens=False)

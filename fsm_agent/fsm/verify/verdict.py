@@ -4,22 +4,22 @@ constructed runs."""
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.verify.proof.examine import Proof, examine
 from fsm_agent.fsm.verify.proof.induction import induct
 from fsm_agent.fsm.verify.proof.ranking import ending_faults
+from fsm_agent.fsm.verify.properties import judge
 from fsm_agent.fsm.verify.reachability.cover import cover
 from fsm_agent.fsm.verify.reachability.small_scopes import Scope, small_scopes
 from fsm_agent.fsm.verify.repairs import repairs
-from fsm_agent.fsm.verify.report import Check, Figure, Report, Worst
+from fsm_agent.fsm.verify.report import EVERY, Check, Figure, JudgedProperty, Report, Worst
 from fsm_agent.fsm.verify.time_limit import SECONDS, TimeLimit
 from fsm_agent.fsm.verify.worst_case.formulas import Bound, bounds
 from fsm_agent.fsm.verify.worst_case.lower_bounds import Known, all_known, worst
 
-EVERY = "every configuration"
 SHARES = 8
 """A part of the time that formulas may take, and small scopes of what is left: an eighth."""
 
@@ -87,7 +87,23 @@ def _report(
         figures=figures,
         worst=worst,
         limits=None if limits is None else dict(limits),
+        properties=tuple(_properties(table)) if all(check.ok for check in checks) else (),
     )
+
+
+def _properties(table: Table) -> Iterator[JudgedProperty]:
+    for one in judge(table):
+        claimed = one.claimed
+        yield JudgedProperty(
+            claimed.says,
+            claimed.label,
+            one.verdict,
+            one.basis,
+            one.ids,
+            dict(one.maxima),
+            claimed.known,
+            one.finding,
+        )
 
 
 def _proved(proof: Proof, table: Table) -> tuple[Check, ...]:

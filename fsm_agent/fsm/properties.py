@@ -1,0 +1,489 @@
+"""The language of properties: what is claimed of every turn of a table, in sentences that can be proved, and
+watched while a turn runs.
+
+A property speaks of **moves**. ``row``, ``event``, ``enters``, ``leaves``, ``rung``, ``exits``, ``spends``
+and ``resets`` name some by what is in their rows, ``where`` by the counters just before them; ``&``, ``|``
+and ``~`` join them. Four sentences are made of moves:
+
+>>> never("Nothing runs after an interrupt.", enters("Ship"), after=event("cancelled")).label
+'never enters Ship after event cancelled'
+>>> eventually("Who paid gets it.", row("Ship.done", "Refund.done"), after=row("Charge.done")).label
+'after row Charge.done, row Ship.done or Refund.done before the end'
+>>> at_most("Few retries an act.", "tries", spends("tries"), since=resets("tries")).label
+'at most tries spends tries since resets tries'
+>>> only_if("Nobody ships unpaid.", enters("Ship"), row("Charge.done"), since=enters("Refund")).label
+'enters Ship only if row Charge.done since enters Refund'
+
+A move is judged by what was **before** it, and counts afterwards; the start of a turn is before all moves.
+``fsm_agent.fsm.verify.properties`` proves properties, ``Monitor`` watches them."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fsm_agent.errors import PropertyBroken, TableError
+from fsm_agent.fsm.journal import Step
+from fsm_agent.fsm.table import AllOf, AnyOf, Below, Counted, Guard, Row, Spent, Table
+
+log = logging.getLogger(__name__)
+
+Watch = Literal["off", "warn", "stop"]
+"""What is done about a broken property: nothing, a line in the log, or the turn ends as ``crashed``."""
+Watcher = Callable[[Row], PropertyBroken | None]
+"""Is asked before a move; a reason why it must not be made."""
+Holds = Callable[[Below], bool]
+"""Says of a comparison whether it held just before a move."""
+
+BROKEN = -1
+"""In place of what a property remembers: it does not hold of this turn."""
+WORDS = {"id": "row", "dest": "enters", "source": "leaves", "exit": "exits"}
+"""How what is in a row is called in the language, where that is another word."""
+
+
+# Moves
+
+
+class Moves(ABC):
+    """Some of the moves that a turn can make."""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """Return them in words."""
+
+    @abstractmethod
+    def has(self, row: Row, holds: Holds) -> bool:
+        """Say whether a move by ``row`` is one of them."""
+
+    def parts(self) -> Iterator[Moves]:
+        """Themselves and all that they are made of."""
+        yield self
+
+    def __and__(self, other: Moves) -> Moves:
+        return JoinedMoves((self, other), every=True)
+
+    def __or__(self, other: Moves) -> Moves:
+        return JoinedMoves((self, other), every=False)
+
+    def __invert__(self) -> Moves:
+        return OtherMoves(self)
+
+
+@dataclass(frozen=True)
+class NamedMoves(Moves):
+    """Moves by rows that have one of ``names`` in a ``field``."""
+
+    field: Literal["id", "source", "event", "dest", "rung", "exit", "spends", "resets"]
+    names: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        return f"{WORDS.get(self.field, self.field)} {' or '.join(self.names)}"
+
+    def has(self, row: Row, holds: Holds) -> bool:
+        value = getattr(row, self.field)
+        return value in self.names if not isinstance(value, tuple) else any(n in value for n in self.names)
+
+
+@dataclass(frozen=True)
+class GuardedMoves(Moves):
+    """Moves before which a guard was open."""
+
+    guard: Guard
+
+    @property
+    def label(self) -> str:
+        return f"where {self.guard.label}"
+
+    def has(self, row: Row, holds: Holds) -> bool:
+        return _open(self.guard, holds)
+
+
+@dataclass(frozen=True)
+class JoinedMoves(Moves):
+    """Moves that are in every part, or in at least one."""
+
+    members: tuple[Moves, ...]
+    every: bool
+
+    @property
+    def label(self) -> str:
+        word = " and " if self.every else " or "
+        if not self.members:
+            return "anything" if self.every else "nothing"
+        return word.join(f"({m.label})" if isinstance(m, JoinedMoves) else m.label for m in self.members)
+
+    def has(self, row: Row, holds: Holds) -> bool:
+        return (all if self.every else any)(member.has(row, holds) for member in self.members)
+
+    def parts(self) -> Iterator[Moves]:
+        for member in self.members:
+            yield from member.parts()
+
+
+@dataclass(frozen=True)
+class OtherMoves(Moves):
+    """All moves but some."""
+
+    member: Moves
+
+    @property
+    def label(self) -> str:
+        return f"not ({self.member.label})"
+
+    def has(self, row: Row, holds: Holds) -> bool:
+        return not self.member.has(row, holds)
+
+    def parts(self) -> Iterator[Moves]:
+        yield from self.member.parts()
+
+
+NOTHING = JoinedMoves((), every=False)
+
+
+def row(*ids: str) -> Moves:
+    """Moves by these rows."""
+    return NamedMoves("id", ids)
+
+
+def event(*names: str) -> Moves:
+    """Moves on these events, in any state."""
+    return NamedMoves("event", names)
+
+
+def enters(*states: str) -> Moves:
+    """Moves to these states, also from themselves. The final one is entered by every move that ends a
+    turn."""
+    return NamedMoves("dest", states)
+
+
+def leaves(*states: str) -> Moves:
+    """Moves from these states, also to themselves."""
+    return NamedMoves("source", states)
+
+
+def rung(*names: str) -> Moves:
+    """Moves by rungs of these names, on any line."""
+    return NamedMoves("rung", names)
+
+
+def exits(*reasons: str) -> Moves:
+    """Moves that end a turn with these exit reasons."""
+    return NamedMoves("exit", reasons)
+
+
+def spends(*counters: str) -> Moves:
+    """Moves that spend at least one of these counters."""
+    return NamedMoves("spends", counters)
+
+
+def resets(*counters: str) -> Moves:
+    """Moves that reset at least one of these counters."""
+    return NamedMoves("resets", counters)
+
+
+def where(guard: Guard) -> Moves:
+    """Moves before which ``guard`` was open: ``where(~left("attempts"))``."""
+    return GuardedMoves(guard)
+
+
+# Sentences
+
+
+@dataclass(frozen=True, kw_only=True)
+class Property(ABC):
+    """A claim about every turn: ``says`` is the sentence that people read, ``label`` its exact meaning.
+    ``known``: why it does not hold, for one whose counterexample is to be shown and not to be mended.
+
+    As an automaton it remembers one number: ``start`` before the first move, then what ``step`` gives."""
+
+    says: str
+    known: str = ""
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """Return what is claimed, in the words of the language."""
+
+    @property
+    @abstractmethod
+    def watched(self) -> tuple[Moves, ...]:
+        """The moves that it speaks of."""
+
+    @property
+    @abstractmethod
+    def start(self) -> int:
+        """What it remembers before the first move."""
+
+    @abstractmethod
+    def step(self, memory: int, seen: Sequence[bool], ends: bool, most: int) -> int:
+        """What it remembers after a move, or ``BROKEN``. ``seen`` says which of ``watched`` the move is,
+        ``ends`` whether it ends the turn, ``most`` is the value of the limit that ``limit`` names."""
+
+    @property
+    def limit(self) -> str | None:
+        """The name of the limit that the claim is about, if any."""
+        return None
+
+    def atoms(self) -> tuple[Below, ...]:
+        """The comparisons that it reads, each once."""
+        guards = (
+            part.guard for moves in self.watched for part in moves.parts() if isinstance(part, GuardedMoves)
+        )
+        return tuple({(a.counter, a.limit): a for guard in guards for a in guard.atoms()}.values())
+
+    def sees(self, row: Row, holds: Holds) -> tuple[bool, ...]:
+        """Which of ``watched`` a move by ``row`` is."""
+        return tuple(moves.has(row, holds) for moves in self.watched)
+
+    def check(self, table: Table) -> None:
+        """Raise ``TableError`` for a name that the table does not have."""
+        counters = [counter.name for counter in table.counters]
+        limits = list(dict.fromkeys(atom.limit for one in table.rows for atom in one.guard.atoms()))
+        known: dict[str, Collection[str]] = {
+            "id": [one.id for one in table.rows],
+            "event": dict.fromkeys(one.event for one in table.rows),
+            "rung": dict.fromkeys(one.rung for one in table.rows),
+            "exit": dict.fromkeys(one.exit for one in table.rows if one.exit),
+            **dict.fromkeys(("source", "dest"), table.states),
+            **dict.fromkeys(("spends", "resets"), counters),
+        }
+        named = [part for moves in self.watched for part in moves.parts() if isinstance(part, NamedMoves)]
+        for part in named:
+            self._refuse(table, WORDS.get(part.field, part.field), part.names, known[part.field])
+        self._refuse(table, "counter", (atom.counter for atom in self.atoms()), counters)
+        asked = [atom.limit for atom in self.atoms()] + ([self.limit] if self.limit else [])
+        self._refuse(table, "limit", asked, limits)
+
+    def _refuse(self, table: Table, what: str, given: Iterable[str], known: Collection[str]) -> None:
+        if wrong := next((name for name in given if name not in known), None):
+            raise TableError(
+                f"{table.name}: the property {self.says!r} names {what} {wrong!r}, which the table does not"
+                f" have; there are {', '.join(known) or 'none'}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeverProperty(Property):
+    """``moves`` are forbidden after ``after``, until ``until``; ``begins`` says whether they are at the
+    start."""
+
+    moves: Moves
+    after: Moves = NOTHING
+    until: Moves = NOTHING
+    begins: bool = True
+
+    @property
+    def label(self) -> str:
+        after = "" if self.after == NOTHING else self.after.label
+        if self.begins and self.until != NOTHING:
+            since = f" since {after}" if after else ""
+            return f"{self.moves.label} only if {self.until.label}{since}"
+        until = "" if self.until == NOTHING else f" until {self.until.label}"
+        return f"never {self.moves.label}{f' after {after}' if after else ''}{until}"
+
+    @property
+    def watched(self) -> tuple[Moves, ...]:
+        return self.moves, self.until, self.after
+
+    @property
+    def start(self) -> int:
+        return int(self.begins)
+
+    def step(self, memory: int, seen: Sequence[bool], ends: bool, most: int) -> int:
+        forbidden, lifted, imposed = seen
+        return BROKEN if memory and forbidden else 1 if imposed else 0 if lifted else memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventuallyProperty(Property):
+    """One of ``moves`` is owed after ``after``, or from the start when ``begins``, and made before the end or
+    by it."""
+
+    moves: Moves
+    after: Moves = NOTHING
+    begins: bool = False
+
+    @property
+    def label(self) -> str:
+        return (
+            f"after {self.after.label}, " if not self.begins else ""
+        ) + f"{self.moves.label} before the end"
+
+    @property
+    def watched(self) -> tuple[Moves, ...]:
+        return self.moves, self.after
+
+    @property
+    def start(self) -> int:
+        return int(self.begins)
+
+    def step(self, memory: int, seen: Sequence[bool], ends: bool, most: int) -> int:
+        done, owed = seen
+        memory = 1 if owed else 0 if done else memory
+        return BROKEN if ends and memory else memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtMostProperty(Property):
+    """At most ``times`` of ``moves``, a number or the name of a limit, since the last of ``since``."""
+
+    times: int | str
+    moves: Moves
+    since: Moves = NOTHING
+
+    @property
+    def label(self) -> str:
+        since = "" if self.since == NOTHING else f" since {self.since.label}"
+        return f"at most {self.times} {self.moves.label}{since}"
+
+    @property
+    def watched(self) -> tuple[Moves, ...]:
+        return self.moves, self.since
+
+    @property
+    def start(self) -> int:
+        return 0
+
+    @property
+    def limit(self) -> str | None:
+        return self.times if isinstance(self.times, str) else None
+
+    def step(self, memory: int, seen: Sequence[bool], ends: bool, most: int) -> int:
+        counted, again = seen
+        memory = (0 if again else memory) + counted
+        return BROKEN if memory > (most if isinstance(self.times, str) else self.times) else memory
+
+
+def never(
+    says: str, moves: Moves, *, after: Moves | None = None, until: Moves | None = None, known: str = ""
+) -> Property:
+    """No move of ``moves`` is made: at all, or after one of ``after``; until one of ``until`` lifts it."""
+    begins = after is None
+    return NeverProperty(
+        says=says, known=known, moves=moves, after=after or NOTHING, until=until or NOTHING, begins=begins
+    )
+
+
+def only_if(
+    says: str, moves: Moves, before: Moves, *, since: Moves | None = None, known: str = ""
+) -> Property:
+    """Before each move of ``moves`` there was one of ``before``, and no ``since`` after it. A move that is
+    both ``before`` and ``since`` is taken as ``since``."""
+    return NeverProperty(says=says, known=known, moves=moves, after=since or NOTHING, until=before)
+
+
+def eventually(says: str, moves: Moves, *, after: Moves | None = None, known: str = "") -> Property:
+    """Every turn makes a move of ``moves``; with ``after``, one behind each move of ``after``. The move that
+    ends the turn may be it."""
+    return EventuallyProperty(
+        says=says, known=known, moves=moves, after=after or NOTHING, begins=after is None
+    )
+
+
+def at_most(
+    says: str, times: int | str, moves: Moves, *, since: Moves | None = None, known: str = ""
+) -> Property:
+    """A turn makes at most so many of ``moves``; with ``since``, so many after each of these, itself
+    included. ``times``: a number from 0 to 1,000, or the name of a limit. Raises ``TableError``."""
+    if not isinstance(times, str) and (isinstance(times, bool) or not 0 <= times <= MOST_TIMES):
+        raise TableError(
+            f"the property {says!r} is about at most {times} moves; allowed are 0 to {MOST_TIMES:,} and names"
+            " of limits"
+        )
+    return AtMostProperty(says=says, known=known, times=times, moves=moves, since=since or NOTHING)
+
+
+MOST_TIMES = 1_000
+
+
+# Watching
+
+
+class Monitor:
+    """Watches the properties of a table over the moves of one turn. ``broken`` are those that do not hold of
+    it, in the order in which they broke; a broken one is not watched any more."""
+
+    def __init__(self, table: Table, turn: Counted) -> None:
+        self._table, self._turn = table, turn
+        self._memory = [watched.start for watched in table.properties]
+        self.broken: list[Property] = []
+
+    def sees(self, row: Row) -> tuple[Property, ...]:
+        """Take note of the move by ``row`` that is about to be made, while the turn still has the counters of
+        before; what it breaks."""
+        return self._sees(row, self._turn)
+
+    def replayed(self, steps: Iterable[Step]) -> list[Property]:
+        """Take note of moves that were made already, from the start of the turn; what is broken by then. Rows
+        of another version of the table are passed over."""
+        past, rows = _Past(self._turn), {one.id: one for one in self._table.rows}
+        for step in steps:
+            past.counts.update((counter, before) for counter, before, _ in step.changes)
+            if step.row in rows:
+                self._sees(rows[step.row], past)
+            past.counts.update((counter, after) for counter, _, after in step.changes)
+        return self.broken
+
+    def _sees(self, row: Row, turn: Counted) -> tuple[Property, ...]:
+        broken = []
+        for place, watched in enumerate(self._table.properties):
+            if (memory := self._memory[place]) == BROKEN:
+                continue
+            most = turn.limit(watched.limit) if watched.limit else 0
+            seen = watched.sees(row, lambda atom: atom.holds(turn))
+            self._memory[place] = watched.step(memory, seen, row.exit is not None, most)
+            broken += [watched] if self._memory[place] == BROKEN else []
+        self.broken += broken
+        return tuple(broken)
+
+
+def watcher(table: Table, turn: Counted, watch: Watch, steps: Iterable[Step] = ()) -> Watcher | None:
+    """What a runner is told to ask before each move of ``turn``: it logs a line for a property that the move
+    breaks, and with ``watch="stop"`` returns the reason to take ``crashed`` instead. ``steps`` were made
+    already. ``None`` when there is nothing to watch."""
+    if watch == "off" or not table.properties:
+        return None
+    monitor = Monitor(table, turn)
+    monitor.replayed(steps)
+
+    def watching(taken: Row) -> PropertyBroken | None:
+        broken = monitor.sees(taken)
+        for claimed in broken:
+            log.warning("%s: %s breaks a property: %s", table.name, taken.id, claimed.says)
+        return PropertyBroken(broken[0].says) if broken and watch == "stop" else None
+
+    return watching
+
+
+@dataclass
+class _Past:
+    """The counters that a turn had at a move of its past."""
+
+    turn: Counted
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def count(self, counter: str) -> int:
+        return self.counts.get(counter, 0)
+
+    def limit(self, name: str) -> int:
+        return self.turn.limit(name)
+
+
+def _open(guard: Guard, holds: Holds) -> bool:
+    match guard:
+        case Below():
+            return holds(guard)
+        case Spent(atom=atom):
+            return not holds(atom)
+        case AllOf(parts=parts):
+            return all(_open(part, holds) for part in parts)
+        case AnyOf(parts=parts):
+            return any(_open(part, holds) for part in parts)
+    raise TableError(
+        f"a guard of type {type(guard).__name__} cannot be watched; build it from left(), ~, all_of, any_of"
+    )

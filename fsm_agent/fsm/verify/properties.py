@@ -1,0 +1,398 @@
+"""Proves the properties of a table for every configuration, or finds a shortest run that breaks one.
+
+A property is an automaton that reads moves. Its **product** with the graph of locations has a node for each
+location and each thing remembered; where no step of it leads to ``BROKEN``, no turn breaks the property,
+whatever its maxima are. The graph knows no counts, so a step to ``BROKEN`` proves nothing: then a run is
+searched for, with real counts and with each maximum as an interval that the guards of the run leave to it. A
+run that is found is a run of the machine under ``Script.limits``."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from fsm_agent.errors import TableError
+from fsm_agent.fsm.properties import BROKEN, AtMostProperty, Holds, Property
+from fsm_agent.fsm.table import AllOf, AnyOf, Below, Guard, Row, Spent, Table
+from fsm_agent.fsm.verify.proof.examine import examine, prove
+from fsm_agent.fsm.verify.proof.graph import Edge, Graph, reach
+from fsm_agent.fsm.verify.proof.truth_tables import LineTruth, line_truths
+from fsm_agent.fsm.verify.reachability.cover import Script
+from fsm_agent.fsm.verify.reachability.paths import Paths
+
+MOST_NODES = 20_000
+"""Nodes of a product; a second."""
+MOST_PLACES = 2_000
+"""Places of a search for a run; a second."""
+MOST_TRIED = 4
+"""Values tried of a limit that a property is about, when no run is found."""
+MOST_ATOMS = 8
+"""Comparisons of one property; each doubles the cases of an edge."""
+
+Node = tuple[int, int, frozenset[tuple[str, str]]]
+"""A location, what the property remembers, and the comparisons (counter, limit) that are known to fail."""
+Seen = tuple[bool, ...]
+Maxima = Mapping[str, tuple[int, int | None]]
+"""For each limit the least and the largest value that it can have; ``None``: any."""
+
+
+@dataclass(frozen=True)
+class PropertyVerdict:
+    """What is known of one property: ``proved`` for every configuration; ``refuted`` by ``run``, a turn whose
+    first ``run.reached`` moves are a shortest run that breaks it; or ``unknown``. ``basis`` says on what.
+    ``maxima`` are those that the run needs; all others may be 0."""
+
+    claimed: Property
+    verdict: Literal["proved", "refuted", "unknown"]
+    basis: str
+    run: Script | None = None
+    maxima: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The rows of the run up to the move that breaks the property; none without a run."""
+        return tuple(row.id for row in self.run.rows[: self.run.reached]) if self.run else ()
+
+    @property
+    def finding(self) -> str | None:
+        """What is wrong about it; ``None`` when it is proved, or not proved and ``known``."""
+        claimed = f"{self.claimed.says} ({self.claimed.label})"
+        if self.verdict == "proved":
+            known = f"{claimed}: is proved, and declared as known not to hold; take known= away"
+            return known if self.claimed.known else None
+        if self.claimed.known:
+            return None
+        if self.run is None:
+            return f"{claimed}: neither proved nor refuted, {self.basis}; claim less, or let a guard say it"
+        return f"{claimed}: {self.counterexample}"
+
+    @property
+    def counterexample(self) -> str:
+        """The run and the maxima that it needs, in words; empty without a run."""
+        if self.run is None:
+            return ""
+        under = ", ".join(f"{name} {most}" for name, most in self.maxima.items())
+        return " → ".join(self.ids) + (f", with {under}" if under else "")
+
+
+def judge(table: Table) -> tuple[PropertyVerdict, ...]:
+    """A verdict about each property of ``table``. Raises ``TableError`` when it is not proved that every turn
+    of it ends, and for a property that is too large."""
+    if not table.properties:
+        return ()
+    prove(table)
+    product = _Product(table)
+    return tuple(_verdict(product, claimed) for claimed in table.properties)
+
+
+def _verdict(product: _Product, claimed: Property) -> PropertyVerdict:
+    if len(claimed.atoms()) > MOST_ATOMS:
+        raise TableError(
+            f"{product.table.name}: the property {claimed.says!r} reads {len(claimed.atoms())} comparisons,"
+            f" at most {MOST_ATOMS}; split it"
+        )
+    if counter := _paying(product, claimed):
+        return PropertyVerdict(
+            claimed, "proved", f"each of them spends {counter}, which nothing between gives back"
+        )
+    steps = product.steps(claimed)
+    if steps is None:
+        return PropertyVerdict(claimed, "unknown", f"more than {MOST_NODES:,} places")
+    if BROKEN not in steps:
+        return PropertyVerdict(claimed, "proved", f"{len(steps)} places, none of them broken")
+    if isinstance(claimed, AtMostProperty) and claimed.limit is not None:
+        return _under_small_maxima(product, claimed, claimed.limit)
+    search = _RunSearch(product, claimed, steps)
+    if found := search.run():
+        return _refuted(claimed, found, search.limits)
+    if search.complete:
+        return PropertyVerdict(
+            claimed, "proved", f"none of the {search.places:,} runs that there are breaks it"
+        )
+    steps = product.steps(claimed, exact=True)
+    if steps is not None and BROKEN not in steps:
+        return PropertyVerdict(
+            claimed, "proved", f"{len(steps):,} places with what is spent, none of them broken"
+        )
+    return PropertyVerdict(claimed, "unknown", f"no run found among {search.places:,} places")
+
+
+def _under_small_maxima(product: _Product, claimed: AtMostProperty, limit: str) -> PropertyVerdict:
+    """Try 0, 1, 2 … as the limit that the property is about; a run that breaks it has more moves."""
+    best, sure = None, True
+    limits: Sequence[str] = ()
+    for most in itertools.count():
+        if most >= (best.reached if best else MOST_TRIED):
+            break
+        numbered = replace(claimed, times=most)
+        steps = product.steps(numbered, spent=frozenset({limit} if not most else ()))
+        if steps is not None and BROKEN in steps:
+            search = _RunSearch(product, numbered, steps, {limit: most})
+            found = search.run()
+            sure = sure and (found is not None or search.complete)
+            if found and (best is None or found.reached < best.reached):
+                best, limits = found, search.limits
+    if best is not None:
+        return _refuted(claimed, best, limits, "a shortest run" if sure else "a run")
+    return PropertyVerdict(claimed, "unknown", f"no run found for {limit} below {MOST_TRIED}")
+
+
+def _refuted(
+    claimed: Property, found: Script, limits: Iterable[str], run: str = "a shortest run"
+) -> PropertyVerdict:
+    maxima = {name: found.limits[name] for name in limits if found.limits[name]}
+    return PropertyVerdict(claimed, "refuted", f"by {run} of {found.reached} moves", found, maxima)
+
+
+# The proof
+
+
+class _Product:
+    """The graph of a table, and what its edges let a property see."""
+
+    def __init__(self, table: Table) -> None:
+        self.table = table
+        self.graph: Graph = examine(table).with_caps.graph
+        self.truths: dict[str, tuple[LineTruth, int]] = {
+            row.id: (truth, regions) for truth in line_truths(table) for row, regions in truth.rows
+        }
+        self.leaving: dict[int, list[Edge]] = {}
+        for edge in self.graph.edges:
+            self.leaving.setdefault(edge.source, []).append(edge)
+
+    def steps(
+        self, claimed: Property, *, exact: bool = False, spent: frozenset[str] = frozenset()
+    ) -> dict[int | Node, set[Node]] | None:
+        """For each node that can be reached the nodes before it, under ``BROKEN`` those from which one step
+        breaks the property; ``None`` when there are too many. ``exact``: a comparison that failed fails until
+        its counter is reset. ``spent``: limits that are 0."""
+        start: Node = (0, claimed.start, frozenset())
+        before: dict[int | Node, set[Node]] = {start: set()}
+        todo = [start]
+        for node in todo:
+            for edge in self.leaving.get(node[0], ()):
+                for seen, fails in self._cases(edge, claimed, node[2], exact, spent):
+                    memory = claimed.step(node[1], seen, edge.row.exit is not None, 0)
+                    after = BROKEN if memory == BROKEN else (edge.dest, memory, fails)
+                    if after not in before:
+                        before[after] = set()
+                        todo += [after] if isinstance(after, tuple) else []
+                    before[after].add(node)
+            if len(todo) > MOST_NODES:
+                return None
+        return before
+
+    def seen(self, edge: Edge, claimed: Property) -> set[Seen]:
+        """All that ``claimed`` may see of a move by ``edge``, whatever was before."""
+        return {seen for seen, _ in self._cases(edge, claimed, frozenset(), False, frozenset())}
+
+    def _cases(
+        self,
+        edge: Edge,
+        claimed: Property,
+        failing: frozenset[tuple[str, str]],
+        exact: bool,
+        spent: frozenset[str],
+    ) -> Iterator[tuple[Seen, frozenset[tuple[str, str]]]]:
+        """What the property may see, and the comparisons that are known to fail afterwards."""
+        truth, regions = self.truths[edge.row.id]
+        flags = self.graph.locations[edge.source].flags
+        atoms = claimed.atoms()
+
+        def known(atom: Below) -> bool | None:
+            if atom.counter in self.graph.flags and atom.limit == atom.counter:
+                return atom.counter not in flags
+            return False if atom.limit in spent or (atom.counter, atom.limit) in failing else None
+
+        regions &= truth.where(known)
+        for values in itertools.product((True, False), repeat=len(atoms)):
+            said = {(a.counter, a.limit): value for a, value in zip(atoms, values, strict=True)}
+            here = regions & truth.where(_said(said))
+            if not here or any(known(a) not in (None, said[a.counter, a.limit]) for a in atoms):
+                continue
+            fails = failing
+            if exact:
+                more = {(a.counter, a.limit) for a in truth.atoms if not here & truth.where(_only(a))}
+                more |= {name for name, value in said.items() if not value}
+                gone = self.graph.flags.union(edge.row.resets)
+                fails = frozenset(name for name in failing | more if name[0] not in gone)
+            yield claimed.sees(edge.row, _holding(said)), fails
+
+
+def _holding(said: Mapping[tuple[str, str], bool]) -> Holds:
+    return lambda atom: said[atom.counter, atom.limit]
+
+
+def _said(said: Mapping[tuple[str, str], bool]) -> Callable[[Below], bool | None]:
+    return lambda atom: said.get((atom.counter, atom.limit))
+
+
+def _only(wanted: Below) -> Callable[[Below], bool | None]:
+    return lambda atom: True if atom == wanted else None
+
+
+def _paying(product: _Product, claimed: Property) -> str:
+    """For "at most so many as a limit says": a counter that each of the moves spends below that limit, and
+    that no move between two of them resets; empty when there is none.
+
+    Such a counter is never less than the number of moves that were counted: both begin at 0, and each counted
+    move adds one to both."""
+    if not isinstance(claimed, AtMostProperty) or claimed.limit is None:
+        return ""
+    seen = {edge: product.seen(edge, claimed) for edge in product.graph.edges}
+    counted = [edge for edge, cases in seen.items() if any(case[0] for case in cases)]
+    kept = [edge for edge, cases in seen.items() if not all(case[1] for case in cases)]
+    ahead: dict[int, int] = {}
+    for edge in kept:
+        ahead[edge.source] = ahead.get(edge.source, 0) | 1 << edge.dest
+
+    def leads(start: int, targets: int) -> bool:
+        return bool((reach(start, ahead) | 1 << start) & targets)
+
+    sources = sum(1 << place for place in {edge.source for edge in counted})
+    for counter in sorted({name for edge in counted for name, _ in edge.spends}):
+        if not all((counter, claimed.limit) in _tested(edge) for edge in counted):
+            continue
+        resetting = [edge for edge in kept if counter in edge.resets]
+        if not any(
+            (edge in counted or leads(edge.dest, sources))
+            and any(leads(one.dest, 1 << edge.source) for one in counted)
+            for edge in resetting
+        ):
+            return counter
+    return ""
+
+
+def _tested(edge: Edge) -> set[tuple[str, str]]:
+    return {(counter, limit) for counter, limits in edge.spends for limit in limits}
+
+
+# The counterexample
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a search is: in a location, with these counts, when the maxima are in these intervals."""
+
+    location: int
+    memory: int
+    counts: tuple[int, ...]
+    maxima: tuple[tuple[int, int | None], ...]
+
+
+class _RunSearch:
+    """Looks for a shortest run that breaks a property, best first: the steps of the product to ``BROKEN`` are
+    never more than those of a run."""
+
+    def __init__(
+        self,
+        product: _Product,
+        claimed: Property,
+        steps: Mapping[int | Node, set[Node]],
+        fixed: Mapping[str, int] | None = None,
+    ) -> None:
+        self.product, self.claimed, self.table = product, claimed, product.table
+        self.counters = [counter.name for counter in self.table.counters]
+        atoms = (atom for row in self.table.rows for atom in row.guard.atoms())
+        self.limits = list(dict.fromkeys(a.limit for a in atoms if a.limit not in product.graph.flags))
+        self.far = _distances(steps)
+        self.maxima = tuple(_interval((fixed or {}).get(name)) for name in self.limits)
+        self.complete, self.places = False, 0
+
+    def run(self) -> Script | None:
+        """The run, and a way from there to the end of the turn; ``None`` when none was found."""
+        start = _Place(0, self.claimed.start, (0,) * len(self.counters), self.maxima)
+        came: dict[_Place, tuple[_Place, Row] | None] = {start: None}
+        moves, order = {start: 0}, itertools.count()
+        waiting = [(self.far.get(self._node(start), 0), 0, next(order), start)]
+        while waiting and self.places < MOST_PLACES:
+            place = heapq.heappop(waiting)[3]
+            self.places += 1
+            if place.memory == BROKEN:
+                return self._script(came, place)
+            for row, after in self._onward(place):
+                far = 0 if after.memory == BROKEN else self.far.get(self._node(after))
+                made = moves[place] + 1
+                if far is not None and made < moves.get(after, made + 1):
+                    came[after], moves[after] = (place, row), made
+                    heapq.heappush(waiting, (made + far, far, next(order), after))
+        self.complete = not waiting
+        return None
+
+    def _node(self, place: _Place) -> Node:
+        return place.location, place.memory, frozenset()
+
+    def _onward(self, place: _Place) -> Iterator[tuple[Row, _Place]]:
+        counts = dict(zip(self.counters, place.counts, strict=True))
+        first = dict(zip(self.limits, place.maxima, strict=True))
+        atoms = self.claimed.atoms()
+        for edge in self.product.leaving.get(place.location, ()):
+            row = edge.row
+            after = tuple(
+                (0 if name in row.resets else count) + (name in row.spends) for name, count in counts.items()
+            )
+            for opened in self._narrowed(row.guard, counts, first):
+                for values in itertools.product((True, False), repeat=len(atoms)):
+                    said = {(a.counter, a.limit): value for a, value in zip(atoms, values, strict=True)}
+                    wanted = AllOf(tuple(a if v else Spent(a) for a, v in zip(atoms, values, strict=True)))
+                    seen = self.claimed.sees(row, _holding(said))
+                    for maxima in self._narrowed(wanted, counts, opened):
+                        memory = self.claimed.step(place.memory, seen, row.exit is not None, 0)
+                        yield row, _Place(edge.dest, memory, after, tuple(maxima.values()))
+
+    def _narrowed(self, guard: Guard, counts: Mapping[str, int], maxima: Maxima) -> Iterator[Maxima]:
+        """The maxima under which ``guard`` is open with these counts, as intervals."""
+        match guard:
+            case Below(counter=counter, limit=limit):
+                yield from self._between(maxima, limit, counts[counter] + 1, None)
+            case Spent(atom=Below(counter=counter, limit=limit)):
+                yield from self._between(maxima, limit, 0, counts[counter])
+            case AllOf(parts=parts):
+                found = [maxima]
+                for part in parts:
+                    found = [one for before in found for one in self._narrowed(part, counts, before)]
+                yield from found
+            case AnyOf(parts=parts):
+                for part in parts:
+                    yield from self._narrowed(part, counts, maxima)
+
+    def _between(self, maxima: Maxima, limit: str, low: int, high: int | None) -> Iterator[Maxima]:
+        flag = limit in self.product.graph.flags
+        least, largest = (1, 1) if flag else maxima[limit]
+        least = max(least, low)
+        ends = [end for end in (largest, high) if end is not None]
+        if not ends or least <= min(ends):
+            yield maxima if flag else {**maxima, limit: (least, min(ends) if ends else None)}
+
+    def _script(self, came: Mapping[_Place, tuple[_Place, Row] | None], place: _Place) -> Script:
+        """The run up to ``place`` under the smallest maxima that it needs, and on to the end of the turn."""
+        limits = {name: least for name, (least, _) in zip(self.limits, place.maxima, strict=True)}
+        rows: list[Row] = []
+        step = came[place]
+        while step is not None:
+            rows.insert(0, step[1])
+            step = came[step[0]]
+        numbers = {row.id: number for number, row in enumerate(self.table.rows)}
+        run = tuple(numbers[row.id] for row in rows)
+        paths = Paths(self.table, limits)
+        ending = () if rows[-1].dest == self.table.final else paths.ending(run)
+        return Script(paths.rows((*run, *ending)), paths.all_limits, (rows[-1].id,), len(run))
+
+
+def _interval(fixed: int | None) -> tuple[int, int | None]:
+    return (0, None) if fixed is None else (fixed, fixed)
+
+
+def _distances(before: Mapping[int | Node, set[Node]]) -> dict[Node, int]:
+    """For each node from which the property can be broken the fewest steps that break it."""
+    far: dict[Node, int] = {}
+    now: set[Node] = before[BROKEN]
+    count = 1
+    while now:
+        far |= dict.fromkeys(now, count)
+        now = {earlier for node in now for earlier in before[node]} - far.keys()
+        count += 1
+    return far

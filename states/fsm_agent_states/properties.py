@@ -1,0 +1,85 @@
+"""What holds of every turn of an agent, whatever its settings are: proved on the table, and watched while a
+turn runs when the setting ``properties`` asks for it."""
+
+from __future__ import annotations
+
+from fsm_agent.fsm.properties import (
+    at_most,
+    enters,
+    event,
+    leaves,
+    never,
+    only_if,
+    resets,
+    rung,
+    spends,
+    where,
+)
+from fsm_agent.fsm.table import left
+
+INTERRUPTED = event("cancelled", "cancelled_waiting")
+RAN = event("done", "done_free", "answered", "unknown_tools")
+
+PROPERTIES = (
+    never(
+        "After an interrupt no tool is run and nothing is sent.",
+        enters("ExecuteTools", "CallLLM", "Compress"),
+        after=INTERRUPTED,
+    ),
+    never(
+        "BuildMessages is the only door to the model.",
+        enters("CallLLM") & ~leaves("BuildMessages"),
+    ),
+    only_if(
+        "A tool is run only because the model has just been asked.",
+        enters("ExecuteTools"),
+        enters("CallLLM"),
+        since=enters("BuildMessages"),
+    ),
+    only_if(
+        "The calls of one reply are run once.",
+        RAN,
+        event("tools"),
+        since=RAN,
+    ),
+    never(
+        "After a compaction the model is asked again, or the turn ends, before any tool is run.",
+        enters("ExecuteTools"),
+        after=enters("Compress"),
+        until=enters("CallLLM"),
+    ),
+    never(
+        "Nothing is asked of a model when the attempts of the turn are used up.",
+        spends("attempts") & where(~left("attempts")),
+    ),
+    at_most(
+        "A call block has at most so many requests as its cap says.",
+        "sends",
+        enters("CallLLM"),
+        since=resets("sends"),
+    ),
+    never(
+        "What is sent again in an open call block charges no iteration.",
+        spends("iterations") & where(~left("opened")),
+    ),
+    at_most(
+        "A model that was left for a fallback never returns: there are so many changes as fallbacks.",
+        "fallbacks",
+        rung("fallback"),
+    ),
+    at_most(
+        "A last word is asked for at most so often as a turn has graces.",
+        "graces",
+        spends("graces"),
+    ),
+    at_most(
+        "A key is changed at most so often as there are more keys of the provider.",
+        "rekeys",
+        rung("rekey"),
+        since=resets("rekeys"),
+    ),
+    never(
+        "What a provider did not take as it was is repaired before it is sent again.",
+        event("repairable") & ~(spends("repairs") | enters("Finalize")),
+    ),
+)

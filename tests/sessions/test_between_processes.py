@@ -515,3 +515,18 @@ def test_the_to_do_list_outlives_a_hundred_compactions(tmp_path: Path) -> None:
     found = newest_result(store, newest, "todo")
     assert found is not None
     assert found["todos"][0]["content"] == "go on"
+
+
+def test_a_process_whose_lock_file_was_removed_makes_another(tmp_path: Path) -> None:
+    """What it runs may be taken over; what it begins is seen to live again, and is not given up by everybody
+    who comes."""
+    one, other = Store(tmp_path), Store(tmp_path)
+    lost = one.owners.me
+    (tmp_path / "owners" / f"{lost}.lock").unlink()
+    assert other.owners.alive(lost) is None
+    again = one.owners.me
+    assert again != lost
+    assert again == one.owners.me
+    assert other.owners.alive(again) is not None
+    with pytest.raises(SessionBusy, match="is running in process"):
+        other.owners.refuse_if_alive("s-1", "t-1", again)

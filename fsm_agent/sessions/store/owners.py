@@ -34,9 +34,10 @@ class Owners:
     @property
     def me(self) -> str:
         """The name of this process in the database; made, together with its lock, when it is first asked
-        for."""
+        for, and another one when somebody removed the file: what runs under the old name may be taken over,
+        what begins now is seen to live."""
         with self._lock:
-            if not self._me or self._pid != os.getpid():
+            if not self._me or self._pid != os.getpid() or not self._file(self._me).exists():
                 self._me, self._pid = uuid.uuid4().hex[:12], os.getpid()
                 self._handle = self._locked(self._me)
                 weakref.finalize(self, _gone, self._file(self._me), self._handle, self._pid)

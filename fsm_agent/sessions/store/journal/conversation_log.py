@@ -49,7 +49,7 @@ class ConversationLog(TurnLog):
         """``ended``, on a copy of the session that was read again: rows of this turn that are not in it are
         written behind it."""
         with self._database.reading() as c:
-            said = "SELECT body FROM messages WHERE session = ? AND turn = ?"
+            said = "SELECT body FROM messages WHERE session = ? AND turn = ? AND active = 1"
             stored = Counter(
                 opened(body) for (body,) in c.execute(said, (self.session.id, self._turn.turn_id))
             )

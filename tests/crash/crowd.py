@@ -336,7 +336,11 @@ def plain_problems(c: sqlite3.Connection, done: list[Record]) -> list[str]:
         question = tokens(one["answer"])[0][2:-1]
         asked, answered = place.get(f"Q[{question}]"), place.get(f"A[{question}]")
         if asked is None or answered is None:
-            wrong.append(f"{one['turn']} was completed and is not in the store: {question}")
+            what = c.execute("SELECT rowid, seq, epoch, exit, undone FROM turns WHERE id = ?", (one["turn"],))
+            of = "SELECT number, version, active, role FROM messages WHERE turn = ? ORDER BY number"
+            found = [version, what.fetchall(), c.execute(of, (one["turn"],)).fetchall()]
+            later = c.execute("SELECT * FROM transcripts WHERE version >= ?", (version - 1,)).fetchall()
+            wrong.append(f"{one['turn']} was completed and is not in the store: {question}\n{found}\n{later}")
             continue
         roles = "".join(said["role"][0] for said in rows[asked : answered + 1])
         if not re.fullmatch(r"u(at)?a", roles):

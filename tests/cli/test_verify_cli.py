@@ -135,12 +135,12 @@ def test_json_is_the_documented_form(capsys: pytest.CaptureFixture[str]) -> None
     assert code == 0
     assert list(data) == [
         "table", "digest", "states", "lines", "rows", "counters", "checks", "ranking_with_caps", "ranking_without_caps",
-        "figures", "worst", "limits", "ok",
+        "figures", "worst", "limits", "properties", "ok",
     ]  # fmt: skip
     assert data["limits"] == {**DEFAULTS, "opened": 1}
     assert [set(check) for check in data["checks"]] == [
-        {"name", "scope", "extent", "findings", "repairs", "ok"}
-    ] * 7
+        {"name", "scope", "extent", "findings", "seconds", "repairs", "ok"}
+    ] * 8
     first = data["figures"][0]
     assert set(first) == {
         "quantity", "caps", "formula", "legend", "value", "by_formula", "constructed", "exact", "reached", "scopes",

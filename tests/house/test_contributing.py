@@ -110,6 +110,22 @@ def test_everything_that_an_exercise_names_is_green_after_it(copy: Path) -> None
         re.findall(r"tests/\w+(?:/\w+)*\.py", "".join(re.findall(r"^\$ pytest .*$", PAGE, re.MULTILINE)))
     )
     assert len(named) >= 7
+    removed = re.findall(r"^\$ rm (\S+\.footprints)", PAGE, re.MULTILINE)
+    for name in removed:
+        (copy / name).unlink()
+        with pytest.raises(AssertionError, match="was not there and is written now"):
+            run(
+                copy,
+                "pytest",
+                "-p",
+                "no:cacheprovider",
+                "tests/workflow",
+                "-k",
+                "footprints",
+                "-m",
+                "not slow",
+            )
+    assert removed == ["tests/workflow/order.footprints"]
     run(copy, "pytest", "-p", "no:cacheprovider", "-m", "not slow", *sorted(named))
     run(copy, "ruff", "check", ".")
     run(copy, "ruff", "format", "--check", ".")

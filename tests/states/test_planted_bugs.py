@@ -24,7 +24,7 @@ def test_planted_bugs_are_found() -> None:
     missed = [bug for bug in BUGS if not is_found(bug)]
     assert len(missed) <= 4, missed
     page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
-    assert f"{len(BUGS) - len(missed)} of {len(BUGS)} planted bugs" in page
+    assert f"at least {len(BUGS) - 4} of {len(BUGS)} planted bugs" in page
 
 
 def test_there_are_twelve_in_the_turn_and_twelve_in_the_examples() -> None:

@@ -162,9 +162,8 @@ WITHDRAWN = tuple(
 
 PASSED = ("built", "oversized", "starved", "spoken", "window_too_small")
 """Events of a BuildMessages that performed what was ordered."""
-CONTINUED = frozenset(
-    f"CallLLM.{event}" for event in ("cut_text", "dropped_call", "incomplete", "announced", "unverified")
-)
+_CONTINUING = ("cut_text", "dropped_call", "incomplete", "announced", "unverified")
+CONTINUED = frozenset(f"CallLLM.{event}" for event in _CONTINUING)
 
 
 def _built(change: Change, *after: str) -> tuple[VisitChange, VisitChange]:

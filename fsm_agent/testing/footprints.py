@@ -53,23 +53,18 @@ class Footprints:
         rows = sorted(self._found, key=lambda name: (order.get(name, len(order)), name))
         return [f"{name:32} {footprint}".rstrip() for name in rows for footprint in sorted(self._found[name])]
 
-    def check(self, file: Path, *, part: bool = False) -> None:
-        """Raise ``AssertionError`` with the difference when the file says something else. ``part``: the file
-        is of more scripts than were played now, and may say more. A file that is not there is written, and
-        that is an error too: read it before it is believed."""
+    def check(self, file: Path) -> None:
+        """Raise ``AssertionError`` with the difference when the file says something else. A file that is not
+        there is written, and that is an error too: read it before it is believed."""
         lines = self.lines()
-        if not file.exists() and not part:
+        if not file.exists():
             file.write_text("\n".join(lines) + "\n", encoding="utf-8")
             raise AssertionError(
                 f"{file} was not there and is written now: read it, and keep it with the test"
             )
         before = file.read_text(encoding="utf-8").splitlines()
-        if part:
-            difference = "\n".join(f"+{line}" for line in lines if line not in set(before))
-        else:
-            changed = difflib.unified_diff(before, lines, "as it was read", "as it is now", lineterm="", n=0)
-            difference = "\n".join(changed)
-        if difference:
+        changed = difflib.unified_diff(before, lines, "as it was read", "as it is now", lineterm="", n=0)
+        if difference := "\n".join(changed):
             raise AssertionError(f"{difference}\n(if that is meant: remove {file} and run the test again)")
 
     def _note(self, turn_id: str, name: str, effects: list[Effect], changes: Mapping[str, Any]) -> None:

@@ -59,7 +59,7 @@ def played(
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    folder = tmp_path / "work"
+    folder = tmp_path / "project"
     folder.mkdir()
     (tmp_path / "outside.txt").write_text("private")
     return folder
@@ -219,12 +219,12 @@ OUTSIDE = (
         "sub/../../outside.txt",
         "~/outside.txt",
         "/etc/passwd",
-        "../WORK/x",
+        "../PROJECT/x",
         "note",
     ),
     *(
         "door/../outside.txt",
-        "door/work/../outside.txt",
+        "door/project/../outside.txt",
         "circle/x",
         "//etc/passwd",
         "/proc/self/root/etc/passwd",
@@ -263,7 +263,7 @@ def test_no_path_leads_outside(work: Path, name: str, more: dict[str, str]) -> N
     assert (work.parent / "outside.txt").read_text() == "private"
     assert sorted(entry.name for entry in work.parent.iterdir() if entry.name != "home") == [
         "outside.txt",
-        "work",
+        "project",
     ]
 
 

@@ -19,6 +19,7 @@ from fsm_agent.conversation.effects import Runtime
 from fsm_agent.conversation.history_rules import violations
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
+from fsm_agent.conversation.wire.roles import WIRES
 from fsm_agent.fsm.promises import Change, VisitChange, may
 from fsm_agent.fsm.table import Table, end, go, lines_of, on
 from fsm_agent.fsm.verify import verify_table
@@ -31,7 +32,6 @@ from fsm_agent_states.logic.shapes import (
     NO_CHANGE,
     ROUND,
     TRANSCRIPT,
-    WIRES,
     Shape,
     shape_of,
     takes,

@@ -22,6 +22,7 @@ from fsm_agent.fsm.verify.proof.graph import Edge, Graph, reach
 from fsm_agent.fsm.verify.proof.truth_tables import LineTruth, line_truths
 from fsm_agent.fsm.verify.reachability.cover import Script
 from fsm_agent.fsm.verify.reachability.paths import Paths
+from fsm_agent.fsm.verify.report import run_in_words
 
 MOST_NODES = 20_000
 """Nodes of a product; a second."""
@@ -72,10 +73,7 @@ class PropertyVerdict:
     @property
     def counterexample(self) -> str:
         """The run and the maxima that it needs, in words; empty without a run."""
-        if self.run is None:
-            return ""
-        under = ", ".join(f"{name} {most}" for name, most in self.maxima.items())
-        return " → ".join(self.ids) + (f", with {under}" if under else "")
+        return run_in_words(self.ids, self.maxima)
 
 
 def judge(table: Table) -> tuple[PropertyVerdict, ...]:

@@ -4,6 +4,7 @@ visits."""
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
 
@@ -91,6 +92,12 @@ class Worst:
     rows: tuple[str | FoldedPart, ...]
 
 
+def run_in_words(rows: Sequence[str], maxima: Mapping[str, int]) -> str:
+    """Return the rows of a run, and the maxima that it needs; empty without rows."""
+    under = ", ".join(f"{name} {most}" for name, most in maxima.items())
+    return " → ".join(rows) + (f", with {under}" if under else "")
+
+
 @dataclass(frozen=True, slots=True)
 class JudgedProperty:
     """One property of the table: its sentence and exact meaning, ``proved``, ``refuted`` or ``unknown`` and
@@ -109,8 +116,7 @@ class JudgedProperty:
     @property
     def run(self) -> str:
         """The run in words; empty when none is known."""
-        under = ", ".join(f"{name} {most}" for name, most in self.maxima.items())
-        return " → ".join(self.rows) + (f", with {under}" if under else "")
+        return run_in_words(self.rows, self.maxima)
 
 
 @dataclass(frozen=True, slots=True)

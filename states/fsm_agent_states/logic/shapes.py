@@ -14,18 +14,15 @@ that is left out is work that the model does not know of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
-from typing import Literal
 
 from fsm_agent.conversation.effects import ApiMode
 from fsm_agent.conversation.history_rules import opens_group, sendable
 from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.wire.roles import WIRES, Speaker
 from fsm_agent.fsm.promises import SAME, Change, Demand, Promises, VisitChange, may
-
-Speaker = Literal["", "user", "assistant", "tool"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,28 +90,7 @@ def _is(one: Message, other: Message) -> bool:
     return one is other
 
 
-# What the wires take
-
-
-@dataclass(frozen=True, slots=True)
-class WireTakes:
-    """Who may begin and who may end a conversation on one wire, so that every server of the kind takes it."""
-
-    first: frozenset[Speaker]
-    tail: frozenset[Speaker]
-
-
-WIRES: Mapping[ApiMode, WireTakes] = MappingProxyType(
-    {
-        # servers with a chat template want the user first; several refuse an assistant row at the end
-        "chat_completions": WireTakes(frozenset({"user"}), frozenset({"user", "tool"})),
-        # an assistant row at the end is a prefill, which newer models and thinking refuse; results are
-        # user rows there
-        "anthropic_messages": WireTakes(frozenset({"user"}), frozenset({"user", "tool"})),
-        # a list of items, of which any may begin; a reply to a reply is nothing that was asked for
-        "codex_responses": WireTakes(frozenset({"user", "assistant"}), frozenset({"user", "tool"})),
-    }
-)
+# What must be sent as it is
 
 
 def takes(mode: ApiMode, shape: Shape) -> bool:

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fsm_agent.approvals.gutter import BEGINS, GOES_ON, beside
 from fsm_agent.approvals.question import Question, QuestionPart
 from fsm_agent.approvals.rules import Asked
 from fsm_agent.approvals.visible import original, visible
-from fsm_agent.cli.approval import rows
-from fsm_agent.cli.gutter import BEGINS, GOES_ON, beside
 from fsm_agent.conversation.effects import AskApproval
 
 TEXT = st.text(st.one_of(st.characters(), st.sampled_from("\\x1b \n\t\x1b\u202e│┆↵⇥.[]\"'")), max_size=60)
@@ -32,7 +31,7 @@ def question(name: str, arguments: dict[str, Any], pattern: str | None = None, *
 
 
 def read(question: Question, width: int = 80, height: int = 25) -> str:
-    return "\n".join(row.plain for row in rows(question, width, height))
+    return question.text(width, height, "s, a or never")
 
 
 def rebuilt(parts: tuple[QuestionPart, ...]) -> Any:
@@ -69,16 +68,16 @@ def test_the_rows_of_a_text_hold_all_of_it_behind_the_gutter(text: str, width: i
     whole, shown = "", beside("command", visible(text), width)
     for number, row in enumerate(shown):
         head = "    command " if number == 0 else " " * 12
-        assert row.plain.startswith((f"{head}{BEGINS} ", f"{head}{GOES_ON} "))
-        whole += ("\n" if number and row.plain[12] == BEGINS else "") + row.plain[14:]
-        assert "\n" not in row.plain
+        assert row.head in (f"{head}{BEGINS} ", f"{head}{GOES_ON} ")
+        whole += ("\n" if number and row.head[12] == BEGINS else "") + row.text
+        assert "\n" not in row.text
     assert original(whole) == text
 
 
 @given(st.text(st.sampled_from("ab  漢é\x1b"), max_size=200))
 def test_no_row_is_wider_than_the_terminal(text: str) -> None:
     for row in beside("c", visible(text), 60):
-        assert len(row.plain) + sum(not char.isascii() for char in row.plain[8:]) <= 60
+        assert len(str(row)) + sum(not char.isascii() for char in row.text) <= 60
 
 
 def test_an_ordinary_call_is_short_to_read() -> None:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from fsm_agent.approvals.visible import ESCAPE
 
-BEGINS, GOES_ON, VALUE = "│", "┆", "="
+BEGINS, GOES_ON, VALUE, NAMED = "│", "┆", "=", "›"
 """Between label and row: of a text, of the rest of a line that is too long, of a number or another value that
-is no text."""
+is no text; and before a name that is too long to stand beside its value."""
 NARROWEST = 20
 """Columns for the text at least; a terminal that has fewer breaks the rows itself."""
 _PIECES = re.compile(rf"{ESCAPE.pattern}|.")

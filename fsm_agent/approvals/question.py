@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fsm_agent.approvals.gutter import BEGINS, VALUE, QuestionRow, beside, broken
+from fsm_agent.approvals.gutter import BEGINS, NAMED, VALUE, QuestionRow, beside, broken
 from fsm_agent.approvals.rules import Pattern
 from fsm_agent.approvals.visible import ESCAPE, visible
 from fsm_agent.conversation.effects import AskApproval, RunTool
@@ -162,7 +162,7 @@ def _part(part: QuestionPart, label: int, width: int) -> list[QuestionRow]:
     if len(part.place) <= label:
         return beside(part.place.ljust(label), part.shown, width, sign)
     return [
-        *(QuestionRow("    ", piece) for piece in broken(part.place, width - 4)),
+        *(QuestionRow(f"    {NAMED} ", piece) for piece in broken(part.place, width - 6)),
         *beside(" ", part.shown, width, sign),
     ]
 

@@ -140,7 +140,7 @@ def test_a_tool_is_approved_and_another_denied(browser: Browser, home: Path) -> 
         engine(page, "paused.*Prepare")
         page.keyboard.press("c")
         card = page.get_by_role("alertdialog", name="May this run?")
-        card.get_by_text("invoice 20481").wait_for()
+        card.get_by_label("key", exact=True).get_by_text("invoice 20481").wait_for()
         engine(page, "waits for you")
         card.get_by_role("button", name=answer).click()
         engine(page, "ended")

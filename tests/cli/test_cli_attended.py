@@ -22,6 +22,7 @@ from fsm_agent.cli import main
 from fsm_agent.testing import ScriptedModel, ScriptedServer, call, text, tools
 from tests.helpers.waiting import PATIENCE
 
+ROOT = Path(__file__).parents[2]
 pty = pytest.importorskip("pty", reason="a terminal is needed")
 
 
@@ -68,7 +69,11 @@ def terminal(*arguments: str, home: Path, columns: int = 110, **files: IO[bytes]
     """``stdout`` and ``stderr`` may be files."""
     ours, theirs = pty.openpty()
     columns_of = {"TERM": "xterm-256color", "COLUMNS": str(columns)}
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **columns_of}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "states"))),
+        **columns_of,
+    }
     running = subprocess.Popen(
         [sys.executable, "-m", "fsm_agent.cli", *arguments, "--home", str(home)],
         **{"stdin": theirs, "stdout": theirs, "stderr": theirs, **files}, env=environment, cwd=home, start_new_session=True,

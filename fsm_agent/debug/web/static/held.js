@@ -28,11 +28,16 @@ function useStill(buttons, what) {
   return still;
 }
 
-/** Where the buttons are; empty while the reader is elsewhere, or something lies over them. */
+/** Where the buttons are; empty while the reader is elsewhere, or something lies over them. Those that are yet to be scrolled to are not covered: they move when they are reached. */
 function placeOf(buttons) {
   if (!buttons || !document.hasFocus()) return "";
   const boxes = [...buttons.children].map((one) => [one, one.getBoundingClientRect()]);
-  const covered = ([one, box]) => !one.contains(document.elementFromPoint(box.left + box.width / 2, box.top + box.height / 2));
+  const frame = buttons.closest(".notices")?.getBoundingClientRect();
+  const covered = ([one, box]) => {
+    const [x, y] = [box.left + box.width / 2, box.top + box.height / 2];
+    const top = frame && (y < frame.top || y > frame.bottom) ? null : document.elementFromPoint(x, y);
+    return top && !one.contains(top);
+  };
   return boxes.some(covered) ? "" : boxes.map(([, box]) => `${box.left},${box.top},${box.width}`).join(" ");
 }
 

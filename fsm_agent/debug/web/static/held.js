@@ -62,7 +62,7 @@ function HeldCard({ one, onAnswer, onLet }) {
       setProblem(error.message);
     }
   };
-  const button = (label, shown, onClick, kind = "", allowed = true) => html`<${Button} key=${label} label=${label} kind=${kind} disabled=${!still || !allowed} onClick=${onClick}>${shown}<//>`;
+  const button = (label, shown, onClick, kind = "", allowed = still) => html`<${Button} key=${label} label=${label} kind=${kind} disabled=${!allowed} onClick=${onClick}>${shown}<//>`;
   const say = (said) => () => onAnswer(one.id, said);
   return html`<section class="held" role="alertdialog" aria-label=${title}>
     <h2>${title}</h2>
@@ -77,13 +77,13 @@ function HeldCard({ one, onAnswer, onLet }) {
     ${one.kind === "approval" && one.elsewhere && one.allowable && html`<p class="quiet">Somebody is asked where the turn runs, too; the first answer counts.</p>`}
     <div class="buttons" ref=${buttons}>
       ${one.kind === "approval" ? [
-        button("allow once", "Allow once", say("once"), "primary", one.allowable),
-        one.question.remembered && button("allow for this session", "Allow for the session", say("session"), "", one.allowable),
+        button("allow once", "Allow once", say("once"), "primary", still && one.allowable),
+        one.question.remembered && button("allow for this session", "Allow for the session", say("session"), "", still && one.allowable),
         button("deny", "Deny", say("deny"), "danger"),
       ]
         : one.kind === "event" ? one.events.map((name, i) => button(`report ${words(name)}`, words(name), say(name), i ? "" : "primary"))
-        : byHand ? [button("give this answer", "Give this answer", give, "primary"), button("do not answer by hand", "Back", () => setByHand(false))]
-        : [button(LET[one.kind][0], LET[one.kind][1], () => onLet(one.id), "primary"), one.answerable !== false && button("answer by hand", "Answer by hand …", () => setByHand(true))]}
+        : byHand ? [button("give this answer", "Give this answer", give, "primary"), button("do not answer by hand", "Back", () => setByHand(false), "", true)]
+        : [button(LET[one.kind][0], LET[one.kind][1], () => onLet(one.id), "primary"), one.answerable !== false && button("answer by hand", "Answer by hand …", () => setByHand(true), "", true)]}
     </div></section>`;
 }
 

@@ -85,7 +85,7 @@ class Asking:
         waiting = self._live.waiting()
         self._seen.write(Text(f"  {clean(question)}", "bold yellow"))
         self._seen.write(*(Text(f"    {number} {clean(choice)}") for number, choice in enumerate(choices, 1)))
-        keyboard.forget()
+        keyboard.forget_all(waiting)
         self._seen.question("Your answer" + (" (a number, or in your own words): " if choices else ": "))
         if (line := keyboard.line(waiting)) is None:
             return None

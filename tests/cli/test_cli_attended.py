@@ -242,6 +242,20 @@ def test_only_what_is_typed_after_the_question_answers_it(
 
 
 @pytest.mark.slow
+def test_the_end_of_a_line_that_was_begun_before_the_question_does_not_answer_it(tmp_path: Path) -> None:
+    with asked(tmp_path, "touch OWNED") as (screen, _):
+        screen.until("wants to run")
+        for key in " " * 9 + "y\n":
+            screen.press(key)
+            time.sleep(0.05)
+        screen.until("Allow it?")
+        screen.say("n")
+        assert screen.ended() == 0
+    assert screen.plain.count("Allow it?") == 1
+    assert not (tmp_path / "OWNED").exists()
+
+
+@pytest.mark.slow
 def test_only_an_answer_that_is_known_and_stands_alone_counts(tmp_path: Path) -> None:
     with asked(tmp_path, "touch OWNED") as (screen, _):
         screen.until("Allow it?")

@@ -52,8 +52,10 @@ def _attribute(source: str) -> str:
 def _unforged(text: str) -> str:
     """The text with ``&lt;`` for the bracket of everything that reads as one of our marks, also with unseen
     characters, blanks, other letters of the same look or other forms of the same letters in it."""
+    if _OPENS.isdisjoint(distinct := set(text)):
+        return text
     end, made = 0, list[str]()
-    folded = text.translate({ord(char): _folded(char) for char in set(text)})  # each stays in its place
+    folded = text.translate({ord(char): _folded(char) for char in distinct})  # each stays in its place
     for found in _FORGED.finditer(folded):
         made += [text[end : found.start()], "&lt;"]
         end = found.start() + 1

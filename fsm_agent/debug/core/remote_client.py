@@ -191,7 +191,7 @@ class RemoteDebugClient:
 
     def _heard(self, kind: Said, data: dict[str, Any]) -> None:
         if kind == "waiting":
-            data["held"] = [_received(one) for one in data["held"]]
+            data["held"] = [received(one) for one in data["held"]]
         match kind:
             case "refused":
                 self._refused = data["why"]
@@ -208,7 +208,7 @@ class RemoteDebugClient:
 
     def _obeyed(self, status: dict[str, Any]) -> None:
         values = {name: tuple(value) if isinstance(value, list) else value for name, value in status.items()}
-        values["held"] = tuple(_received(one) for one in status["held"])
+        values["held"] = tuple(received(one) for one in status["held"])
         self._set(**{**values, "where": "elsewhere"})
         self._attached.set()
 
@@ -245,10 +245,10 @@ def _late(text: str) -> dict[str, Any]:
     it asks, so that an answer finds no other question. It is not known here what would be remembered."""
     number = -int(hashlib.sha256(text.encode()).hexdigest()[:8], 16)
     about = {"id": number, "kind": "approval", "elsewhere": True, "allowable": True, "late": True}
-    return _received(json.loads(text) | about)
+    return received(json.loads(text) | about)
 
 
-def _received(held: Mapping[str, Any]) -> dict[str, Any]:
+def received(held: Mapping[str, Any]) -> dict[str, Any]:
     """What waits elsewhere. Of a call the question is made here, of what will run: what another process says
     that a person should read is not believed."""
     if held["kind"] not in ("approval", "tool"):

@@ -59,11 +59,14 @@ class Question:
         """``encoding``: what it cannot carry is escaped."""
         values = list(_values(request.arguments))
         parts = tuple(QuestionPart(place, visible(text, encoding), words) for place, text, words in values)
+        task, pattern = "", ""
+        if isinstance(request, AskApproval):
+            task, pattern = request.origin, request.pattern if rememberable(request) else ""
         return cls(
             visible(request.name, encoding, lines=False),
-            visible(request.origin, encoding) if isinstance(request, AskApproval) else "",
+            visible(task, encoding),
             parts,
-            visible(request.pattern, encoding) if rememberable(request) else "",
+            visible(pattern, encoding),
             sum(len(text) for _, text, _ in values),
             sum(text.count("\n") + 1 for _, text, _ in values),
         )
@@ -99,7 +102,8 @@ class Question:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values, whose texts no masking changes."""
-        return exact(asdict(self))
+        form: dict[str, Any] = exact(asdict(self))
+        return form
 
 
 def exact(value: Any) -> Any:
@@ -114,11 +118,9 @@ def exact(value: Any) -> Any:
     return value
 
 
-def rememberable(request: AskApproval | RunTool) -> bool:
+def rememberable(request: AskApproval) -> bool:
     """Does the pattern stand for this very tool, and can it be stored and read again? A text with half a
     character cannot."""
-    if not isinstance(request, AskApproval):
-        return False
     try:
         pattern = Pattern.of(request.pattern)
         request.pattern.encode()

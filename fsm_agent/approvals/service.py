@@ -254,7 +254,10 @@ class Approvals:
 
     def _call(self, name: str, arguments: Mapping[str, Any]) -> Asked:
         spec = self._specs.get(name)
-        return Asked.of(name, arguments, spec.path_arguments if spec is not None else (), self._workdir)
+        try:
+            return Asked.of(name, arguments, spec.path_arguments if spec is not None else (), self._workdir)
+        except ValueError:  # no file has such a name: nothing that a pattern of paths could stand for
+            return Asked.of(name, arguments, (), self._workdir)
 
     async def _waited(
         self, work: Coroutine[Any, Any, Any], interrupted: asyncio.Event, *, limited: bool = True

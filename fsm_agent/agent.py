@@ -254,7 +254,7 @@ class Agent:
             state,
             MACHINE,
             STATES,
-            gate.through(performer, performer.answered),
+            gate.through(performer, performer),
             log,
             self._moved(state, performer, log, gate),
             watcher(MACHINE.table, state, self.settings.properties, steps),

@@ -102,8 +102,15 @@ class EffectHandler:
     def __call__(self, request: Any) -> Awaitable[Any]:
         return self._performers[type(request)](request)
 
-    def answered(self, question: AskApproval, answer: Approval) -> None:
-        """A person, a rule or a debugger has answered: what was allowed may be run."""
+    def posed(self, question: AskApproval) -> AskApproval:
+        """Return the question as a person is asked it."""
+        return self._approvals.posed(question)
+
+    async def answered(self, question: AskApproval, answer: Approval, *, by_debugger: bool) -> None:
+        """A person, a rule or a debugger has answered: what was allowed may be run. An answer of a debugger
+        is remembered as any person's is."""
+        if by_debugger:
+            await self._approvals.remember(question, answer, self.session.id)
         self._admission.answered(question, answer)
 
     @property

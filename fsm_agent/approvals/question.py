@@ -29,14 +29,15 @@ class QuestionPart:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """May this call run? ``task`` is the delegated task that it is for, if any, and ``why`` what is special
-    about it. ``remembered`` is the pattern that an answer for longer than once would hold for, empty when the
-    call cannot be remembered: then only "once" and "deny" may be offered. ``characters`` and ``lines`` are
-    those of all values."""
+    """May this call run? ``task`` is the delegated task that it is for, if any, ``why`` what is special about
+    it, and ``where`` it would run if its tool has a sandbox. ``remembered`` is the pattern that an answer for
+    longer than once would hold for, empty when the call cannot be remembered: then only "once" and "deny" may
+    be offered. ``characters`` and ``lines`` are those of all values."""
 
     name: str
     task: str
     why: str
+    where: str
     parts: tuple[QuestionPart, ...]
     remembered: str
     characters: int
@@ -51,6 +52,7 @@ class Question:
             visible(request.name, encoding, lines=False),
             visible(request.origin, encoding),
             visible(request.why, encoding),
+            visible(request.where, encoding),
             parts,
             visible(request.pattern, encoding) if _rememberable(request) else "",
             sum(len(text) for _, text, _ in values),

@@ -5,6 +5,8 @@ settings or for good; a ``before_tool`` callback that blocks; what is allowed by
 for this session; a ``before_tool`` callback that approves; a person. Whatever goes wrong on the way means no.
 A call that writes a file which acts later (``acting_files``) is allowed for good or for this session only by
 a pattern that names the file.
+A call that stays in a sandbox which is enough of a wall (``sandbox.policy``) needs no yes unless a rule asks
+for one; for a call that leaves its sandbox no yes counts that was given to the tool as a whole.
 For a turn that came in a file nothing counts that was allowed beforehand, see ``for_imported``.
 (Why: decisions 68 and 81.)
 """
@@ -18,6 +20,7 @@ import math
 import weakref
 from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from fsm_agent.approvals.acting_files import acts_later
@@ -31,6 +34,7 @@ from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings.model import ApprovalSettings as ApprovalSettings
 from fsm_agent.support.threads import in_daemon_thread
+from fsm_agent.tools.confinement import Confinement
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +76,7 @@ class Approvals:
         )
         self._specs: dict[str, ToolSpec] = {}
         self._imported, self._outside = False, frozenset[str]()
+        self._confinements: Mapping[str, Confinement] = {}
 
     def for_child(self, callbacks: Callbacks, origin: str, *, ask: bool) -> Approvals:
         """Those of a child turn: under the same rules and checks, without what was approved for this session.
@@ -103,9 +108,15 @@ class Approvals:
         strict._imported, strict._specs = True, {}
         return strict
 
-    def looked_at(self, tools: tuple[ToolSpec, ...], outside: Collection[str] = ()) -> tuple[ToolSpec, ...]:
+    def looked_at(
+        self,
+        tools: tuple[ToolSpec, ...],
+        outside: Collection[str] = (),
+        confinements: Mapping[str, Confinement] = MappingProxyType({}),
+    ) -> tuple[ToolSpec, ...]:
         """The tools of a turn; those that the rules have something to say about are asked about before they
-        run. ``outside``: names of those that reach others than this machine."""
+        run. ``outside``: names of those that reach others than this machine. ``confinements``: the sandboxes
+        of those that run in one, by the tools' names."""
         try:
             denied = [
                 *self._denied,
@@ -114,6 +125,7 @@ class Approvals:
         except StoreError:
             denied = [Pattern.of("*")]
         self._specs, self._outside = {tool.name: tool for tool in tools}, frozenset(outside)
+        self._confinements = confinements
         return tuple(
             replace(tool, approval="ask") if self._concerns(tool, denied) else tool for tool in tools
         )
@@ -172,11 +184,16 @@ class Approvals:
         said = await self._hook(call.tool, call.arguments, interrupted)
         if said is not None and not said.granted:
             return said
-        if not self._imported and (self._rules.bypass or policy == "allow"):
+        confinement = self._confinements.get(call.tool)
+        leaves = confinement is not None and confinement.left_by(call.arguments)
+        if not self._imported and (self._rules.bypass or (policy == "allow" and not leaves)):
             return Approval(True, "allowed by the settings")
-        allowing = [one for one in self._allowing(remembered) if one.exact or not why]
+        allowing = [one for one in self._allowing(remembered) if one.exact or not (why or leaves)]
         if any(pattern.allows(call, self._workdir) for pattern in allowing):
             return Approval(True, "approved before", "session")
+        walled = confinement is not None and confinement.frees(call.arguments)
+        if walled and not self._imported and policy != "ask":
+            return Approval(True, "it stays in the sandbox")
         return self._own(call.tool, why) if said is None else said
 
     def _allowing(self, remembered: list[Grant]) -> list[Pattern]:
@@ -197,7 +214,9 @@ class Approvals:
         return Approval(True, "not forbidden") if free else None
 
     async def _person(self, request: AskApproval, call: Asked, session: str) -> Approval:
-        question = replace(request, pattern=call.exactly, origin=self._origin)
+        confinement = self._confinements.get(call.tool)
+        where = "" if confinement is None else confinement.where(call.arguments)
+        question = replace(request, pattern=call.exactly, origin=self._origin, where=where)
         self._callbacks.announce("approval", question)
         approval = read_answer(await self._callbacks.ask("approval", question))
         if approval.scope != "once":

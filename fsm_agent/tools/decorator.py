@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args, overload
 
 from fsm_agent.conversation.effects import Concurrency, Effect, ToolSpec
 from fsm_agent.errors import ConfigError
+from fsm_agent.tools.confinement import Confinement
 from fsm_agent.tools.docstring import described
 from fsm_agent.tools.signature import KEY, Signature, signature_of
 
@@ -34,7 +35,8 @@ class Tool:
     """A function with all that a turn must know of it. Calling a ``Tool`` calls the function, unchecked.
 
     ``external``: its results are wrapped as untrusted data. ``closer`` releases what the tool holds
-    (processes, connections) when its agent is closed; tools may share one, and it may be called twice."""
+    (processes, connections) when its agent is closed; tools may share one, and it may be called twice.
+    ``confinement``: the sandbox that its calls run in, if there is one."""
 
     spec: ToolSpec
     handler: Handler
@@ -42,6 +44,7 @@ class Tool:
     signature: Signature = field(repr=False)
     external: bool = False
     closer: Callable[[], None] | None = field(default=None, repr=False)
+    confinement: Confinement | None = None
 
     def __post_init__(self) -> None:
         for name in functools.WRAPPER_ASSIGNMENTS:

@@ -19,6 +19,7 @@ from fsm_agent.runtime.registry import TOOL_STOPPED
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.support.untrusted import risks, wrapped
 from fsm_agent.tools import handler
+from fsm_agent.tools.confinement import Confinement
 from fsm_agent.tools.decorator import Tool
 from fsm_agent.tools.failure import ToolFailure
 from fsm_agent.tools.result import images_of, text_of, text_of_error, words_of
@@ -84,6 +85,11 @@ class ToolRunner:
         """Of the tools whose results come from somebody else: their calls leave this machine."""
         late = self._more.tools() if self._more is not None else ()
         return frozenset(tool.spec.name for tool in (*self._tools.values(), *late) if tool.external)
+
+    @property
+    def confinements(self) -> dict[str, Confinement]:
+        """Of the tools that run in a sandbox, by their names."""
+        return {name: tool.confinement for name, tool in self._tools.items() if tool.confinement is not None}
 
     @property
     def lasting_names(self) -> tuple[str, ...]:

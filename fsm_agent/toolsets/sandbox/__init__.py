@@ -4,7 +4,8 @@
 'local'
 
 A command keeps its contract in each of them: limits, output, interrupts, and that nothing of it is left when
-the agent is gone. (Why a backend that does not work is refused instead of replaced: decision 103.)"""
+the agent is gone. A backend that does not work is refused and never replaced by another one, because a person
+who chose a wall does not look whether it is there."""
 
 from __future__ import annotations
 

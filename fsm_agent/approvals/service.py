@@ -27,6 +27,7 @@ from fsm_agent.approvals.acting_files import acts_later
 from fsm_agent.approvals.policy import hard_line
 from fsm_agent.approvals.repository import Grant, Grants, Verdict
 from fsm_agent.approvals.rules import Asked, Pattern
+from fsm_agent.conversation.confinement import Confinement
 from fsm_agent.conversation.effects import Approval, AskApproval, Effect, ToolSpec
 from fsm_agent.errors import StoreError
 from fsm_agent.runtime.callbacks import Callbacks
@@ -34,7 +35,6 @@ from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings.model import ApprovalSettings as ApprovalSettings
 from fsm_agent.support.threads import in_daemon_thread
-from fsm_agent.tools.confinement import Confinement
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, overload
 
+from fsm_agent.conversation.confinement import Confinement
 from fsm_agent.conversation.effects import Concurrency, Effect, ToolSpec
 from fsm_agent.errors import ConfigError
-from fsm_agent.tools.confinement import Confinement
 from fsm_agent.tools.docstring import described
 from fsm_agent.tools.signature import KEY, Signature, signature_of
 

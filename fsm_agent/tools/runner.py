@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from fsm_agent.conversation.confinement import Confinement
 from fsm_agent.conversation.effects import RunTool, ToolOutcome, ToolSpec, ToolStatus
 from fsm_agent.conversation.messages import Part
 from fsm_agent.errors import ConfigError
@@ -19,7 +20,6 @@ from fsm_agent.runtime.registry import TOOL_STOPPED
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.support.untrusted import risks, wrapped
 from fsm_agent.tools import handler
-from fsm_agent.tools.confinement import Confinement
 from fsm_agent.tools.decorator import Tool
 from fsm_agent.tools.failure import ToolFailure
 from fsm_agent.tools.result import images_of, text_of, text_of_error, words_of

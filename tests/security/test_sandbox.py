@@ -27,13 +27,13 @@ from fsm_agent import Agent, tool
 from fsm_agent.approvals.question import Question
 from fsm_agent.cli.approval import rows
 from fsm_agent.cli.doctor import doctor
+from fsm_agent.conversation.confinement import Confinement
 from fsm_agent.conversation.effects import AskApproval, RunTool, ToolOutcome
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.scripted.clock import FakeClock
 from fsm_agent.settings.model import SandboxSettings, Settings
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.tools import Tool, ToolRunner
-from fsm_agent.tools.confinement import Confinement
 from fsm_agent.toolsets import toolsets
 from fsm_agent.toolsets.sandbox import sandbox_of, usable_sandbox
 from fsm_agent.toolsets.sandbox.boundary import homes

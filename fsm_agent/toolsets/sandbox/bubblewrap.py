@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fsm_agent.tools.confinement import Confinement
+from fsm_agent.conversation.confinement import Confinement
 from fsm_agent.toolsets.process import environment
 from fsm_agent.toolsets.process_supervisor import SupervisorOrder
 from fsm_agent.toolsets.sandbox.boundary import Boundary

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fsm_agent.conversation.confinement import LEAVES
 from fsm_agent.tools import Tool
-from fsm_agent.tools.confinement import LEAVES
 from fsm_agent.toolsets.sandbox.place import CommandPlace
 
 RUNS = (

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from fsm_agent.tools.confinement import Confinement
+from fsm_agent.conversation.confinement import Confinement
 from fsm_agent.toolsets.process_supervisor import SupervisorOrder
 
 TRIAL = 10.0

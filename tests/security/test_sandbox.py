@@ -25,18 +25,24 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.approvals.question import Question
+from fsm_agent.approvals.repository import Grants
+from fsm_agent.approvals.service import Approvals
 from fsm_agent.cli.approval import rows
 from fsm_agent.cli.doctor import doctor
 from fsm_agent.conversation.confinement import Confinement
-from fsm_agent.conversation.effects import AskApproval, RunTool, ToolOutcome
+from fsm_agent.conversation.effects import Approval, AskApproval, RunTool, ToolOutcome, ToolSpec
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.scripted.clock import FakeClock
+from fsm_agent.runtime.authority import SETTINGS
+from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.sessions.store import store_for
 from fsm_agent.settings.model import SandboxSettings, Settings
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.tools import Tool, ToolRunner
 from fsm_agent.toolsets import toolsets
+from fsm_agent.toolsets.jobs import Jobs
 from fsm_agent.toolsets.sandbox import sandbox_of, usable_sandbox
-from fsm_agent.toolsets.sandbox.boundary import homes
+from fsm_agent.toolsets.sandbox.boundary import Boundary, homes
 from tests.helpers.engine import RecordedEngine
 from tests.helpers.leaping import LeapingLoop
 from tests.helpers.waiting import PATIENCE, until, until_so
@@ -45,10 +51,15 @@ ROOT = Path(__file__).parents[2]
 BACKENDS = ("local", "bubblewrap", "docker", "podman")
 
 
-def no_bubblewrap(folder: Path) -> str:
-    """Why bubblewrap cannot run here; empty when it can."""
-    trouble = sandbox_of(SandboxSettings(backend="bubblewrap"), folder).trouble(folder)
-    return "" if trouble is None else trouble[0]
+def no_bubblewrap() -> str:
+    """Why bubblewrap cannot run here; empty when it can. Asked of ``bwrap`` itself, so that a mistake of ours does
+    not skip the tests that would find it."""
+    words = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    except OSError as error:
+        return f"{error}"
+    return done.stderr.strip() if done.returncode else ""
 
 
 class Scene:
@@ -126,7 +137,7 @@ def opened(
     made: list[Scene] = []
 
     def scene(backend: str) -> Scene:
-        if backend == "bubblewrap" and (reason := no_bubblewrap(tmp_path)):
+        if backend == "bubblewrap" and (reason := no_bubblewrap()):
             pytest.skip(f"bubblewrap does not work here: {reason}")
         made.append(Scene(tmp_path, backend, engine))
         monkeypatch.setenv("HOME", str(made[-1].home))
@@ -215,7 +226,7 @@ def test_jobs_run_are_read_and_are_stopped(scene: Scene) -> None:
     runner = scene.runner()
     assert scene.use("job_start", runner, command=f"echo listening; {scene.stay}").text == "Started job1."
     assert "listening" in scene.use("job_wait", runner, job="job1", text="listening", timeout=PATIENCE).text
-    assert scene.left()
+    until(lambda: bool(scene.left()))
     assert "stopped, after" in scene.use("job_stop", runner, job="job1").text
     until(lambda: not scene.left())
     scene.use("job_start", runner, command=f"echo again; {scene.stay}")
@@ -247,6 +258,16 @@ def test_nothing_outlives_an_agent_that_is_killed(scene: Scene, what: str) -> No
     until(lambda: not scene.left())
 
 
+def test_nothing_outlives_the_process_that_watches_over_it(walled: Scene) -> None:
+    jobs = Jobs()
+    place = sandbox_of(SandboxSettings(backend="bubblewrap"), walled.work)
+    job = jobs.start(f"echo > begun; setsid {walled.stay} & {walled.stay}", walled.work, 600, place)
+    until((walled.work / "begun").exists)
+    job.process.kill()
+    until(lambda: not walled.left())
+    jobs.close()
+
+
 def test_python_runs_in_a_folder_of_its_own(scene: Scene) -> None:
     program = "import os; print(6 * 7, sorted(os.listdir('.'))); open('f', 'w').write('x')"
     assert scene.use("execute_code", code=program).text == "exit code 0\n42 ['main.py']"
@@ -255,6 +276,8 @@ def test_python_runs_in_a_folder_of_its_own(scene: Scene) -> None:
 def test_no_key_is_in_the_environment(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-private")
     monkeypatch.setenv("FSM_AGENT_MODEL", "offline:sk-private")
+    if scene.backend != "local":
+        monkeypatch.setenv("DATABASE_PASSWORD", "sk-private")
     told = scene.run("env; cat /proc/[0-9]*/environ 2>&1 | tr '\\0' '\\n' | grep OPENAI_API_KEY=sk | wc -l")
     assert "sk-private" not in told
     if scene.backend == "bubblewrap":
@@ -299,6 +322,8 @@ def test_nothing_is_written_outside(walled: Scene) -> None:
         " echo owned > /etc/fsm-agent-owned; echo owned > /usr/fsm-agent-owned; rm -f /etc/hostname;"
         f" ln -s {walled.outside} here; echo owned > here; ln {walled.outside} hard; echo owned > hard"
     )
+    told = walled.run("touch /new /var/new /etc/new /opt/new 2>&1 | grep -c 'Read-only file system'")
+    assert told == "exit code 0\n4"
     assert walled.outside.read_text() == "SECRET of somebody"
     assert not Path("/etc/fsm-agent-owned").exists()
     assert not Path("/usr/fsm-agent-owned").exists()
@@ -317,6 +342,13 @@ def test_homes_and_other_folders_are_not_there(walled: Scene) -> None:
     )
     for home in homes():
         assert walled.run(f"find {home} -type f {pythons}") == "exit code 0\n(no output)"
+
+
+def test_the_home_is_a_scratch_folder(walled: Scene) -> None:
+    assert walled.run("echo kept > ~/file && cat ~/file") == "exit code 0\nkept"
+    assert not (walled.home / "file").exists()
+    assert "kept" not in walled.run("cat ~/file")
+    assert Boundary(SandboxSettings(), walled.work).files(walled.work)[walled.home] == "empty"
 
 
 def test_the_home_of_an_agent_in_the_working_directory_is_hidden(walled: Scene) -> None:
@@ -640,3 +672,29 @@ def test_whatever_is_not_plainly_inside_leaves(value: Any) -> None:
     assert confinement.frees({"command": "x"})
     assert confinement.frees({"command": "x", "outside": False})
     assert not confinement.frees({"command": "x", "outside": value})
+
+
+def asked_of(approvals: Approvals, **arguments: Any) -> Approval:
+    looked = approvals.looked_at(
+        (ToolSpec("terminal", "", {}, approval="ask"),), (), {"terminal": Confinement("in it", free=True)}
+    )
+    assert looked[0].approval == "ask"
+    return asyncio.run(approvals.ask(AskApproval("c1", "terminal", arguments), asyncio.Event()))
+
+
+def test_an_imported_turn_asks_in_the_sandbox_too_and_a_child_is_as_free_as_its_parent(
+    tmp_path: Path,
+) -> None:
+    approvals = Approvals(
+        Callbacks({}), FakeClock(), Settings().approval, 0.02,
+        grants=Grants(lambda: store_for(tmp_path).database), workdir=str(tmp_path),
+    )  # fmt: skip
+    assert asked_of(approvals, command="true").granted
+    assert not asked_of(approvals.for_imported(), command="true").granted
+    child = approvals.for_child(Callbacks({}), "a task", ask=False)
+    assert asked_of(child, command="true").granted
+    assert not asked_of(child, command="true", outside=True).granted
+
+
+def test_a_stored_turn_cannot_say_where_its_commands_run() -> None:
+    assert "sandbox" in SETTINGS

@@ -472,6 +472,18 @@ def test_what_the_settings_allow_is_there(walled: Scene, monkeypatch: pytest.Mon
     assert (more / "f").read_text() == (walled.work / ".git" / "f").read_text() == "x\n"
 
 
+def test_a_link_does_not_show_more_than_the_settings_name(walled: Scene) -> None:
+    (walled.work / "data").mkdir()
+    runner = walled.runner(readable=("data",))
+    walled.run("true", runner)
+    walled.run(f"rmdir data; ln -s {walled.home}/.ssh data", walled.runner())
+    outcome = walled.use("terminal", runner, command="cat data/*")
+    assert outcome.status == "error"
+    assert "leads out of the working directory by a link" in outcome.text
+    (walled.work / ".envrc").symlink_to(walled.outside)
+    assert "SECRET" not in walled.run("cat .envrc", walled.made[-1])
+
+
 # ------------------------------------------------------------------------------------- a sandbox that cannot be had is said
 
 
@@ -698,3 +710,66 @@ def test_an_imported_turn_asks_in_the_sandbox_too_and_a_child_is_as_free_as_its_
 
 def test_a_stored_turn_cannot_say_where_its_commands_run() -> None:
     assert "sandbox" in SETTINGS
+
+
+# ------------------------------------------------------------------------------------------------------- everyday commands
+
+EVERYDAY = Path(__file__).with_name("everyday_commands.txt").read_text("utf-8").splitlines()
+PAGE = ROOT / "docs" / "sandbox.md"
+CHANGES_GIT = (
+    "git checkout -b feature", "git add -A", 'git add . && git commit -m "Fix the build"',
+    'git commit -m "do not rm -rf / in the script"', "git commit --amend --no-edit", "git stash", "git stash pop",
+    "git merge main", "git rebase main", "git reset --hard HEAD", "git tag v1.0", "git switch main",
+)  # fmt: skip
+NEEDS_THE_NETWORK = (
+    "git push origin feature", "git pull --rebase", "git fetch --all", "git clone https://example.org/x.git",
+    "pip install -r requirements.txt", "npm install", "curl -s https://example.org/api",
+    "curl -fsSL https://example.org/install.sh -o install.sh", "wget https://example.org/a.tgz", "ssh host uptime",
+    'ssh host "sudo systemctl reboot"', "scp a.txt host:/tmp/", "rsync -a src/ host:src/",
+)  # fmt: skip
+NEEDS_OTHER_PROCESSES = (
+    "docker ps", "docker images", "docker build -t app .", "docker run --rm app", "docker compose up -d",
+    "docker logs app", "kubectl get pods", "systemctl status nginx", "kill 1234",
+)  # fmt: skip
+
+
+def test_how_many_everyday_commands_need_no_yes_in_the_sandbox() -> None:
+    """The figures of the guide."""
+    leaving = {*CHANGES_GIT, *NEEDS_THE_NETWORK, *NEEDS_OTHER_PROCESSES}
+    assert leaving < set(EVERYDAY)
+    confinement = Confinement(
+        "in the sandbox", free=SandboxSettings(backend="bubblewrap", policy="free").free
+    )
+    assert all(confinement.frees({"command": line}) for line in EVERYDAY)
+    told = f"Of {len(EVERYDAY)} everyday commands {len(EVERYDAY) - len(leaving)} do their work inside"
+    assert told in " ".join(PAGE.read_text("utf-8").split())
+
+
+def test_git_can_be_looked_at_and_not_changed_inside(walled: Scene) -> None:
+    """Those of the list that need no network, tried in a repository where all of them work outside."""
+    begin = (
+        "git init -qb main . && git config user.name me && git config user.email me@example.org && mkdir -p src"
+        " && echo main > src/main.py && git add . && git commit -qm one && echo more >> src/main.py && git add . &&"
+        " git commit -qm two && git branch feature-two && git switch -qc side && echo x > side && git add . &&"
+        " git commit -qm side && git switch -q main && echo y > file && git add file && git commit -qm file &&"
+        " echo z >> file && git stash -q && echo z >> src/main.py"
+    )
+    subprocess.run(
+        ["bash", "-c", begin], cwd=walled.work, check=True, env={**os.environ, "HOME": str(walled.home)}
+    )
+    lines = [
+        line
+        for line in EVERYDAY
+        if line.startswith("git ") and line not in NEEDS_THE_NETWORK and line != "git switch main"
+    ]
+    before = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=walled.work, capture_output=True, check=True
+    ).stdout
+    tries = "; ".join(f"(set -o pipefail; {line}) > /dev/null 2>&1; echo $?" for line in lines)
+    codes = [int(code) for code in walled.run(tries).split("\n")[1:]]
+    failed = {line for line, code in zip(lines, codes, strict=True) if code}
+    assert failed == {*CHANGES_GIT} - {"git switch main"}
+    after = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=walled.work, capture_output=True, check=True
+    ).stdout
+    assert before == after

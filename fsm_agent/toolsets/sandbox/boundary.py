@@ -71,9 +71,17 @@ class Boundary:
         return {name: value for name, value in environ.items() if name in passed or name.startswith("LC_")}
 
     def _path(self, text: str, setting: str) -> Path:
-        path = (self.base / os.path.expanduser(text)).resolve()
+        base = self.base.resolve()
+        named = Path(os.path.normpath(base / os.path.expanduser(text)))
+        path = named.resolve()
         if not path.exists():
             raise ConfigError(f"a path in sandbox.{setting} is not there", text, "existing files and folders")
+        if named.is_relative_to(base) and not path.is_relative_to(base):  # a command may have made the link
+            raise ConfigError(
+                f"a path in sandbox.{setting} leads out of the working directory by a link",
+                text,
+                "the path that is meant",
+            )
         return path
 
 
@@ -83,12 +91,20 @@ def acting(root: Path) -> Iterator[Path]:
     waiting = [(root, "")]
     while waiting:
         folder, before = waiting.pop()
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                name = before + as_names(entry.name)
+        for entry in _entries(folder):
+            name = before + as_names(entry.name)
+            if name == ".git" or any(row.has(name) for row in ACTING_FILES):
                 real = Path(entry.path).resolve()
-                if name == ".git" or any(row.has(name) for row in ACTING_FILES):
-                    if root in real.parents and real.exists():
-                        yield real
-                elif not before and name.startswith(".") and entry.is_dir(follow_symlinks=False):
-                    waiting.append((Path(entry.path), f"{name}/"))
+                if root in real.parents and real.exists():
+                    yield real
+            elif not before and name.startswith(".") and entry.is_dir(follow_symlinks=False):
+                waiting.append((Path(entry.path), f"{name}/"))
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """What is in a folder; of one that cannot be read, nothing."""
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []

@@ -48,7 +48,6 @@ from tests.helpers.leaping import LeapingLoop
 from tests.helpers.waiting import PATIENCE, until, until_so
 
 ROOT = Path(__file__).parents[2]
-BACKENDS = ("local", "bubblewrap", "docker", "podman")
 
 
 def no_bubblewrap() -> str:
@@ -149,7 +148,13 @@ def opened(
             runner.close()
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(
+    params=[
+        *("bubblewrap", "docker"),
+        pytest.param("local", marks=pytest.mark.slow),  # tests/toolsets has it in the fast suite
+        pytest.param("podman", marks=pytest.mark.slow),
+    ]
+)
 def scene(request: pytest.FixtureRequest, opened: Callable[[str], Scene]) -> Scene:
     """Every backend."""
     return opened(request.param)

@@ -16,26 +16,20 @@ from pathlib import Path
 from fsm_agent.conversation.confinement import Confinement
 from fsm_agent.toolsets.process import environment
 from fsm_agent.toolsets.process_supervisor import SupervisorOrder
-from fsm_agent.toolsets.sandbox.boundary import Boundary
+from fsm_agent.toolsets.sandbox.boundary import Access, Boundary
 from fsm_agent.toolsets.sandbox.place import LOCAL, TMP, Trouble, tried, with_grace
 
 SYSTEM = (
-    "/usr",
-    "/bin",
-    "/sbin",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/libx32",
-    "/etc",
-    "/opt",
-    "/nix",
-    "/gnu",
-    "/snap",
-)
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu", "/snap",
+)  # fmt: skip
+"""Folders of programs and their settings, as far as they are there."""
 NAMES = "/etc/resolv.conf"
 """Where names of the network are looked up; often a link to a place that is hidden."""
-_MOUNT = {"read": "--ro-bind", "write": "--bind"}
+NAMESPACES = (
+    "let bwrap make namespaces (the sysctl kernel.unprivileged_userns_clone, a profile of AppArmor, the"
+    " limits of a container), or choose another sandbox.backend"
+)
+_MOUNT: dict[Access, str] = {"read": "--ro-bind", "write": "--bind"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +64,7 @@ class Bubblewrap:
         if shutil.which("bwrap") is None:
             return "there is no bwrap", "apt install bubblewrap, or the package manager's word for it"
         said = tried([*self._words(root), "--", "sh", "-c", ":"], environment())
-        return said and (
-            said,
-            "a system on which bwrap may make namespaces (kernel.unprivileged_userns_clone=1,"
-            " AppArmor), or another sandbox.backend",
-        )  # fmt: skip
+        return None if said is None else (said, NAMESPACES)
 
     def _words(self, root: Path) -> list[str]:
         rules = self.boundary.rules

@@ -11,11 +11,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fsm_agent.tools import Tool, ToolFailure, tool
+from fsm_agent.tools import Tool, ToolFailure
 from fsm_agent.toolsets.process import TERM_GRACE, ProcessEnded, run, run_errors
 from fsm_agent.toolsets.process_supervisor import SupervisorOrder
 from fsm_agent.toolsets.sandbox import LOCAL, CommandPlace
-from fsm_agent.toolsets.sandbox.confined import confined
+from fsm_agent.toolsets.sandbox.confined import command_tool
 
 MAX_SECONDS = 300
 MAX_CODE = 200_000
@@ -67,7 +67,7 @@ class CodeRunner:
 
 def code_tools(place: CommandPlace = LOCAL) -> tuple[Tool, ...]:
     """execute_code, run in ``place``."""
-    return (confined(tool(approval="ask", timeout=MAX_SECONDS + 60)(CodeRunner(place).execute_code), place),)
+    return (command_tool(CodeRunner(place).execute_code, place, MAX_SECONDS + 60),)
 
 
 def _prepared(

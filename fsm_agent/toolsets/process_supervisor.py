@@ -28,7 +28,7 @@ SETTLE = 0.5
 """Seconds in which what a command leaves behind may end by itself, such as the ``tee`` of a process
 substitution."""
 SWEEPS = 50
-FINISH = 4.0
+FINISH = 3.0
 """Seconds that the program which takes away the rest may take."""
 _SUBREAPER, _DEATH_SIGNAL = 36, 1
 """``prctl`` numbers of Linux."""

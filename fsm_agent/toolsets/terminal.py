@@ -18,7 +18,7 @@ from fsm_agent.toolsets.output import readable
 from fsm_agent.toolsets.process import TERM_GRACE, ProcessEnded, environment, run, run_errors
 from fsm_agent.toolsets.process_supervisor import SupervisorOrder
 from fsm_agent.toolsets.sandbox import LOCAL, CommandPlace
-from fsm_agent.toolsets.sandbox.confined import confined
+from fsm_agent.toolsets.sandbox.confined import command_tool
 from fsm_agent.toolsets.sandbox.place import LEFT
 
 MAX_SECONDS = 600
@@ -151,7 +151,7 @@ class BackgroundProcess:
 
 def terminal_tools(root: Path, place: CommandPlace = LOCAL) -> tuple[Tool, ...]:
     """The terminal. Its own limit ends before the turn's, so that the output so far is not lost."""
-    return (confined(tool(approval="ask", timeout=MAX_SECONDS + 60)(Terminal(root, place).terminal), place),)
+    return (command_tool(Terminal(root, place).terminal, place, MAX_SECONDS + 60),)
 
 
 def job_tools(root: Path, place: CommandPlace = LOCAL) -> tuple[Tool, ...]:
@@ -161,7 +161,7 @@ def job_tools(root: Path, place: CommandPlace = LOCAL) -> tuple[Tool, ...]:
     background = BackgroundProcess(root, jobs, place)
     reader = tool(concurrency="parallel", effect="pure")
     tools = (
-        confined(tool(approval="ask")(background.job_start), place),
+        command_tool(background.job_start, place),
         reader(background.job_list),
         reader(background.job_output),
         tool(concurrency="parallel", effect="pure", timeout=MAX_SECONDS + 60)(background.job_wait),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from fsm_agent.conversation.confinement import LEAVES
-from fsm_agent.tools import Tool
+from fsm_agent.tools import Tool, tool
 from fsm_agent.toolsets.sandbox.place import CommandPlace
 
 RUNS = (
@@ -15,14 +18,11 @@ RUNS = (
 LEAVING = f" What cannot work there can be run with {LEAVES}=true; the user is asked then."
 
 
-def confined(made: Tool, place: CommandPlace) -> Tool:
-    """The tool with what the model has to know of the place; without a sandbox nothing can be left."""
-    properties = dict(made.spec.parameters["properties"])
-    if place.confinement is None:
-        properties.pop(LEAVES, None)
-        return replace(
-            made, spec=replace(made.spec, parameters={**made.spec.parameters, "properties": properties})
-        )
-    words = RUNS.format(inside=place.confinement.inside) + (LEAVING if LEAVES in properties else "")
-    description = f"{made.spec.description}\n\n{words}"
-    return replace(made, spec=replace(made.spec, description=description), confinement=place.confinement)
+def command_tool(handler: Callable[..., Any], place: CommandPlace, timeout: float | None = None) -> Tool:
+    """A tool that runs commands in ``place`` after a yes, and tells the model what it has to know of it;
+    where there is no sandbox, it cannot be left. ``timeout`` in seconds."""
+    held, leaves = place.confinement, LEAVES in inspect.signature(handler).parameters
+    if held is None:
+        return tool(approval="ask", timeout=timeout, hidden=[LEAVES] if leaves else [])(handler)
+    note = RUNS.format(inside=held.inside) + (LEAVING if leaves else "")
+    return replace(tool(approval="ask", timeout=timeout, note=note)(handler), confinement=held)

@@ -93,8 +93,8 @@ def tool(function: Handler | None = None, /, **options: Any) -> Tool | Callable[
     with the same key, the second time changes nothing more; ``unsafe`` never, it runs at most once.
     ``timeout`` in seconds and ``max_result_chars``: ``None`` for the settings' values. ``approval``: ``ask``
     waits for a person. ``external``: its results come from somebody else and reach the model marked as
-    untrusted data. ``note`` is added to the description; parameters in ``hidden`` are not shown to the model:
-    for what is known only where the tool is made.
+    untrusted data. ``note`` is added to the description; parameters in ``hidden``, which have
+    defaults, are not shown to the model: for what is known only where the tool is made.
 
     A parameter ``idempotency_key: str`` is not shown to the model. It gets the call's key, the same when the
     call is repeated, and empty outside a turn: hand it on to a service that knows such keys.
@@ -177,9 +177,10 @@ def _read(
     signature = signature_of(handler, name, descriptions)
     for path in paths:
         _one_of(f"path_arguments of tool {name!r}", path, [known for known in names if known != KEY])
-    for one in hidden:
-        _one_of(f"hidden of tool {name!r}", one, [known for known in names if known != KEY])
     schema = signature.schema()
+    optional = [known for known in schema["properties"] if known not in schema.get("required", ())]
+    for one in hidden:
+        _one_of(f"hidden of tool {name!r}", one, optional)
     schema["properties"] = {key: value for key, value in schema["properties"].items() if key not in hidden}
     spec = ToolSpec(
         name=name,

@@ -376,6 +376,15 @@ def test_other_processes_are_not_there(walled: Scene) -> None:
     other.wait()
 
 
+def test_the_switches_of_the_machine_are_out_of_reach(walled: Scene) -> None:
+    """Also for root without capabilities, to whom the files in ``/proc`` belong: ``core_pattern`` names a program
+    that the kernel runs outside. Each is written what it says already."""
+    turn = "for f in /proc/sys/vm/dirty_ratio /proc/sys/kernel/core_pattern; do v=$(cat $f); echo $v > $f && echo turned; done"
+    assert "turned" not in walled.run(
+        f"({turn}) 2>&1; find /proc/sys /proc/sysrq-trigger -writable 2>/dev/null | sed s/^/turned/"
+    )
+
+
 def test_the_network_is_off_unless_it_is_allowed(walled: Scene) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 

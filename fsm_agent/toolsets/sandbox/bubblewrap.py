@@ -23,6 +23,10 @@ SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu", "/snap",
 )  # fmt: skip
 """Folders of programs and their settings, as far as they are there."""
+SWITCHES = tuple(
+    f"/proc/{name}" for name in ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "mtrr")
+)
+"""Switches of the whole machine: whoever runs an agent as root could turn them without any capability."""
 NAMES = "/etc/resolv.conf"
 """Where names of the network are looked up; often a link to a place that is hidden."""
 NAMESPACES = (
@@ -75,6 +79,7 @@ class Bubblewrap:
             *([] if rules.network else ["--unshare-net"]),
             *(word for folder in SYSTEM for word in ("--ro-bind-try", folder, folder)),
             *("--proc", "/proc", "--dev", "/dev", "--tmpfs", TMP, "--tmpfs", "/var/tmp"),  # noqa: S108
+            *(word for switch in SWITCHES for word in ("--ro-bind-try", switch, switch)),
         ]
         if rules.network and os.path.islink(NAMES):
             words += ["--ro-bind-try", os.path.realpath(NAMES), os.path.realpath(NAMES)]

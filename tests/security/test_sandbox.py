@@ -486,6 +486,16 @@ def test_what_the_settings_allow_is_there(walled: Scene, monkeypatch: pytest.Mon
     assert (more / "f").read_text() == (walled.work / ".git" / "f").read_text() == "x\n"
 
 
+def test_a_python_in_the_working_directory_is_not_mounted_again(walled: Scene) -> None:
+    """Its folder may be a link there, on which nothing can be mounted."""
+    real, link = walled.folder / "python", walled.work / ".venv"
+    real.mkdir()
+    link.symlink_to(real)
+    files = Boundary(SandboxSettings(), walled.work).files(walled.work, [link, real])
+    assert link not in files
+    assert files[real] == "read"
+
+
 def test_a_link_does_not_show_more_than_the_settings_name(walled: Scene) -> None:
     (walled.work / "data").mkdir()
     runner = walled.runner(readable=("data",))

@@ -43,7 +43,8 @@ class Boundary:
 
     def files(self, root: Path, shown: Iterable[Path] = ()) -> dict[Path, Access]:
         """Return what a command that works in ``root`` sees of files that are not the system's, folders
-        before what is in them. ``shown``: what it may read besides; nothing of it that holds a home.
+        before what is in them. ``shown``: what it may read besides; nothing of it that holds a home or stands
+        in a folder that is there anyway, where its name may be a link.
 
         Raises ``ConfigError`` for a path of the settings that is not there, and for a working directory that
         cannot be shown without the home."""
@@ -55,12 +56,18 @@ class Boundary:
                 str(root),
                 "a working directory that holds neither your home nor the agent's",
             )
+        readable: dict[Path, Access] = {self._path(text, "readable"): "read" for text in self.rules.readable}
+        writable: dict[Path, Access] = {self._path(text, "writable"): "write" for text in self.rules.writable}
+        there = {*readable, *writable, root}
         seen: dict[Path, Access] = dict.fromkeys(homes(), "empty")
-        seen |= {path: "read" for path in shown if not any(path in (home, *home.parents) for home in homes())}
-        seen |= {self._path(text, "readable"): "read" for text in self.rules.readable}
+        for path in shown:
+            holds_home = any(path in (home, *home.parents) for home in homes())
+            if not (holds_home or any(path.is_relative_to(folder) for folder in there)):
+                seen[path] = "read"
+        seen |= readable
         seen[root] = "write"
         seen |= dict.fromkeys(acting(root), "read")
-        seen |= {self._path(text, "writable"): "write" for text in self.rules.writable}
+        seen |= writable
         if secret is not None and secret.exists():
             seen[secret] = "empty"
         return dict(sorted(seen.items(), key=lambda item: len(item[0].parts)))

@@ -52,7 +52,7 @@ class Plan:
             history=_history(pick.choice([0, 0, 6, 24]), pick.choice([20, 200])),
             kills=tuple(_kill(pick) for _ in range(pick.choice([0, 0, 0, 1, 2, 4]))),
             interrupt=(pick.randint(1, 6), pick.choice([0, 0.001, 0.01])) if pick.random() < 0.1 else None,
-            odds={name: pick.choice([0, 0.2, 1, 1, 5]) for name in ANSWERS} | {"text": pick.choice([0.1, 0.5, 2])},
+            odds={name: pick.choice([0, 0.1, 0.3, 1]) * usual for name, usual in USUAL.items()},
         )
 
     @property
@@ -73,7 +73,7 @@ class Plan:
         if tree > ENOUGH:
             return text("enough.")
         pick = random.Random(f"{self.seed} {who} {number}")
-        kind = pick.choices(list(self.odds), list(self.odds.values()))[0]
+        kind = pick.choices(["text", *self.odds], [0.05, *self.odds.values()])[0]
         return ANSWERS[kind](pick, places)
 
 
@@ -101,10 +101,10 @@ def _settings(pick: random.Random) -> dict[str, Any]:
         return pick.choice(values)
 
     return {
-        "max_iterations": some(0, 1, 2, 3, 5, 90),
+        "max_iterations": some(0, 1, 3, 8, 20, 90),
         "api_max_retries": some(1, 2, 3, 30),
-        "max_attempts_per_turn": some(None, None, 1, 2, 3, 5, 8, 40),
-        "max_attempts_per_call_block": some(None, None, 1, 2, 100),
+        "max_attempts_per_turn": some(None, None, None, 1, 2, 3, 5, 8, 40),
+        "max_attempts_per_call_block": some(None, None, None, None, None, 1, 2, 100),
         "max_output_tokens": some(None, 100),
         "invalid_tool_strikes": some(1, 3, 100),
         "invalid_json_retries": some(0, 3, 100),
@@ -127,7 +127,7 @@ def _settings(pick: random.Random) -> dict[str, Any]:
             "budget": some("independent", "shared", "tree_cap"),
             "max_iterations": some(0, 1, 3, 50),
             "max_children": some(1, 3),
-            "max_depth": some(0, 1, 1, 2),
+            "max_depth": some(0, 1, 1, 1, 2),
             "tree_cap_factor": some(1, 3),
         },
         "stale": {"stream": SILENT, "whole": SILENT, "local": SILENT, "giveup": some(1, 2, 5)},
@@ -199,7 +199,9 @@ ANSWERS = {
     "elsewhere": _elsewhere,
     "silent": _silent,
 }
-"""Everything that providers are known to answer, in groups: each turn meets some groups more often than others."""
+"""Everything that providers are known to answer, in groups."""
+USUAL = dict.fromkeys(ANSWERS, 1.0) | {"again": 5, "called": 4, "full": 3, "delegated": 2, "text": 0.5, "elsewhere": 0.5}
+"""How often each is met; what ends a turn, less often. A turn meets some groups more often than others."""
 
 
 def described(plan: Plan) -> str:

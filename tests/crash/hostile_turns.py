@@ -6,7 +6,6 @@ knows it by the key."""
 from __future__ import annotations
 
 import asyncio
-import importlib
 import itertools
 import os
 import signal
@@ -19,11 +18,11 @@ from typing import Any
 from fsm_agent import Agent
 from fsm_agent.composition.options import AgentOptions
 from fsm_agent.conversation.result import TurnResult
-from fsm_agent.providers.sdk_port import tls
 from fsm_agent.sessions.store import Store
+from fsm_agent.testing import ScriptedServer, call, repeat, text, tools
 from tests.crash.driver import folder, in_process, say, warm_up
 from tests.crash.hostile_engines import FAULTS
-from tests.crash.hostile_plan import Kill, Plan
+from tests.crash.hostile_plan import MODES, Kill, Plan
 from tests.crash.scene import Crash, CrashingDatabase
 from tests.helpers.harness import echo, fail
 
@@ -159,14 +158,27 @@ def played(seed: int, port: int) -> Found:
     return {"seed": seed, "signal": ended, "lives": life + 1, **found}
 
 
+def practise() -> None:
+    """Ask once on each wire, so that what an SDK does only once is done before the forks."""
+
+    async def ask(mode: str, home: Path, url: str) -> None:
+        agent = Agent("openai:m", base_url=url, api_key="k", api_mode=mode, home=home, toolsets=["delegate"])
+        await agent.arun("go")
+        await agent.aclose()
+        agent._store.close()
+
+    with ScriptedServer(repeat(tools(call("nope")), text("done"))) as server:
+        for mode in MODES:
+            with folder() as home:
+                asyncio.run(ask(mode, home, server.url))
+
+
 if __name__ == "__main__":
-    server, first, count, step = map(int, sys.argv[1:5])
-    for sdk in ("anthropic", "openai"):
-        importlib.import_module(sdk)
-    tls()
+    port, first, count, step = map(int, sys.argv[1:5])
+    practise()
     warm_up()
     name_children()
     if sys.argv[5:]:
         FAULTS[sys.argv[5]]()
     for seed in range(first, first + count * step, step):
-        say(played(seed, server))
+        say(played(seed, port))

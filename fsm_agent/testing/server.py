@@ -55,9 +55,9 @@ class ScriptedServer:
     prints. Clients that are given addresses of their own (``at``) can be told apart by the paths of what was
     received.
 
-    ``requests``: what was received. ``cut_off``: requests of clients that went away before all was sent. ``served_usage``: the tokens of all replies served to their end.
-    ``closed_early``: how many clients went away during a reply. ``errors``: what hooks and callable entries
-    raised."""
+    ``requests``: what was received. ``cut_off``: requests of clients that went away before all was sent.
+    ``served_usage``: the tokens of all replies served to their end. ``closed_early``: how many clients went
+    away during a reply. ``errors``: what hooks and callable entries raised."""
 
     def __init__(
         self,

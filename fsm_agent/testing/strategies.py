@@ -15,6 +15,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, Literal
 
 from hypothesis import strategies as st
@@ -245,14 +246,22 @@ def told_apart(offered: Sequence[Tool]) -> dict[str, SearchStrategy[Answer]]:
         "tools": st.builds(_calling, good, st.just("") | said, usages()),
         "no tool": st.builds(lambda name: tools(call(f"no-{name}")), words),
         "bad json": words.map('{{"{}": }}'.format).map(lambda arguments: bad_json(arguments=arguments)),
-        "cut call": words.map('{{"text": "{}'.format).map(lambda arguments: cut_tool_call(arguments=arguments)),
-        "dropped call": st.builds(ModelReply, tool_calls=st.just((ToolCall("cut", "put", "{}"),)), cut=st.just(True)),
-        "odd calls": st.builds(_calling, st.lists(malformed_calls(offered), min_size=1, max_size=2), said, usages()),
-        "401": error(st.sampled_from([401, 402]), error_bodies()),
+        "cut call": words.map('{{"text": "{}'.format).map(
+            lambda arguments: cut_tool_call(arguments=arguments)
+        ),
+        "dropped call": st.builds(
+            ModelReply, tool_calls=st.just((ToolCall("cut", "put", "{}"),)), cut=st.just(True)
+        ),
+        "odd calls": st.builds(
+            _calling, st.lists(malformed_calls(offered), min_size=1, max_size=2), said, usages()
+        ),
+        "401": error(st.sampled_from([401, 402]), st.none() | error_bodies()),
         "429": error(st.just(429)),
         "no reply": json_values().map(json_reply),
         "503": error(st.sampled_from([503, 529])),
-        "unreachable": st.just(Failure("transport", "x", exception="ConnectError", detail="refused", sent=False)),
+        "unreachable": st.just(
+            Failure("transport", "x", exception="ConnectError", detail="refused", sent=False)
+        ),
         "500": error(st.sampled_from([500, 502]), st.just("") | words),
         "overflow": st.integers(100, 40_000).map(overflow),
         "404": st.just(KINDS["no such model"]),
@@ -260,13 +269,44 @@ def told_apart(offered: Sequence[Tool]) -> dict[str, SearchStrategy[Answer]]:
         "certificate": st.just(KINDS["certificate"]),
         "output cap": st.integers(1, 30_000).map(_capped),
         "no output cap": st.just(KINDS["output cap unknown"]),
-        "repairable": st.sampled_from([KINDS[name] for name in ("no streaming", "no images", "signature", "grammar", "encode")]),
+        "repairable": st.sampled_from(
+            [KINDS[name] for name in ("no streaming", "no images", "signature", "grammar", "encode")]
+        ),
     }
+
+
+SAID_FOR = {
+    "tools": "tools", "text": "text", "unverified": "text", "announced": "announced", "blank": "blank",
+    "cut_text": "cut text", "dropped_call": "dropped call", "cut_call": "cut call", "incomplete": "incomplete",
+    "open_scratchpad": "scratchpad", "all_thinking": "thinking", "summary": "text", "no_summary": "blank",
+    "unknown_tools": "no tool", "bad_json": "bad json", "thought": "thought", "thought_after_tools": "thought",
+    "repairable": "repairable", "bad_key": "401", "key_limited": "429", "limited": "no reply",
+    "overloaded": "503", "unreachable": "unreachable", "server_error": "500", "summary_failed": "500",
+    "overflow": "overflow", "outgrown": "overflow", "compression_off": "overflow", "rejected": "404",
+    "refused": "policy", "fatal": "certificate", "cap_unknown": "no output cap",
+    "compressed": "text", "unchanged": "text", "stuck": "text",
+}  # fmt: skip
+"""What is answered so that a state of the turn reports an event."""
+SAID_BEFORE = {"tools": ("no tool", "bad json"), "blank": ("thought",)}
+"""Answers that two states look at: the event of the second says more."""
+
+
+def answers_for(events: Sequence[str]) -> list[str]:
+    """Kinds of ``told_apart`` in the order in which models must answer for a turn to take these events, as
+    far as answers decide that."""
+    kinds: list[str] = []
+    for before, event in pairwise(("", *events)):
+        if (kind := SAID_FOR.get(event)) is not None:
+            if kind in SAID_BEFORE.get(before, ()):
+                kinds.pop()
+            kinds.append(kind)
+    return kinds
 
 
 def _capped(most: int) -> Reply:
     return status(
-        400, error_body(f"max_tokens is too large: 90000. This model supports at most {most} completion tokens.")
+        400,
+        error_body(f"max_tokens is too large: 90000. This model supports at most {most} completion tokens."),
     )
 
 

@@ -1,16 +1,14 @@
-"""What always holds of the data of an agent's turn: of each visit, and of the turn at its end. The invariants say
-the same of rows and counters."""
+"""What always holds of the data of an agent's turn: of each visit, and of the turn at its end. The invariants
+say it of rows and counters."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fsm_agent.agent import Agent
-from fsm_agent.conversation.effects import Approval, ToolOutcome
-from fsm_agent.conversation.history_rules import violations
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.fsm.journal import Exchange
 from fsm_agent.fsm.runner import CRASHED
@@ -31,8 +29,8 @@ CUT_SHORT = ("cancelled", "cancelled_waiting", CRASHED, "failed")
 
 @dataclass
 class Visit:
-    """One visit of a state: by which row the turn came, what was asked for and answered, which row it ended in
-    (``None`` for the last one). ``said``: the visible text of the reply, of a visit of CallLLM."""
+    """One visit of a state: by which row the turn came, what was asked for and answered, which row it ended
+    in (``None`` for the last one). ``said``: the visible text of the reply, of a visit of CallLLM."""
 
     state: str
     came: Row | None
@@ -50,7 +48,9 @@ class Visit:
         pairs = [
             pair
             for one in self.exchanges
-            for pair in zip(one.requests, one.reply if isinstance(one.request, list) else [one.reply], strict=True)
+            for pair in zip(
+                one.requests, one.reply if isinstance(one.request, list) else [one.reply], strict=True
+            )
         ]
         return [pair for pair in pairs if type(pair[0]).__name__ == kind]
 
@@ -92,12 +92,12 @@ def tools_run_when_they_may(visit: Visit, turn: Any) -> None:
     for ran, outcome in visit.asked("RunTool"):
         assert ran.name not in need or ran.call_id in given, f"{ran.name} ran, and nobody had said yes"
         if visit.event != CRASHED:
-            found = rows.get(ran.call_id)
-            assert found is not None and outcome.text[:100] in found.text, f"the result of {ran.name} is lost"
+            assert outcome.text[:100] in rows[ran.call_id].text, f"the result of {ran.name} is lost"
 
 
 def blanks_are_what_they_come_after(visit: Visit, turn: Any) -> None:
-    """Text that was begun, or said beside calls that put things in order, is used before anything is asked for."""
+    """Text that was begun, or said beside calls that put things in order, is used before anything is asked
+    for."""
     if visit.state == "EmptyRecovery" and visit.event not in ("cancelled", CRASHED):
         begun, prior = bool(turn.draft.begun.strip()), bool(turn.draft.prior_content)
         expected = "streamed" if begun else "prior" if prior else visit.event
@@ -109,9 +109,12 @@ def what_is_shown_is_what_is_stored(ended: Ended) -> None:
     if ended.visits[0].event == CRASHED:
         return  # before the history was read
     stored = store_for(ended.agent.home).session(ended.agent.session_id)
-    assert [row.to_dict() for row in stored.rows] == ended.result.messages
+    rows = [row.to_dict() for row in stored.rows]
+    assert rows == ended.result.messages, f"stored {rows[-4:]}, shown {ended.result.messages[-4:]}"
     assert stored.holder is None
-    assert not [row for row in ended.result.messages if row.get("finish_reason") == "note" and row.get("wire", True)]
+    assert not [
+        row for row in ended.result.messages if row.get("finish_reason") == "note" and row.get("wire", True)
+    ]
 
 
 def calls_are_closed(ended: Ended) -> None:
@@ -130,7 +133,8 @@ def what_was_sent_is_counted(ended: Ended) -> None:
 
 
 def what_was_said_is_told_once(ended: Ended) -> None:
-    """Text that was begun goes on where it was cut; beside calls it stands in their row; the rest is the answer."""
+    """Text that was begun goes on where it was cut; beside calls it stands in their row; the rest is the
+    answer."""
     begun, said, answer = "", "", None
     beside: list[str] = []
     for visit in ended.visits:

@@ -277,9 +277,11 @@ def told_apart(offered: Sequence[Tool]) -> dict[str, SearchStrategy[Answer]]:
 
 SAID_FOR = {
     "tools": "tools", "text": "text", "unverified": "text", "announced": "announced", "blank": "blank",
-    "cut_text": "cut text", "dropped_call": "dropped call", "cut_call": "cut call", "incomplete": "incomplete",
+    "cut_text": "cut text", "dropped_call": "dropped call", "cut_call": "cut call",
+    "incomplete": "incomplete",
     "open_scratchpad": "scratchpad", "all_thinking": "thinking", "summary": "text", "no_summary": "blank",
-    "unknown_tools": "no tool", "bad_json": "bad json", "thought": "thought", "thought_after_tools": "thought",
+    "unknown_tools": "no tool", "bad_json": "bad json",
+    "thought": "thought", "thought_after_tools": "thought",
     "repairable": "repairable", "bad_key": "401", "key_limited": "429", "limited": "no reply",
     "overloaded": "503", "unreachable": "unreachable", "server_error": "500", "summary_failed": "500",
     "overflow": "overflow", "outgrown": "overflow", "compression_off": "overflow", "rejected": "404",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import cache
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -10,9 +12,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
 from fsm_agent import tool
-from fsm_agent.testing import RowCoverage, possible_scripts
+from fsm_agent.composition.turn_wiring import STATES
+from fsm_agent.conversation.effects import CallModel, ModelRequest, Wait, Waited
+from fsm_agent.conversation.messages import ModelReply
+from fsm_agent.fsm.journal import Exchange
+from fsm_agent.testing import RowCoverage, Script, possible_scripts
 from fsm_agent.testing.agent_machine import WORLDS, AgentMachine, World
-from fsm_agent.testing.visits import Visit
+from fsm_agent.testing.strategies import answers_for
+from fsm_agent.testing.visits import Visit, one_request_a_visit, recovery_is_performed
 from fsm_agent_states.table import TURN
 from tests.helpers.shape_watch import ShapeWatch
 from tests.helpers.turn_configs import configs
@@ -59,8 +66,8 @@ class NearRows(Turns, tools=Turns.tools, worlds=st.deferred(lambda: st.sampled_f
 
 TestTurns = Turns.TestCase
 TestTurns.settings = settings(
-    max_examples=8,
-    stateful_step_count=40,
+    max_examples=5,
+    stateful_step_count=30,
     deadline=None,
     derandomize=True,
     suppress_health_check=list(HealthCheck),
@@ -75,3 +82,65 @@ def test_sixty_agents_take_most_rows() -> None:
         run_state_machine_as_test(NearRows, settings=how)
     print(coverage.summary())
     assert len(coverage.missed) <= 60
+
+
+def visit(state: str, came: str, row: str, *exchanges: Exchange) -> Visit:
+    return Visit(state, TURN.row(came), list(exchanges), TURN.row(row))
+
+
+WAITED = Exchange(3, "BuildMessages", 0, Wait("exception", 1, "again"), Waited(1.0, False))
+SENT = Exchange(3, "CallLLM", 0, CallModel(ModelRequest(b"{}"), 1.0, 1.0), ModelReply("hi"))
+
+
+def test_a_recovery_that_is_ordered_is_performed() -> None:
+    for kept in ([WAITED], []):
+        one = visit("BuildMessages", "ClassifyError.server_error/1", "BuildMessages.built/2", *kept)
+        with nullcontext() if kept else pytest.raises(AssertionError, match="ordered Wait"):
+            recovery_is_performed(one, None)
+
+
+def test_a_visit_of_call_llm_is_one_request() -> None:
+    for requests in range(3):
+        one = visit("CallLLM", "BuildMessages.built/3", "CallLLM.text", *[SENT] * requests)
+        with nullcontext() if requests == 1 else pytest.raises(AssertionError, match="other than 1"):
+            one_request_a_visit(one, None)
+
+
+def test_a_second_request_anywhere_is_seen_by_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = STATES["EmptyRecovery"]
+
+    def asking(turn: Any) -> Any:
+        yield CallModel(turn.call.request, 1.0, 1.0)
+        return (yield from usual(turn))
+
+    monkeypatch.setitem(STATES, "EmptyRecovery", asking)
+    blanks = World({"max_iterations": 5, "empty": {"retries": 3}}, scripts=[script_of("blank", "nothing")])
+
+    class Blank(Turns, tools=Turns.tools, worlds=st.just(blanks)):
+        pass
+
+    with pytest.raises(AssertionError, match="EmptyRecovery made other than 0"):
+        run_state_machine_as_test(Blank, settings=settings(TestTurns.settings, phases=[Phase.generate]))
+
+
+def script_of(*events: str) -> Script:
+    """A script of which only the events count."""
+    rows = tuple(next(row for row in TURN.rows if row.event == event) for event in events)
+    return Script(rows, {}, (), 0)
+
+
+def test_answers_for_a_script() -> None:
+    events = (
+        "ready",
+        "built",
+        "tools",
+        "bad_json",
+        "built",
+        "error",
+        "bad_key",
+        "built",
+        "blank",
+        "thought",
+        "text",
+    )
+    assert answers_for(events) == ["bad json", "401", "thought", "text"]

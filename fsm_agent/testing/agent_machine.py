@@ -30,6 +30,7 @@ from fsm_agent.conversation.result import TurnResult
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import Perform
 from fsm_agent.fsm.runner import CRASHED
+from fsm_agent.fsm.table import Row
 from fsm_agent.fsm.verify.reachability.cover import Script
 from fsm_agent.providers.scripted.clock import FakeClock
 from fsm_agent.providers.scripted.model import ScriptedModel
@@ -112,6 +113,8 @@ class AgentMachine(RuleBasedStateMachine):
         self._bug, self._answer = False, "once"
         self.turn: Any = None
         self.turns = 0
+        self.taken: list[Row] = []
+        self.visits: list[Visit] = []
 
     def teardown(self) -> None:
         """Close what the example opened."""
@@ -133,7 +136,7 @@ class AgentMachine(RuleBasedStateMachine):
     def an_agent(self, data: DataObject) -> None:
         """Made for a world."""
         self.world = world = data.draw(self.worlds, label="world")
-        self._start = data.draw(st.integers(0, len(world.starts) - 1), label="first script")
+        self._start = data.draw(st.integers(0, 10**9), label="first script")
         first, *rest = [self._entry(window, world.keys) for window in world.windows]
         self.clock = FakeClock()
         self.agent = Agent(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from functools import cache
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from fsm_agent.conversation.effects import CallModel, ModelRequest, Wait, Waited
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.fsm.journal import Exchange
 from fsm_agent.testing import RowCoverage, Script, possible_scripts
-from fsm_agent.testing.agent_machine import WORLDS, AgentMachine, World
+from fsm_agent.testing.agent_machine import AgentMachine, World
 from fsm_agent.testing.strategies import answers_for
 from fsm_agent.testing.visits import Visit, one_request_a_visit, recovery_is_performed
 from fsm_agent_states.table import TURN
@@ -43,11 +42,6 @@ def world_of(config: Config) -> World:
     return World(settings_in(config), chain, limits["rekeys"] + 1, None, scripts)
 
 
-@cache
-def worlds() -> list[World]:
-    return [world_of(config) for config in configs()]
-
-
 class Turns(AgentMachine, tools=[*TOOLS, danger]):
     """In any world, and with the transcript's declared shapes watched."""
 
@@ -60,10 +54,6 @@ class Turns(AgentMachine, tools=[*TOOLS, danger]):
             self.shapes.ended()
 
 
-class NearRows(Turns, tools=Turns.tools, worlds=st.deferred(lambda: st.sampled_from(worlds()) | WORLDS)):
-    """Often in a world in which some rows are near, on the way to them."""
-
-
 TestTurns = Turns.TestCase
 TestTurns.settings = settings(
     max_examples=5,
@@ -72,14 +62,20 @@ TestTurns.settings = settings(
     derandomize=True,
     suppress_health_check=list(HealthCheck),
 )
+LONG = settings(TestTurns.settings, stateful_step_count=100, phases=[Phase.generate])
 
 
 @pytest.mark.slow
 def test_sixty_agents_take_most_rows() -> None:
-    """A failure is not made shorter here, which would take minutes."""
-    how = settings(TestTurns.settings, max_examples=60, stateful_step_count=100, phases=[Phase.generate])
+    """Three in each world in which some rows are near. A failure is not made shorter here, which would take
+    minutes."""
     with RowCoverage(TURN) as coverage:
-        run_state_machine_as_test(NearRows, settings=how)
+        for world in [world_of(config) for config in configs()]:
+
+            class Near(Turns, tools=Turns.tools, worlds=st.just(world)):
+                pass
+
+            run_state_machine_as_test(Near, settings=settings(LONG, max_examples=3))
     print(coverage.summary())
     assert len(coverage.missed) <= 60
 
@@ -120,7 +116,7 @@ def test_a_second_request_anywhere_is_seen_by_the_machine(monkeypatch: pytest.Mo
         pass
 
     with pytest.raises(AssertionError, match="EmptyRecovery made other than 0"):
-        run_state_machine_as_test(Blank, settings=settings(TestTurns.settings, phases=[Phase.generate]))
+        run_state_machine_as_test(Blank, settings=LONG)
 
 
 def script_of(*events: str) -> Script:

@@ -162,7 +162,7 @@ def test_two_thousand_turns_send_no_more_than_is_printed() -> None:
     print(
         f"{sum(count for count, _ in sent)} requests of {len(sent)} turns, {len(reached)} exactly at their bound"
     )
-    assert len(reached) > 100, "the server is not hostile enough to try the bound"
+    assert len(reached) > 40, "the server is not hostile enough to try the bound"
     for count, limits in sorted(sent, key=lambda one: -one[0])[:5]:
         report = verify_table(TURN, limits, watch=SENDING, small=False, within=TimeLimit(10))
         figure = next(one for one in report.figures if one.caps and one.quantity == printed().name)

@@ -15,21 +15,24 @@ from fsm_agent.fsm.verify.worst_case.polynomial import Polynomial, Printer, Vari
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """An upper bound on the visits of ``states`` together, or on all moves when ``states`` is empty.
+    """An upper bound on the visits of ``states`` together, or on all moves when ``states`` is empty; or on
+    how often the cap ``spends`` is spent.
 
-    It is the smallest of ``formulas``. ``caps`` tells whether the caps stand or are taken away. ``refined``:
-    no time was missing to make it smaller.
-    """
+    It is the smallest of ``formulas``. ``caps`` tells whether the caps stand or are taken away.
+    ``refined``: no time was missing to make it smaller."""
 
     states: tuple[str, ...]
     caps: bool
     formulas: tuple[Polynomial, ...]
     printer: Printer
     refined: bool = True
+    spends: str = ""
 
     @property
     def name(self) -> str:
         """Return what is counted, in words."""
+        if self.spends:
+            return f"{self.spends} spent"
         return f"visits of {' and '.join(self.states)}" if self.states else "moves"
 
     @property
@@ -58,16 +61,30 @@ def bounds(
     """The bounds of a table whose turns end, true whenever time is over (by default it never is).
 
     On the visits of each state of ``watch``, of all of them together, and on moves. An empty ``watch`` stands
-    for the states that a cap counts, or all states if there is no cap; they are taken together only where a
-    cap counts them together."""
+    for the states that a cap counts, or all states if there is no cap; what a cap counts besides, and
+    nothing gives back, is bounded by it."""
     table, within = without_caps.graph.table, within or endless()
     states = watch or watched(table)
-    each, together = [(state,) for state in states], [states] if len(states) > 1 else []
-    capped = any(counter.cap for counter in table.counters)
-    found = _bounds(without_caps, [*each, *(together if watch else []), ()], within.share(2 if capped else 1))
-    if capped:
-        found += _bounds(with_caps, [*each, *together, ()], within)
+    wanted = [*((state,) for state in states), *([states] if watch and len(states) > 1 else []), ()]
+    caps = [counter.name for counter in table.counters if counter.cap]
+    found = _bounds(without_caps, wanted, within.share(2 if caps else 1))
+    if caps:
+        found += [_spent(table, cap, found[0].printer) for cap in caps if _counts_apart(table, cap)]
+        found += _bounds(with_caps, wanted, within)
     return tuple(found)
+
+
+def _counts_apart(table: Table, cap: str) -> bool:
+    """Does the cap count other moves than the visits of one state, and is never given back?"""
+    into = {row.dest for row in table.rows if cap in row.spends}
+    others = any(row.dest in into and cap not in row.spends for row in table.rows)
+    return (others or len(into) > 1) and not any(cap in row.resets for row in table.rows)
+
+
+def _spent(table: Table, cap: str, printer: Printer) -> Bound:
+    spending = [row for row in table.rows if cap in row.spends]
+    limits = {atom.limit for row in spending for atom in row.guard.atoms() if atom.counter == cap}
+    return Bound((), True, (Polynomial.largest(limits),), printer, spends=cap)
 
 
 def watched(table: Table) -> tuple[str, ...]:

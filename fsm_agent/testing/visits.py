@@ -77,11 +77,12 @@ def recovery_is_performed(visit: Visit, turn: Any) -> None:
             assert visit.asked(kind), f"{visit.came.id} ordered {kind}, and {visit.event} came without"
 
 
-def one_request_a_visit(visit: Visit, turn: Any) -> None:
-    """A visit of CallLLM is one request, and no other state but Compress makes any."""
-    most = {"CallLLM": 1}.get(visit.state, 0)
-    if visit.state != "Compress" and visit.event != CRASHED:
-        assert len(visit.asked("CallModel")) == most, f"{visit.state} made other than {most} requests"
+def a_request_is_paid_for(visit: Visit, turn: Any) -> None:
+    """A visit whose row has spent an attempt makes one request, and no other makes any."""
+    if visit.event != CRASHED:
+        paid = visit.came is not None and "attempts" in visit.came.spends
+        sent = len(visit.asked("CallModel"))
+        assert sent == paid, f"{visit.state} made {sent} requests and was paid for {int(paid)}"
 
 
 def tools_run_when_they_may(visit: Visit, turn: Any) -> None:
@@ -162,7 +163,7 @@ def what_was_said_is_told_once(ended: Ended) -> None:
 
 VISIT_CHECKS: tuple[Callable[[Visit, Any], None], ...] = (
     recovery_is_performed,
-    one_request_a_visit,
+    a_request_is_paid_for,
     tools_run_when_they_may,
     blanks_are_what_they_come_after,
 )

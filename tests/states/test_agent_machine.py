@@ -18,7 +18,7 @@ from fsm_agent.fsm.journal import Exchange
 from fsm_agent.testing import RowCoverage, Script, possible_scripts
 from fsm_agent.testing.agent_machine import AgentMachine, World
 from fsm_agent.testing.strategies import answers_for
-from fsm_agent.testing.visits import Visit, one_request_a_visit, recovery_is_performed
+from fsm_agent.testing.visits import Visit, a_request_is_paid_for, recovery_is_performed
 from fsm_agent_states.table import TURN
 from tests.helpers.shape_watch import ShapeWatch
 from tests.helpers.turn_configs import configs
@@ -98,8 +98,8 @@ def test_a_recovery_that_is_ordered_is_performed() -> None:
 def test_a_visit_of_call_llm_is_one_request() -> None:
     for requests in range(3):
         one = visit("CallLLM", "BuildMessages.built/3", "CallLLM.text", *[SENT] * requests)
-        with nullcontext() if requests == 1 else pytest.raises(AssertionError, match="other than 1"):
-            one_request_a_visit(one, None)
+        with nullcontext() if requests == 1 else pytest.raises(AssertionError, match="paid for 1"):
+            a_request_is_paid_for(one, None)
 
 
 def test_a_second_request_anywhere_is_seen_by_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_a_second_request_anywhere_is_seen_by_the_machine(monkeypatch: pytest.Mo
     class Blank(Turns, tools=Turns.tools, worlds=st.just(blanks)):
         pass
 
-    with pytest.raises(AssertionError, match="EmptyRecovery made other than 0"):
+    with pytest.raises(AssertionError, match="EmptyRecovery made 1 requests and was paid for 0"):
         run_state_machine_as_test(Blank, settings=LONG)
 
 

@@ -115,7 +115,7 @@ def test_a_second_request_anywhere_is_seen_by_the_machine(monkeypatch: pytest.Mo
     class Blank(Turns, tools=Turns.tools, worlds=st.just(blanks)):
         pass
 
-    with pytest.raises(AssertionError, match="EmptyRecovery made 1 requests and was paid for 0"):
+    with pytest.raises(AssertionError, match="EmptyRecovery"):
         run_state_machine_as_test(Blank, settings=LONG)
 
 

@@ -468,8 +468,10 @@ class Settings(BaseSettings):
         return (init_settings, env_settings) if _in_environment() else (init_settings,)
 
     def attempts_per_turn(self) -> int:
-        """R5: four attempts an iteration on average, and never fewer than 24."""
-        return self.max_attempts_per_turn or max(24, 4 * self.max_iterations)
+        """R5: four attempts an iteration on average, and never fewer than 24; no more than its tree may
+        have."""
+        own = self.max_attempts_per_turn or max(24, 4 * self.max_iterations)
+        return min(own, self.delegation.max_attempts_per_tree or own)
 
     def attempts_per_tree(self) -> int:
         """Of a turn, its children and theirs together: by default so many times those of the turn as the

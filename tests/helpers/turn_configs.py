@@ -144,6 +144,7 @@ def more_configs() -> Iterator[Config]:
         "capped fallback in the last word", iterations=0, graces=2, attempts=1, fallbacks=1, window=True
     )
     yield config("silent, fallback", iterations=1, retries=1, fallbacks=1, silent=True)
+    yield config("silent, no iteration", iterations=0, fallbacks=1, silent=True)
     yield config("silent, again", iterations=1, retries=2, silent=True)
     yield config("silent in the last word", iterations=0, graces=1, retries=1, fallbacks=1, silent=True)
     yield config("silent, no retry", iterations=0, graces=1, fallbacks=1, silent=True)

@@ -97,7 +97,7 @@ class TurnFacts:
             yield Known(breaker_open=True)
         if self.config.window and self.config.compression:
             yield Known(over=True)
-            if self.config.chain != "ring" and self.config.limits["overflows"]:
+            if self.config.limits["overflows"]:
                 yield Known(solid=True)
                 yield Known(over=True, solid=True)
 

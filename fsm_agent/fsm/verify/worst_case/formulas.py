@@ -65,12 +65,13 @@ def bounds(
     nothing gives back, is bounded by it."""
     table, within = without_caps.graph.table, within or endless()
     states = watch or watched(table)
-    wanted = [*((state,) for state in states), *([states] if watch and len(states) > 1 else []), ()]
+    wanted: list[tuple[str, ...]] = [(state,) for state in states]
+    wanted += [*([states] if watch and len(states) > 1 else []), ()]
     caps = [counter.name for counter in table.counters if counter.cap]
-    found = _bounds(without_caps, wanted, within.share(2 if caps else 1))
+    found = _bounds(without_caps, wanted, [], within.share(2 if caps else 1))
     if caps:
-        found += [_spent(table, cap, found[0].printer) for cap in caps if _counts_apart(table, cap)]
-        found += _bounds(with_caps, wanted, within)
+        apart = [cap for cap in caps if _counts_apart(table, cap)]
+        found += _bounds(with_caps, wanted, apart, within)
     return tuple(found)
 
 
@@ -79,12 +80,6 @@ def _counts_apart(table: Table, cap: str) -> bool:
     into = {row.dest for row in table.rows if cap in row.spends}
     others = any(row.dest in into and cap not in row.spends for row in table.rows)
     return (others or len(into) > 1) and not any(cap in row.resets for row in table.rows)
-
-
-def _spent(table: Table, cap: str, printer: Printer) -> Bound:
-    spending = [row for row in table.rows if cap in row.spends]
-    limits = {atom.limit for row in spending for atom in row.guard.atoms() if atom.counter == cap}
-    return Bound((), True, (Polynomial.largest(limits),), printer, spends=cap)
 
 
 def watched(table: Table) -> tuple[str, ...]:
@@ -96,23 +91,39 @@ def watched(table: Table) -> tuple[str, ...]:
     )
 
 
-def _bounds(ranking: Ranking, wanted: list[tuple[str, ...]], within: TimeLimit) -> list[Bound]:
+def _bounds(
+    ranking: Ranking, wanted: list[tuple[str, ...]], spent: list[str], within: TimeLimit
+) -> list[Bound]:
+    """Of visits of each of ``wanted``, and of how often each cap of ``spent`` is."""
     counting = _counted(ranking)
     with counting.lock:
         counting.refine(within)
-        return _bounds_of(ranking, wanted, counting)
+        return _bounds_of(ranking, wanted, spent, counting)
 
 
-def _bounds_of(ranking: Ranking, wanted: list[tuple[str, ...]], counting: Counting) -> list[Bound]:
-    printer = None
+def _bounds_of(
+    ranking: Ranking, wanted: list[tuple[str, ...]], spent: list[str], counting: Counting
+) -> list[Bound]:
     caps = [counter.name for counter in ranking.graph.table.counters if counter.cap and ranking.graph.caps]
-    found = []
-    for states in wanted:
-        formulas = tuple(dict.fromkeys(_visits(counting, states, caps) if states else _moves(counting)))
-        if formulas:
+    all_found = [((), cap, _spent(counting, cap)) for cap in spent]
+    all_found += [
+        (states, "", _visits(counting, states, caps) if states else _moves(counting)) for states in wanted
+    ]
+    printer, found = None, []
+    for states, cap, estimates in all_found:
+        if formulas := tuple(dict.fromkeys(estimates)):
             printer = printer or _printer(counting)
-            found.append(Bound(states, ranking.graph.caps, formulas, printer, counting.refined))
+            found.append(Bound(states, ranking.graph.caps, formulas, printer, counting.refined, cap))
     return found
+
+
+def _spent(counting: Counting, cap: str) -> Iterator[Polynomial]:
+    """How often the rows that spend a cap are taken: at most as often as it says, and as other budgets
+    let them."""
+    spending = counting.sets.spent[cap]
+    for estimate in (counting.taken(spending), counting.paid(cap, spending)):
+        if estimate:
+            yield estimate.formula
 
 
 @lru_cache(maxsize=8)

@@ -9,7 +9,6 @@ from typing import Any
 from fsm_agent.composition import model_caller, turn_wiring
 from fsm_agent.fsm.standing import Standing
 from fsm_agent.providers import sdk_port
-from fsm_agent.runtime.budget import RequestCap
 
 
 def second_request() -> None:
@@ -67,12 +66,6 @@ def redirects_followed() -> None:
     sdk_port.http_client = following
 
 
-def tree_uncapped() -> None:
-    """Children send as if they were alone."""
-    RequestCap.take = lambda self: True  # type: ignore[method-assign]
-
-
 FAULTS: dict[str, Callable[[], None]] = {
-    fault.__name__: fault
-    for fault in (second_request, limit_rewritten, counter_reset, redirects_followed, tree_uncapped)
+    fault.__name__: fault for fault in (second_request, limit_rewritten, counter_reset, redirects_followed)
 }

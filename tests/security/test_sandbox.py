@@ -27,7 +27,6 @@ from fsm_agent import Agent, tool
 from fsm_agent.approvals.question import Question
 from fsm_agent.approvals.repository import Grants
 from fsm_agent.approvals.service import Approvals
-from fsm_agent.cli.approval import rows
 from fsm_agent.cli.doctor import doctor
 from fsm_agent.conversation.confinement import Confinement
 from fsm_agent.conversation.effects import Approval, AskApproval, RunTool, ToolOutcome, ToolSpec
@@ -689,7 +688,7 @@ def test_the_question_and_the_tool_say_where_it_runs(walled: Scene) -> None:
     played(walled, "terminal", {"command": "true"}, person, settings=settings)
     (question,) = person.asked
     assert question.where == "in the sandbox (bubblewrap, no network)"
-    shown = "\n".join(row.plain for row in rows(Question.of(question), 100, 40))
+    shown = Question.of(question).text(100, 40)
     assert "in the sandbox (bubblewrap, no network)" in shown
     made: Mapping[str, Tool] = {
         one.spec.name: one

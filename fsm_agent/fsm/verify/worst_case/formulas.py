@@ -105,12 +105,12 @@ def _bounds_of(
     ranking: Ranking, wanted: list[tuple[str, ...]], spent: list[str], counting: Counting
 ) -> list[Bound]:
     caps = [counter.name for counter in ranking.graph.table.counters if counter.cap and ranking.graph.caps]
-    all_found = [((), cap, _spent(counting, cap)) for cap in spent]
-    all_found += [
-        (states, "", _visits(counting, states, caps) if states else _moves(counting)) for states in wanted
+    asked: list[tuple[tuple[str, ...], str, Iterator[Polynomial]]] = [
+        *(((), cap, _spent(counting, cap)) for cap in spent),
+        *((states, "", _visits(counting, states, caps) if states else _moves(counting)) for states in wanted),
     ]
     printer, found = None, []
-    for states, cap, estimates in all_found:
+    for states, cap, estimates in asked:
         if formulas := tuple(dict.fromkeys(estimates)):
             printer = printer or _printer(counting)
             found.append(Bound(states, ranking.graph.caps, formulas, printer, counting.refined, cap))

@@ -29,12 +29,14 @@ class QuestionPart:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """May this call run? ``task`` is the delegated task that it is for, if any. ``remembered`` is the pattern
-    that an answer for longer than once would hold for, empty when the call cannot be remembered: then only
-    "once" and "deny" may be offered. ``characters`` and ``lines`` are those of all values."""
+    """May this call run? ``task`` is the delegated task that it is for, if any, and ``why`` what is special
+    about it. ``remembered`` is the pattern that an answer for longer than once would hold for, empty when the
+    call cannot be remembered: then only "once" and "deny" may be offered. ``characters`` and ``lines`` are
+    those of all values."""
 
     name: str
     task: str
+    why: str
     parts: tuple[QuestionPart, ...]
     remembered: str
     characters: int
@@ -48,6 +50,7 @@ class Question:
         return cls(
             visible(request.name, encoding, lines=False),
             visible(request.origin, encoding),
+            visible(request.why, encoding),
             parts,
             visible(request.pattern, encoding) if _rememberable(request) else "",
             sum(len(text) for _, text, _ in values),

@@ -3,6 +3,8 @@
 Asked in this order, and the first that has an answer gives it: hard lines (never); what is forbidden by the
 settings or for good; a ``before_tool`` callback that blocks; what is allowed by the settings, for good, or
 for this session; a ``before_tool`` callback that approves; a person. Whatever goes wrong on the way means no.
+A call that writes a file which acts later (``acting_files``) is allowed for good or for this session only by
+a pattern that names the file.
 For a turn that came in a file nothing counts that was allowed beforehand, see ``for_imported``.
 (Why: decisions 68 and 81.)
 """
@@ -18,6 +20,7 @@ from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
+from fsm_agent.approvals.acting_files import acts_later
 from fsm_agent.approvals.policy import hard_line
 from fsm_agent.approvals.repository import Grant, Grants, Verdict
 from fsm_agent.approvals.rules import Asked, Pattern
@@ -118,7 +121,7 @@ class Approvals:
     def _concerns(self, tool: ToolSpec, denied: list[Pattern]) -> bool:
         ruled = self._rules.policy.get(tool.name) in ("ask", "deny")
         forbidden = any(pattern.names(tool.name) for pattern in denied)
-        return tool.approval == "never" and (ruled or forbidden or self._suspected(tool))
+        return tool.approval == "never" and (ruled or forbidden or self._suspected(tool) or _writes(tool))
 
     def _suspected(self, tool: ToolSpec) -> bool:
         """Does a stranger's call need a yes, although ours does not? To read a page is to tell its server."""
@@ -131,13 +134,14 @@ class Approvals:
         remembers it."""
         call = self._call(request.name, request.arguments)
         try:
-            settled = await self._settled(call, interrupted, session)
+            why = self._why(call)
+            settled = await self._settled(call, why, interrupted, session)
         except StoreError as error:
             return Approval(False, f"what was decided before cannot be read: {error}")
         if settled is not None:
             return settled
         if not self._callbacks.has("approval"):
-            return Approval(False, self._nobody)
+            return Approval(False, f"{self._nobody}; it is asked because {why}" if why else self._nobody)
         turnstile = self._turnstiles.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         finish, _ = await self._waited(
             turnstile.acquire(), interrupted, limited=False
@@ -145,7 +149,7 @@ class Approvals:
         if finish != "done":
             return Approval(False, "interrupted", interrupted=True)
         try:
-            finish, answer = await self._waited(self._person(request, call, session), interrupted)
+            finish, answer = await self._waited(self._person(replace(request, why=why), call, session), interrupted)
         finally:
             turnstile.release()
         if not isinstance(answer, Approval):
@@ -155,8 +159,10 @@ class Approvals:
             )
         return answer
 
-    async def _settled(self, call: Asked, interrupted: asyncio.Event, session: str) -> Approval | None:
-        """An answer that no person is needed for."""
+    async def _settled(
+        self, call: Asked, why: str, interrupted: asyncio.Event, session: str
+    ) -> Approval | None:
+        """An answer that no person is needed for. ``why``: see ``_why``."""
         if call.command is not None and (reason := hard_line(call.command, directory=self._workdir)):
             return Approval(False, f"this can never be approved: {reason}")
         remembered, policy = self._remembered(session), self._rules.policy.get(call.tool)
@@ -168,9 +174,10 @@ class Approvals:
             return said
         if not self._imported and (self._rules.bypass or policy == "allow"):
             return Approval(True, "allowed by the settings")
-        if any(pattern.allows(call, self._workdir) for pattern in self._allowing(remembered)):
+        allowing = [one for one in self._allowing(remembered) if one.exact or not why]
+        if any(pattern.allows(call, self._workdir) for pattern in allowing):
             return Approval(True, "approved before", "session")
-        return self._own(call.tool) if said is None else said
+        return self._own(call.tool, why) if said is None else said
 
     def _allowing(self, remembered: list[Grant]) -> list[Pattern]:
         given = [grant for grant in remembered if grant.verdict == "allow"]
@@ -181,11 +188,12 @@ class Approvals:
     def _remembered(self, session: str) -> list[Grant]:
         return [*self._grants.all(), *(self._grants.of_session(session, self._workdir) if session else ())]
 
-    def _own(self, tool: str) -> Approval | None:
-        """A tool that is only looked at because something of it is forbidden needs no yes for the rest."""
+    def _own(self, tool: str, why: str) -> Approval | None:
+        """A tool that is only looked at because of something that its calls may touch needs no yes for the
+        rest."""
         spec = self._specs.get(tool)
         ruled = self._rules.policy.get(tool) == "ask"
-        free = spec is not None and spec.approval == "never" and not ruled and not self._suspected(spec)
+        free = spec is not None and spec.approval == "never" and not (ruled or why or self._suspected(spec))
         return Approval(True, "not forbidden") if free else None
 
     async def _person(self, request: AskApproval, call: Asked, session: str) -> Approval:
@@ -241,6 +249,14 @@ class Approvals:
 
     # Helpers
 
+    def _why(self, call: Asked) -> str:
+        """Why the call needs a yes, whatever its tool needs; empty for most."""
+        spec = self._specs.get(call.tool)
+        if spec is None or not _writes(spec):
+            return ""
+        found = (acts_later(path, self._workdir) for path in call.given)
+        return next((why for why in found if why), "")
+
     def _call(self, name: str, arguments: Mapping[str, Any]) -> Asked:
         spec = self._specs.get(name)
         return Asked.of(name, arguments, spec.path_arguments if spec is not None else (), self._workdir)
@@ -259,6 +275,10 @@ class Approvals:
         finally:
             if not task.done():
                 task.cancel()
+
+
+def _writes(tool: ToolSpec) -> bool:
+    return tool.effect != "pure" and bool(tool.path_arguments)
 
 
 def read_answer(answer: Any) -> Approval:

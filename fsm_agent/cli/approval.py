@@ -115,9 +115,12 @@ def rows(question: Question, width: int, height: int) -> list[Text]:
     after = [Text(f"{head}, shown above", "bold yellow")] if size else []
     if question.task:
         before += _labelled("(for the delegated task)", question.task, width)
+    if question.why:
+        before += _labelled("(asked because)", question.why, width)
     texts = (
         question.name,
         question.task,
+        question.why,
         question.remembered,
         *(f"{part.place} {part.shown}" for part in question.parts),
     )

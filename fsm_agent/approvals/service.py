@@ -149,7 +149,9 @@ class Approvals:
         if finish != "done":
             return Approval(False, "interrupted", interrupted=True)
         try:
-            finish, answer = await self._waited(self._person(replace(request, why=why), call, session), interrupted)
+            finish, answer = await self._waited(
+                self._person(replace(request, why=why), call, session), interrupted
+            )
         finally:
             turnstile.release()
         if not isinstance(answer, Approval):

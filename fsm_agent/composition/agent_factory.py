@@ -22,6 +22,7 @@ from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.config_file import Config, config_of
 from fsm_agent.providers.connect import connect
 from fsm_agent.providers.failover import Backend, Backends, fallback_backends, make_backend
+from fsm_agent.providers.keyless_environment import hide_from_children
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.ports import Clock, ModelPort
 from fsm_agent.runtime.turn_inbox import TurnInbox
@@ -46,6 +47,7 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
     cannot be used."""
     home = home_of(options.home, os.environ)
     config = config_of(home)
+    hide_from_children(profile.key_env for profile in config.profiles.values() if profile.key_env)
     settings = Settings.of(options.settings, config.settings)
     store = options.store or store_for(home, settings.store.durability)
     clock, workdir = options.clock or SystemClock(), Path(options.workdir or Path.cwd())

@@ -148,10 +148,9 @@ class Approvals:
         )  # the time of a question begins when it is asked
         if finish != "done":
             return Approval(False, "interrupted", interrupted=True)
+        question = replace(request, pattern=call.exactly, origin=self._origin, why=why)
         try:
-            finish, answer = await self._waited(
-                self._person(replace(request, why=why), call, session), interrupted
-            )
+            finish, answer = await self._waited(self._person(question, call, session), interrupted)
         finally:
             turnstile.release()
         if not isinstance(answer, Approval):
@@ -198,8 +197,7 @@ class Approvals:
         free = spec is not None and spec.approval == "never" and not (ruled or why or self._suspected(spec))
         return Approval(True, "not forbidden") if free else None
 
-    async def _person(self, request: AskApproval, call: Asked, session: str) -> Approval:
-        question = replace(request, pattern=call.exactly, origin=self._origin)
+    async def _person(self, question: AskApproval, call: Asked, session: str) -> Approval:
         self._callbacks.announce("approval", question)
         approval = read_answer(await self._callbacks.ask("approval", question))
         if approval.scope != "once":

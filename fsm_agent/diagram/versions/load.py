@@ -188,8 +188,7 @@ def _git(folder: Path, *arguments: str, spec: str) -> bytes:
             ["git", "-C", folder, *arguments],  # noqa: S607  # the git of whoever calls
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            env=bare_environment()
-            | {name: value for name, value in os.environ.items() if name[:4] == "GIT_"},
+            env=bare_environment() | {name: os.environ[name] for name in os.environ if name[:4] == "GIT_"},
             check=False,
         )
     except OSError as error:

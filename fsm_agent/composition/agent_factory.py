@@ -12,7 +12,7 @@ from fsm_agent.approvals.repository import Grants
 from fsm_agent.approvals.service import Approvals
 from fsm_agent.composition.child_factory import ChildAgentFactory
 from fsm_agent.composition.options import AgentOptions
-from fsm_agent.composition.services import RESULTS, Services
+from fsm_agent.composition.services import HOME_FILES, RESULTS, Services
 from fsm_agent.errors import ConfigError
 from fsm_agent.memory.context_injection import MemoryRecall
 from fsm_agent.memory.external import ExternalMemory, checked
@@ -31,6 +31,7 @@ from fsm_agent.settings.model import Settings
 from fsm_agent.support.backoff import Backoff
 from fsm_agent.support.clock import SystemClock
 from fsm_agent.support.home import home_of
+from fsm_agent.support.private_files import made_private
 from fsm_agent.tools import Tool, as_tool
 from fsm_agent.tools.runner import ToolRunner
 from fsm_agent.tools.source import ToolSource
@@ -54,6 +55,8 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
     told, signals, inherits = Callbacks(options.callbacks), TurnInbox(), options.inherits
     poll, grace = settings.poll.control, settings.tool.interrupt_grace
     backends, auxiliary, notices = _models(options, config, settings, clock)
+    if opened := made_private(home, HOME_FILES):
+        notices = (opened, *notices)
     external = _external(options.memory, clock, settings)
     grants = Grants(lambda: store.database, store.now)
     services = Services(

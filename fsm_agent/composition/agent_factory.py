@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from fsm_agent.approvals.repository import Grants
@@ -104,7 +105,8 @@ def _models(
 ) -> tuple[Backends, tuple[Backend, ...], tuple[str, ...]]:
     """(the primary with its fallbacks, the models for side tasks in the order in which they are tried,
     entries that cannot be used, in words)."""
-    model, choose = options.model, config.chooser
+    model = options.model
+    choose = partial(config.chooser, plain_http=settings.credential.plain_http)
     if not (model is None or isinstance(model, str) or hasattr(model, "call")):
         raise ConfigError(
             "model has the wrong type", type(model).__name__, '"<provider>:<model>" or a model port'

@@ -81,7 +81,7 @@ def choose(
 
     ``api_key``: a string, a sequence of strings, or an object with ``get()`` and ``refresh()``, which stays
     with the caller. ``probe`` finds local servers; ``None`` looks for none. ``profiles`` may hold rows of the
-    user's own. ``plain_http``: hosts that may be sent to without TLS. Raises ``ConfigError`` with one line for
+    user's own. ``plain_http``: hosts that are sent to without TLS. Raises ``ConfigError`` with one line for
     anything that cannot be used."""
     env = {} if env is None else env
     _check_url(base_url, "base_url")

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from fsm_agent.support.secret_shapes import MASK, without_shapes
+from fsm_agent.support.secret_shapes import MASK as MASK
+from fsm_agent.support.secret_shapes import without_shapes
 
 _SHORTEST = 6
 """Characters; a shorter "secret" is a placeholder like "none", and masking it would garble ordinary words."""

@@ -12,7 +12,11 @@ OF_EXAMPLES = for name in order review_loop; do $(BIN)/python -m fsm_agent.diagr
 	--table examples.$$name:TABLE --limits examples.$$name:LIMITS
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow explore check diagrams bench clean
+LOCK := requirements/development.txt
+COMPILE := --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-emit-index-url --no-emit-find-links \
+	--no-emit-trusted-host --no-emit-options
+
+.PHONY: help demo test test-slow explore check diagrams bench lock audit sbom clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -63,8 +67,22 @@ bench: .venv/developing ## what the engine costs beside a bare loop, and a long 
 	@echo
 	@$(BIN)/python benchmarks/insights.py
 
+lock: .supply/installed ## choose the versions anew that development and CI install by hash
+	@.supply/bin/pip-compile $(COMPILE) --extra dev --upgrade -o .supply/new $(abspath pyproject.toml)
+	@{ sed -n 1p $(LOCK); sed 's| (.*pyproject.toml)| (pyproject.toml)|' .supply/new; } > .supply/lock && mv .supply/lock $(LOCK)
+	@.supply/bin/pip-compile $(COMPILE) --upgrade -o .supply/new requirements/supply.in
+	@{ sed -n 1p requirements/supply.txt; sed 's| (.*supply.in)| (supply.in)|; s|-r .*supply.in|-r supply.in|' .supply/new; } > .supply/lock \
+	&& mv .supply/lock requirements/supply.txt
+
+audit: .supply/installed ## look the locked versions up among known weaknesses; without a network that is said, and nothing fails
+	@.supply/bin/python requirements/audit.py $(LOCK) requirements/supply.txt
+
+sbom: .supply/installed .venv/developing ## write dist/sbom.json: all that the locked versions are made of (CycloneDX)
+	@mkdir -p dist
+	@.supply/bin/cyclonedx-py requirements $(LOCK) --pyproject pyproject.toml --mc-type library --output-reproducible -o dist/sbom.json
+
 clean: ## remove what the targets made
-	rm -rf .venv .peers .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .supply .peers dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 .venv/bin/python:
 	@test -n "$(PYTHON)" || { echo "fsm_agent needs Python 3.11 or newer; none was found. Install it, or: make PYTHON=/path/to/python3" >&2; exit 1; }
@@ -76,7 +94,18 @@ clean: ## remove what the targets made
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
-.venv/developing: .venv/installed
-	@echo "installing what the tests need …"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+.venv/developing: .venv/bin/python pyproject.toml $(LOCK)
+	@echo "installing fsm_agent and what the tests need …"
+	@if $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) or sys.platform != "linux")'; then \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $(LOCK) && \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . ; \
+	else \
+		echo "the lock is for Python 3.11 on Linux: without hashes, the newest that pyproject.toml allows" >&2; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'; \
+	fi
+	@touch .venv/installed $@
+
+.supply/installed: .venv/bin/python requirements/supply.txt
+	@$(BIN)/python -m venv .supply
+	@.supply/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/supply.txt
 	@touch $@

@@ -198,7 +198,11 @@ def debug(
     port: Annotated[int, typer.Option(help="Port of the page; 0 for any that is free.")] = 0,
     open: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
     dap: Annotated[
-        int | None, typer.Option(metavar="PORT", help="Serve editors (Debug Adapter Protocol) on this port.")
+        str | None,
+        typer.Option(
+            metavar="PORT|PATH",
+            help="Serve an editor (Debug Adapter Protocol) at this socket, or on this port, with a token.",
+        ),
     ] = None,
     stdio: Annotated[
         bool, typer.Option("--stdio", help="Serve one editor over standard input and output.")

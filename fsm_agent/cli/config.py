@@ -25,6 +25,7 @@ from fsm_agent.settings.model import ENV_PREFIX, Settings, from_environment, unk
 from fsm_agent.settings.setting_docs import every_setting
 from fsm_agent.support.atomic_write import replace_file
 from fsm_agent.support.home import home_of
+from fsm_agent.support.private_files import private_folder
 from fsm_agent.support.redaction import mask
 
 DEFAULT = "default"
@@ -236,7 +237,7 @@ def _write(folder: Path, document: tomlkit.TOMLDocument) -> None:
     try:
         text = tomlkit.dumps(document)
         checked_config(folder / CONFIG, document.unwrap())
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         replace_file(folder / CONFIG, text.encode(), mode=0o600)
     except (TOMLKitError, ValueError) as error:
         raise ConfigError(

@@ -26,7 +26,7 @@ class Wanted:
     """Which turn, and through which face. ``turn`` and ``attach`` name one that there is (or the beginning of
     its id), ``task`` is the message of a new one; none of them: the newest. A ``turn`` with a colon is
     ``module:name``: turns of a table of the user's own, a new one unless ``attach`` names one. ``dap``: the
-    port for editors; ``stdio``: an editor at the other end."""
+    port for editors, or the path of a socket; ``stdio``: an editor at the other end."""
 
     turn: str | None = None
     attach: str | None = None
@@ -34,7 +34,7 @@ class Wanted:
     web: bool = False
     port: int = 0
     open_page: bool = True
-    dap: int | None = None
+    dap: str | None = None
     stdio: bool = False
 
 
@@ -140,7 +140,7 @@ def _page(session: DebugSession, first: str | None, wanted: Wanted, given: CliOp
     return 130  # served until interrupted
 
 
-def _editor(session: DebugSession, first: str | None, port: int | None, given: CliOptions) -> int:
+def _editor(session: DebugSession, first: str | None, at: str | None, given: CliOptions) -> int:
     from fsm_agent.cli.debug_dap import serve
 
-    return serve(session, first, port, given)
+    return serve(session, first, at, given)

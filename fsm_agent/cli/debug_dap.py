@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from fsm_agent.cli.debug import debug_session_of, debug_session_of_table
@@ -17,9 +19,10 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.support.redaction import environment_keys
 
 
-def serve(session: DebugSession, first: str | None, port: int | None, given: CliOptions) -> int:
-    """Serve one editor until it leaves; exit code 0. ``given`` is what the command line said; a launch
-    configuration may say otherwise, for its own session."""
+def serve(session: DebugSession, first: str | None, at: str | None, given: CliOptions) -> int:
+    """Serve one editor until it leaves; exit code 0. ``at``: a port or the path of a socket, ``None`` for
+    standard input and output. ``given`` is what the command line said; a launch configuration may say
+    otherwise, for its own session."""
     home = given.home or str(session.store.database.path.parent)
 
     def opener(options: LaunchOptions) -> DebugSession:
@@ -32,16 +35,14 @@ def serve(session: DebugSession, first: str | None, port: int | None, given: Cli
         return debug_session_of(_given(replace(given, home=home), options))
 
     secrets = [*environment_keys(os.environ), *([given.api_key] if given.api_key else [])]
-    if port is None:
+    if at is None:
         return serve_stdio(session, first, opener, secrets)
-    return serve_port(
-        session,
-        first,
-        opener,
-        port,
-        secrets,
-        lambda at: print(f"127.0.0.1:{at}", file=sys.stderr, flush=True),
-    )
+    place = int(at) if re.fullmatch(r"-?\d{1,9}", at) else Path(at)
+    return serve_port(session, first, opener, place, secrets, _tell)
+
+
+def _tell(where: str, token: str) -> None:
+    print(f"{where}  token {token}" if token else where, file=sys.stderr, flush=True)
 
 
 def _enter(options: LaunchOptions) -> None:

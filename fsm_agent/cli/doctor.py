@@ -173,7 +173,11 @@ def _servers() -> Finding:
 
 def _model(config: Config) -> Finding:
     try:
-        choice = config.chooser()
+        allowed = Settings.of(None, config.settings).credential.plain_http
+    except ConfigError:  # told above
+        allowed = ()
+    try:
+        choice = config.chooser(plain_http=allowed)
     except ConfigError as error:
         return Finding(
             "model", mask(str(error)), "correct FSM_AGENT_MODEL, the config file, or the provider's variables"

@@ -46,7 +46,8 @@ def options_of(given: CliOptions, callbacks: object) -> tuple[AgentOptions, Choi
     home = home_of(given.home, os.environ)
     config = config_of(home)
     settings = settings_of(given.sets, given.max_iterations, config.settings)
-    choice = config.chooser(given.model, given.base_url, given.api_key)
+    plain = settings.credential.plain_http
+    choice = config.chooser(given.model, given.base_url, given.api_key, plain_http=plain)
     if given.yes:  # of children too
         settings = settings.model_copy(
             update={"delegation": settings.delegation.model_copy(update={"approvals": "ask"})}

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from fsm_agent.cli.live import ProgressView
 from fsm_agent.cli.screen import clean
+from fsm_agent.support.private_files import private_folder, touch
 from fsm_agent.support.threads import in_daemon_thread
 
 if TYPE_CHECKING:
@@ -81,8 +82,7 @@ def _history(home: Path) -> History:
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        (home / HISTORY).open("ab").close()
+        touch(private_folder(home) / HISTORY)
     except OSError:
         return InMemoryHistory()
     return FileHistory(home / HISTORY)

@@ -26,6 +26,7 @@ from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.sessions.store.transfer.trajectory import session_trajectory, turn_trajectory
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.home import home_of
+from fsm_agent.support.private_files import private_file
 from fsm_agent.support.threads import LOOP
 
 WIDE = 110
@@ -185,7 +186,7 @@ def export(home: str | None, name: str, output: str | None, format: str, raw: bo
 def _write(path: Path, lines: Iterator[str]) -> int:
     """Only the user may read it."""
     try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        with open(path, "w", encoding="utf-8", opener=private_file) as file:
             return sum(file.write(line + "\n") > 0 for line in lines)
     except OSError as error:
         raise ConfigError(f"the file cannot be written ({error.strerror})", str(path)) from None

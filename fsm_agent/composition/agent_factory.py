@@ -6,13 +6,14 @@ import os
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from fsm_agent.approvals.repository import Grants
 from fsm_agent.approvals.service import Approvals
 from fsm_agent.composition.child_factory import ChildAgentFactory
 from fsm_agent.composition.options import AgentOptions
-from fsm_agent.composition.services import RESULTS, Services
+from fsm_agent.composition.services import HOME_FILES, RESULTS, Services
 from fsm_agent.errors import ConfigError
 from fsm_agent.memory.context_injection import MemoryRecall
 from fsm_agent.memory.external import ExternalMemory, checked
@@ -22,6 +23,7 @@ from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.config_file import Config, config_of
 from fsm_agent.providers.connect import connect
 from fsm_agent.providers.failover import Backend, Backends, fallback_backends, make_backend
+from fsm_agent.providers.keyless_environment import hide_from_children
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.ports import Clock, ModelPort
 from fsm_agent.runtime.turn_inbox import TurnInbox
@@ -30,6 +32,7 @@ from fsm_agent.settings.model import Settings
 from fsm_agent.support.backoff import Backoff
 from fsm_agent.support.clock import SystemClock
 from fsm_agent.support.home import home_of
+from fsm_agent.support.private_files import made_private
 from fsm_agent.tools import Tool, as_tool
 from fsm_agent.tools.runner import ToolRunner
 from fsm_agent.tools.source import ToolSource
@@ -46,12 +49,15 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
     cannot be used."""
     home = home_of(options.home, os.environ)
     config = config_of(home)
+    hide_from_children(profile.key_env for profile in config.profiles.values() if profile.key_env)
     settings = Settings.of(options.settings, config.settings)
     store = options.store or store_for(home, settings.store.durability)
     clock, workdir = options.clock or SystemClock(), Path(options.workdir or Path.cwd())
     told, signals, inherits = Callbacks(options.callbacks), TurnInbox(), options.inherits
     poll, grace = settings.poll.control, settings.tool.interrupt_grace
     backends, auxiliary, notices = _models(options, config, settings, clock)
+    if opened := made_private(home, HOME_FILES):
+        notices = (opened, *notices)
     external = _external(options.memory, clock, settings)
     grants = Grants(lambda: store.database, store.now)
     services = Services(
@@ -99,7 +105,8 @@ def _models(
 ) -> tuple[Backends, tuple[Backend, ...], tuple[str, ...]]:
     """(the primary with its fallbacks, the models for side tasks in the order in which they are tried,
     entries that cannot be used, in words)."""
-    model, choose = options.model, config.chooser
+    model = options.model
+    choose = partial(config.chooser, plain_http=settings.credential.plain_http)
     if not (model is None or isinstance(model, str) or hasattr(model, "call")):
         raise ConfigError(
             "model has the wrong type", type(model).__name__, '"<provider>:<model>" or a model port'

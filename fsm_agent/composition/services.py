@@ -18,6 +18,7 @@ from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.sessions.store import Store
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.backoff import Backoff
+from fsm_agent.support.private_files import private_file, private_folder
 from fsm_agent.tools.runner import ToolRunner
 from fsm_agent.toolsets.agent import AgentTools, Background
 from fsm_agent.toolsets.agent.child import ChildFactory
@@ -26,15 +27,20 @@ RESULTS = "results"
 """Folder of the home directory where long tool results are saved."""
 DUMPS = "dumps"
 """Folder of the home directory where requests that failed are saved."""
+HOME_FILES = (
+    "sessions.db*", "owners", "config.toml", RESULTS, DUMPS, "logs", "*MEMORY.md*", "*USER.md*", "SOUL.md",
+    "skills", "chat_history", "trajectories.jsonl",
+)  # fmt: skip
+"""Patterns of all that may be in the home directory."""
 
 
 def save(folder: Path, name: str, text: str) -> Saved:
-    """Write a file that only its owner can read; a failure is told, never raised."""
+    """Write a file; a failure is told, never raised."""
     path = folder / re.sub(r"[^\w.-]", "_", name)[-120:]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.touch(mode=0o600)
-        path.write_text(text, encoding="utf-8", errors="replace")
+        private_folder(folder)
+        with open(path, "w", encoding="utf-8", errors="replace", opener=private_file) as file:
+            file.write(text)
     except OSError as error:
         return Saved(error=f"{type(error).__name__}: {error}")
     return Saved(str(path))

@@ -18,6 +18,7 @@ from fsm_agent.memory.entries import EntryRefused, Operation, changed, entries_o
 from fsm_agent.settings.model import Memory
 from fsm_agent.support.atomic_write import replace_file
 from fsm_agent.support.file_lock import locked
+from fsm_agent.support.private_files import private_folder
 
 MAX_FILE = 1_000_000
 """Bytes; a larger file is no memory file, and is left alone."""
@@ -54,7 +55,7 @@ class MemoryFile:
     def change(self, operations: Sequence[Operation]) -> Held:
         """Make all the changes or none, and give what is there afterwards. Raises ``EntryRefused`` and
         ``OSError``."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        private_folder(self.path.parent)
         with locked(self.path.with_name(f".{self.path.name}.lock")) as handle:
             content = self._content()
             entries = entries_of(_text(content, self.path.name))

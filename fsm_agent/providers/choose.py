@@ -10,13 +10,11 @@ from urllib.parse import urlsplit
 from fsm_agent.conversation.effects import ApiMode, Runtime
 from fsm_agent.conversation.wire.responses import reasons
 from fsm_agent.errors import ConfigError
+from fsm_agent.providers.key_origin import check_keys, check_tls, is_for, origin, vendors_at
 from fsm_agent.providers.probe import is_loopback, is_nearby
 from fsm_agent.providers.profiles import BY_KEY, LOCAL_SERVERS, PROFILES, Profile, stale_floor
-from fsm_agent.support.redaction import mask
 
 MODES: tuple[ApiMode, ...] = get_args(ApiMode)
-KEY_SHAPES = (("sk-ant-", "anthropic"), ("sk-or-", "openrouter"), ("gsk_", "groq"), ("AIza", "gemini"))
-"""How keys begin that only one provider gives out."""
 MODEL_ENV = "FSM_AGENT_MODEL"
 OFFLINE = "no usable key is set and no local server answers, so the offline demo replies"
 Probe = Callable[[str], Sequence[str]]
@@ -76,13 +74,15 @@ def choose(
     probe: Probe | None = None,
     profiles: Mapping[str, Profile] = PROFILES,
     configured: str | None = None,
+    plain_http: Sequence[str] = (),
 ) -> Choice:
     """Decide: the model given, ``FSM_AGENT_MODEL``, the one ``configured`` in a file, a key in the
     environment, a local server, or else the offline demo.
 
     ``api_key``: a string, a sequence of strings, or an object with ``get()`` and ``refresh()``, which stays
     with the caller. ``probe`` finds local servers; ``None`` looks for none. ``profiles`` may hold rows of the
-    user's own. Raises ``ConfigError`` with one line for anything that cannot be used."""
+    user's own. ``plain_http``: hosts that are sent to without TLS. Raises ``ConfigError`` with one line for
+    anything that cannot be used."""
     env = {} if env is None else env
     _check_url(base_url, "base_url")
     _check_mode(api_mode)
@@ -97,7 +97,8 @@ def choose(
     if url is not None and not base_url:
         _check_url(url, profile.base_url_env or "base_url")
     usable = _keys(profile, url, api_key, keys, env)
-    _check_keys(profile, url, usable)
+    check_keys(profile, url, usable)
+    check_tls(url, key=bool(usable) or api_key is not None, plain_http=plain_http)
     return Choice(
         profile=profile,
         model=name,
@@ -205,26 +206,22 @@ def _given_keys(api_key: Any) -> tuple[str, ...]:
 def _keys(
     profile: Profile, url: str | None, api_key: Any, given: tuple[str, ...], env: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """The keys given, else the one in the environment. A provider's own address needs one; this machine does
-    not."""
+    """The keys given, else the one in the environment if it is for this address. A provider's own address
+    needs one; this machine does not."""
     if api_key is not None:
         return given
-    if key := _from_env(profile.key_env, env):
+    named = _from_env(profile.base_url_env, env)
+    if (key := _from_env(profile.key_env, env)) and is_for(profile, url, named):
         return (key,)
     if profile.needs_key and not is_loopback(url):
+        if key and url is not None:
+            allowed = f"api_key, if there is one for {origin(url)}"
+            allowed += f", or {profile.base_url_env} with that address" if not vendors_at(url) else ""
+            raise ConfigError(f"the key in {profile.key_env} is not for {origin(url)}", None, allowed)
         raise ConfigError(
             f"no key for provider {profile.name!r}", None, f"set {profile.key_env}, or pass api_key"
         )
     return ()
-
-
-def _check_keys(profile: Profile, url: str | None, keys: Sequence[str]) -> None:
-    """A key of another provider, sent to a provider's own address, can only be a mistake (decision 20)."""
-    for key in keys if url == profile.base_url else ():
-        owner = next((name for shape, name in KEY_SHAPES if key.startswith(shape)), profile.name)
-        if owner != profile.name:
-            what = f"the key for provider {profile.name!r} looks like one of {owner}"
-            raise ConfigError(what, mask(key), f"a key of {profile.name}, or model '{owner}:<model>'")
 
 
 def _mode(profile: Profile, url: str | None, api_mode: str | None) -> ApiMode:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.providers.keyless_environment import hide_from_children
 from fsm_agent.settings.model import Credential
 from fsm_agent.support.threads import in_daemon_thread
 
@@ -50,8 +51,10 @@ class CredentialEntry:
         return not isinstance(self.source, str)
 
     async def key(self) -> str:
-        """Return the key itself."""
-        return self.source if isinstance(self.source, str) else str(await _called(self.source.get))
+        """Return the key itself; no command of this process sees it."""
+        key = self.source if isinstance(self.source, str) else str(await _called(self.source.get))
+        hide_from_children(keys=[key])
+        return key
 
 
 class KeyPool:
@@ -59,6 +62,7 @@ class KeyPool:
 
     def __init__(self, keys: ApiKey, figures: Credential, rng: random.Random | None = None) -> None:
         self._entries = [CredentialEntry(source) for source in _sources(keys)]
+        hide_from_children(keys=[entry.source for entry in self._entries if isinstance(entry.source, str)])
         self._figures = figures
         self._rng = rng or random.Random()  # noqa: S311 - a choice among keys, not a secret
         self._index = 0

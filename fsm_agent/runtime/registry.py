@@ -18,6 +18,9 @@ TURN                   id of the turn that runs here       ``running(turn_id)`` 
 TOOL_CONTEXT           where a tool of the agent is called ``AgentTools.run``       with the call's task
 TOOL_STOPPED           tells the running tool to stop      ``ToolRunner.run``       with the call's thread
 DEPARTURE              has this task's request left?       a model port, each call  with the call's task
+KEY_VARIABLES          what no command may see of the      ``hide_from_children``   never
+                       environment, by name
+KEYS                   keys in use, likewise by value      ``hide_from_children``   never
 =====================  ==================================  ========================  =====================
 
 Beside it there are the engine's own event loop (``fsm_agent.support.threads.LOOP``) and caches of pure
@@ -53,6 +56,8 @@ TURN: ContextVar[str] = ContextVar("fsm_agent_turn", default="")
 TOOL_CONTEXT: ContextVar[ToolContext] = ContextVar("fsm_agent_tool_context")
 TOOL_STOPPED: ContextVar[threading.Event | None] = ContextVar("fsm_agent_tool_stopped", default=None)
 DEPARTURE: ContextVar[Departure] = ContextVar("fsm_agent_departure")
+KEY_VARIABLES: set[str] = set()
+KEYS: set[str] = set()
 
 
 @contextlib.contextmanager

@@ -179,12 +179,14 @@ class Cooldown(Group):
 
 class Credential(Group):
     """Seconds that a failed key rests: after 401, after 429 or 402. ``auth_refresh_max``: refreshes a key and
-    turn. ``strategy``: which of several ready keys a turn starts with."""
+    turn. ``strategy``: which of several ready keys a turn starts with. ``plain_http``: hosts of models that a
+    key and a conversation may be sent to without TLS."""
 
     strategy: Literal["fill_first", "round_robin", "random", "least_used"] = "fill_first"
     cooldown_auth: Seconds = 300
     cooldown_other: Seconds = 3600
     auth_refresh_max: Count = 2
+    plain_http: tuple[str, ...] = ()
 
 
 class Length(Group):

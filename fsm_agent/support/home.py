@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.support.private_files import private_folder
 
 HOME_ENV = "FSM_AGENT_HOME"
 
@@ -21,7 +22,7 @@ def home_of(given: str | os.PathLike[str] | None, env: Mapping[str, str]) -> Pat
         return user_data_path("fsm-agent")
     path = Path(named).expanduser()
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        private_folder(path)
         probe = path / f".write-test-{os.getpid()}"
         probe.write_bytes(b"")
         probe.unlink()

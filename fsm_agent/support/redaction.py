@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-MASK = "***"
+from fsm_agent.support.secret_shapes import MASK as MASK
+from fsm_agent.support.secret_shapes import without_shapes
+
 _SHORTEST = 6
 """Characters; a shorter "secret" is a placeholder like "none", and masking it would garble ordinary words."""
 
@@ -118,6 +120,7 @@ def mask(text: str, secrets: Iterable[str] = ()) -> str:
     """
     for secret in sorted({form for one in secrets for form in _forms(one)}, key=len, reverse=True):
         text = text.replace(secret, MASK)
+    text = without_shapes(text)
     lower = text.lower()
     return _SHAPES.sub(_masked, text) if any(sign in lower for sign in _SIGNS) else text
 

@@ -8,6 +8,7 @@ import contextlib
 import re
 import sys
 
+from fsm_agent.support.bare_environment import bare_environment
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import page_worker
 from fsm_agent.toolsets.fetch import Fetched
@@ -67,7 +68,7 @@ async def _from_html(page: str, address: str, whole: bool, seconds: float) -> st
     )
     pipe = asyncio.subprocess.PIPE
     worker = await asyncio.create_subprocess_exec(
-        *command, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL
+        *command, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL, env=bare_environment()
     )
     try:
         async with asyncio.timeout(seconds):

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from fsm_agent.providers.keyless_environment import keyless_environment
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import process_supervisor
 from fsm_agent.toolsets.output import Output
@@ -28,7 +29,6 @@ STOP = b"stop"
 DEVNULL, PIPE = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
 
 _QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "TERM": "dumb", "GIT_TERMINAL_PROMPT": "0"}
-_OURS = ("FSM_AGENT_", "ANTHROPIC_", "OPENAI_", "OPENROUTER_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,7 @@ class ProcessEnded:
 def environment() -> dict[str, str]:
     """This process's environment without the keys of model providers, and set so that no program waits for a
     person."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not (name.endswith("_API_KEY") or name.startswith(_OURS))
-    }
-    return {**kept, **_QUIET}
+    return {**keyless_environment(), **_QUIET}
 
 
 def supervisor_words(order: SupervisorOrder, line: socket.socket) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Annotated
 from pydantic import Field
 
 from fsm_agent.approvals.literals import certain_literal
+from fsm_agent.support.bare_environment import bare_environment
 from fsm_agent.tools import Tool, ToolFailure, cancelled, tool
 from fsm_agent.toolsets import search_worker
 from fsm_agent.toolsets.confine import plain_errors, resolve
@@ -91,6 +92,7 @@ def _answer(order: str) -> str:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        env=bare_environment(),
         start_new_session=True,
     ) as worker:
         while True:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -85,7 +86,7 @@ class Browser:
         return page
 
     def _look(self, asked: str, own: str) -> None:
-        if not asked.startswith((own.split("?")[0], "data:", "blob:")):
+        if not asked.startswith((re.split(r"[?#]", own)[0], "data:", "blob:")):
             self.strange.append(asked)
 
     def close(self) -> None:

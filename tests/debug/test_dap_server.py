@@ -95,12 +95,13 @@ def test_anything_else_is_not_the_protocol(data: bytes) -> None:
 
 
 @contextmanager
-def listening(workshop: DebugSession) -> Iterator[int]:
-    ready: list[int] = []
+def listening(workshop: DebugSession) -> Iterator[tuple[int, str]]:
+    """(the port, the token)."""
+    ready: list[tuple[int, str]] = []
     there, codes = threading.Event(), list[int]()
 
-    def tell(port: int) -> None:
-        ready.append(port)
+    def tell(where: str, token: str) -> None:
+        ready.append((int(where.rpartition(":")[2]), token))
         there.set()
 
     server = threading.Thread(
@@ -133,7 +134,7 @@ def heard(connection: socket.socket) -> bytes:
 
 
 def test_a_browser_is_turned_away_and_one_editor_is_served(tmp_path: Path) -> None:
-    with listening(workshop_of(tmp_path, [text("hello")])) as port:
+    with listening(workshop_of(tmp_path, [text("hello")])) as (port, token):
         launch = framed(b'{"seq":1,"type":"request","command":"launch","arguments":{"task":"go"}}')
         for said in (b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\n" + launch, launch, b""):
             with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as other:
@@ -142,21 +143,24 @@ def test_a_browser_is_turned_away_and_one_editor_is_served(tmp_path: Path) -> No
                     other.shutdown(socket.SHUT_WR)
                 assert heard(other) == b""  # not a word
         with editor(port) as one:
-            one.begin(task="go", stopOnEntry=True)
+            one.begin(task="go", stopOnEntry=True, token=token)
             one.stopped()
-            with pytest.raises(OSError):  # noqa: PT011 - refused, reset or timed out, by platform
-                socket.create_connection(("127.0.0.1", port), timeout=PATIENCE).recv(1)
+            with (
+                contextlib.suppress(OSError),
+                socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as two,
+            ):
+                assert two.recv(1) == b""
             one.ask("continue", threadId=1)
             one.event("terminated")
             one.ask("disconnect")
 
 
 def test_only_this_machine_is_listened_to(tmp_path: Path) -> None:
-    with listening(workshop_of(tmp_path, [])) as port:
+    with listening(workshop_of(tmp_path, [text("hello")])) as (port, token):
         with socket.socket() as probe:
             probe.bind(("127.0.0.2", port))  # would be taken if it listened on every address
         with editor(port) as one:
-            one.ask("initialize", adapterID="x")
+            one.begin(task="go", token=token)
             one.ask("disconnect")
 
 

@@ -478,8 +478,7 @@ def test_the_command_opens_a_table_of_ones_own(tmp_path: Path) -> None:
         ) as process:
             assert process.stdout is not None
             address, _, query = process.stdout.readline().strip().partition("?")
-            token = query.split("token=")[1].split("&")[0]
-            turn = query.split("turn=")[1]
+            turn, _, token = query.removeprefix("turn=").partition("#token=")
             headers = {"x-fsm-agent-token": token}
             hello = httpx.get(f"{address}api/hello", headers=headers).json()
             assert (hello["states"][0], hello["talks"]) == (state, False)

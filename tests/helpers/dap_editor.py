@@ -116,8 +116,8 @@ class Editor:
         found = self.ask(
             "initialize", adapterID="fsm-agent", linesStartAt1=True, columnsStartAt1=True, pathFormat="path"
         )
-        self.event("initialized")
         started = self.send(how, options)
+        self.event("initialized")
         made: list[dict[str, Any]] = []
         if lines:
             made += self.ask("setBreakpoints", source={"path": str(TABLE)}, breakpoints=lines)["breakpoints"]

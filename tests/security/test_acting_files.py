@@ -55,7 +55,10 @@ class Desk:
 
     def calls(self, *calls: Any) -> list[str]:
         """The results of these calls of one reply."""
-        options = {"toolsets": ["files"], "callbacks": {} if self.answer is None else {"approval": self.person}}
+        options = {
+            "toolsets": ["files"],
+            "callbacks": {} if self.answer is None else {"approval": self.person},
+        }
         model, home = ScriptedModel([tools(*calls), text("done")]), self.workdir.parent / "agent-home"
         agent = Agent(model, workdir=self.workdir, home=home, **options | self.options)
         try:
@@ -98,7 +101,9 @@ def test_ordinary_files_are_written_without_a_question(work: Path) -> None:
 def test_a_person_is_told_why_and_a_yes_lets_it_through(work: Path) -> None:
     (work / "AGENTS.md").write_text("old")
     desk = Desk(work, "once")
-    desk.calls(written(".envrc"), call("patch_file", {"path": "AGENTS.md", "old_text": "old", "new_text": "new"}))
+    desk.calls(
+        written(".envrc"), call("patch_file", {"path": "AGENTS.md", "old_text": "old", "new_text": "new"})
+    )
     assert [question.why for question in desk.asked] == [
         ".envrc is run when its folder is entered",
         "AGENTS.md is taken by agents for instructions, or tells them what to run",
@@ -161,7 +166,9 @@ def test_a_pattern_for_many_files_is_not_for_these(work: Path, pattern: str) -> 
     assert "nobody is there" in answer
 
 
-@pytest.mark.parametrize("rules", [{"allow": ["write_file(.envrc)"]}, {"policy": {"write_file": "allow"}}, {"bypass": True}])
+@pytest.mark.parametrize(
+    "rules", [{"allow": ["write_file(.envrc)"]}, {"policy": {"write_file": "allow"}}, {"bypass": True}]
+)
 def test_who_says_so_beforehand_is_not_asked(work: Path, rules: dict[str, Any]) -> None:
     (answer,) = Desk(work, settings={"approval": rules}).calls(written(".envrc"))
     assert "a new file" in answer
@@ -189,12 +196,14 @@ def test_every_tool_that_writes_to_paths_is_looked_at(work: Path) -> None:
     assert (ran, answers[2]) == ([("a", [])], "seen")
 
 
-NAMES = [
-    name.replace("/**", "/any/thing").replace("*", "any") for row in ACTING_FILES for name in row.names
-]
+NAMES = [name.replace("/**", "/any/thing").replace("*", "any") for row in ACTING_FILES for name in row.names]
 
 
-@given(st.sampled_from(NAMES), st.lists(st.booleans(), min_size=60), st.sampled_from(["", "a/", "A b/c/", "./", "x/../"]))
+@given(
+    st.sampled_from(NAMES),
+    st.lists(st.booleans(), min_size=60),
+    st.sampled_from(["", "a/", "A b/c/", "./", "x/../"]),
+)
 @example(".envrc", [True] * 60, "")
 def test_every_row_counts_in_any_case_and_any_folder(name: str, upper: list[bool], before: str) -> None:
     path = before + "".join(one.upper() if big else one for one, big in zip(name, upper, strict=False))

@@ -14,11 +14,12 @@ from fsm_agent import Agent
 from fsm_agent.conversation.effects import Effect
 from fsm_agent.errors import ConfigError
 from fsm_agent.settings.model import Settings
+from fsm_agent.support.bare_environment import bare_environment
 from fsm_agent.support.clock import SystemClock
 from fsm_agent.testing import ScriptedModel
 from fsm_agent.toolsets.mcp import McpServers, ServerConfig, ToolRule
 from fsm_agent.toolsets.mcp.config import servers_of
-from fsm_agent.toolsets.mcp.endpoint import Unset, endpoint_of, safe_environment
+from fsm_agent.toolsets.mcp.endpoint import Unset, endpoint_of
 from fsm_agent.toolsets.mcp.lines import BURST, MOST_NOISE, STEADY, Flood, LineReader, Misbehaved
 from fsm_agent.toolsets.mcp.log import MAX_A_SECOND, MAX_FILE, ServerLog
 from fsm_agent.toolsets.mcp.names import MOST, names_of, server_of
@@ -184,7 +185,7 @@ def test_a_server_gets_a_small_environment() -> None:
         "HTTPS_PROXY": "u:p@h",
         "BASH_FUNC_x": "() { :; }",
     }
-    assert safe_environment(mine) == {"PATH": "/bin", "HOME": "/h", "LANG": "C"}
+    assert bare_environment(mine) == {"PATH": "/bin", "HOME": "/h", "LANG": "C"}
 
 
 def test_roots_default_to_the_working_directory(tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
-"""The one place from which a face is served to other processes: a port of this machine, which no other
-machine reaches."""
+"""The places at which a face is served to other processes: a port of this machine, which no other machine
+reaches, or a socket in the file system, which no other user opens."""
 
 from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 
 from fsm_agent.errors import ConfigError
 
@@ -25,3 +26,27 @@ def bound(port: int) -> socket.socket:
         made.close()
         raise ConfigError(f"the port cannot be used ({error})", port, "a free port, or 0 for any") from None
     return made
+
+
+def bound_at(path: Path) -> socket.socket:
+    """Return a socket bound to ``path`` that only our user can connect to. One that a process left behind is
+    replaced. Raises ``ConfigError`` for a path that cannot be used."""
+    if not hasattr(socket, "AF_UNIX"):
+        raise ConfigError("this system has no sockets in its file system", str(path), "a port")
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket() and not _answers(path):
+            path.unlink()
+        made.bind(str(path))
+        path.chmod(0o600)  # before it listens: until then nobody can connect
+    except OSError as error:
+        made.close()
+        raise ConfigError(
+            f"the socket cannot be used ({error.strerror or error})", str(path), "a path that is free"
+        ) from None
+    return made
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(str(path)) == 0

@@ -19,7 +19,7 @@ class LaunchOptions(BaseModel):
     ``table``: turns of a table of the user's own, ``module:name`` as on the command line. ``stop_on_entry``:
     stand still at once; ``stop_at_end``: and when the turn has ended; ``trace``: tell every move; ``resume``:
     go on with an unfinished turn. The others are the ``run`` command's, ``settings`` nested as in
-    ``Settings``, ``env`` set for this process."""
+    ``Settings``, ``env`` set for this process. ``token``: what a server on a port printed."""
 
     model_config = ConfigDict(frozen=True, strict=True, alias_generator=to_camel, populate_by_name=True)
 
@@ -40,6 +40,7 @@ class LaunchOptions(BaseModel):
     trace: bool = True
     resume: bool = False
     no_debug: bool = False
+    token: str | None = None
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any], *, attach: bool) -> LaunchOptions:

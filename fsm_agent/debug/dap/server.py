@@ -1,22 +1,22 @@
-"""Taking an editor's connection: over standard input and output, or on a port of this machine.
+"""Taking an editor's connection: over standard input and output, at a socket of the file system, or on a port
+of this machine.
 
-The protocol knows no passwords. So standard input and output are the better way: only who started the process
-talks to it. On a port, only this machine is listened to, only one editor is ever served, and whoever begins
-with anything but the protocol, as a browser would, is turned away unheard. (Why: decision 78.)"""
+Standard input and output are the better way: only who started the process talks to it. A socket is a file
+that only our user can open; a port needs a token (``door``). One editor is served. (Why: decision 78.)"""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from fsm_agent.debug.core.debug_session import DebugSession
-from fsm_agent.debug.core.loopback import bound
+from fsm_agent.debug.core.loopback import bound, bound_at
+from fsm_agent.debug.dap.door import MOST, Admit, Door
 from fsm_agent.debug.dap.options import Opener
 from fsm_agent.debug.dap.protocol import (
     ByteReader,
@@ -30,8 +30,6 @@ from fsm_agent.debug.dap.session import EditorSession
 from fsm_agent.errors import ConfigError
 
 log = logging.getLogger(__name__)
-FIRST_WORDS = 5.0
-"""Seconds in which who connects must begin the protocol."""
 
 
 def talk(
@@ -61,46 +59,30 @@ def serve_stdio(session: DebugSession, first: str | None, opener: Opener, secret
 
 
 def serve_port(
-    session: DebugSession, first: str | None, opener: Opener, port: int, secrets: Sequence[str] = (),
-    ready: Callable[[int], None] = lambda port: None,
+    session: DebugSession, first: str | None, opener: Opener, at: int | Path, secrets: Sequence[str] = (),
+    ready: Callable[[str, str], None] = lambda where, token: None,
 ) -> int:  # fmt: skip
-    """Serve one editor on a port of this machine, 0 for any that is free; ``ready`` is told which. Raises
-    ``ConfigError`` for a port that cannot be listened on."""
-    with bound(port) as listening:
-        listening.listen(1)
-        ready(listening.getsockname()[1])
-        while True:
-            connection, _ = listening.accept()
-            if _serve_one(
-                connection, listening, lambda write: EditorSession(write, session, first, opener, secrets)
-            ):
-                return 0
+    """Serve one editor on a port of this machine, 0 for any that is free, or at a path; 0. ``ready`` is told
+    where, and the token that an editor on a port must show. Raises ``ConfigError`` for a place that cannot be
+    listened at."""
 
+    def talk(message: Mapping[str, Any], reading: ByteReader, writing: ByteWriter, admit: Admit) -> None:
+        hidden = [*secrets, *([door.token] if door.token else [])]
+        _serve(message, reading, EditorSession(_writer(writing), session, first, opener, hidden, admit))
 
-def _serve_one(
-    connection: socket.socket, listening: socket.socket, begin: Callable[[Write], EditorSession]
-) -> bool:
-    """Was it an editor?"""
-    with connection, connection.makefile("rb", 0) as reading, connection.makefile("wb") as writing:
-        connection.settimeout(FIRST_WORDS)
+    with bound(at) if isinstance(at, int) else bound_at(at) as listening:
+        listening.listen(MOST)
+        door = Door(listening, talk)
+        ready(door.where, door.token)
         try:
-            message = read_message(reading)
-        except (NotTheProtocol, OSError) as error:
-            log.warning("a connection that does not speak the Debug Adapter Protocol was closed: %s", error)
-            return False
-        if message is None or message.get("command") != "initialize":
-            return False
-        listening.close()  # nobody else, from now on
-        connection.settimeout(None)
-        try:
-            _serve(message, reading, begin(_writer(writing)))
+            door.serve()
         finally:
-            with contextlib.suppress(OSError):  # it is closed at the other end
-                connection.shutdown(socket.SHUT_RDWR)
-    return True
+            if isinstance(at, Path):
+                at.unlink(missing_ok=True)
+    return 0
 
 
-def _serve(message: dict[str, object], reading: ByteReader, editor: EditorSession) -> None:
+def _serve(message: Mapping[str, Any], reading: ByteReader, editor: EditorSession) -> None:
     editor.take(message)
     threading.Thread(target=_read, args=(reading, editor), daemon=True, name="fsm-agent-editor").start()
     editor.run()

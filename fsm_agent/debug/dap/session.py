@@ -15,6 +15,7 @@ from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.events import DebugEvent
 from fsm_agent.debug.dap.context import EditorContext
+from fsm_agent.debug.dap.door import Admit
 from fsm_agent.debug.dap.events import LOOK_ROUND, EventTranslator
 from fsm_agent.debug.dap.options import CAPABILITIES, LaunchOptions, Opener
 from fsm_agent.debug.dap.protocol import Client, Outbox, Write
@@ -31,7 +32,8 @@ LAST_WORDS = 5.0
 class EditorSession:
     """``write`` sends a message, ``take`` and ``close`` are called by whoever reads them. ``first`` is the
     turn to begin with when the editor names none; ``opener`` makes the debug session of a configuration that
-    wants one of its own."""
+    wants one of its own. With ``admit``, an editor can do nothing before its configuration was shown to that
+    without a ``ConfigError``, and is sent away otherwise."""
 
     def __init__(
         self,
@@ -40,7 +42,9 @@ class EditorSession:
         first: str | None,
         opener: Opener,
         secrets: Sequence[str] = (),
+        admit: Admit | None = None,
     ) -> None:
+        self._admit = admit
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._context = EditorContext(session, Outbox(write, secrets), self._hear)
         self._events = EventTranslator(self._context)
@@ -109,12 +113,16 @@ class EditorSession:
         context = self._context
         if not self._initialized and command not in ("initialize", "disconnect"):
             raise ConfigError("a session begins with another request", command, "initialize")
+        if self._admit is not None and command not in ("initialize", "launch", "attach", "disconnect"):
+            raise ConfigError("nothing can be asked yet", command, "launch or attach")
         match command:
             case "initialize":
                 self._initialized, context.client = True, Client.of(arguments)
                 context.outbox.reply(request, CAPABILITIES)
-                context.outbox.event("initialized")
+                if self._admit is None:
+                    context.outbox.event("initialized")
             case "launch" | "attach":
+                self._let_in(arguments)
                 if self._begin is not None:
                     raise ConfigError("the session has its turn already", command, "another session")
                 self._begin = (request, LaunchOptions.of(arguments, attach=command == "attach"))
@@ -132,6 +140,15 @@ class EditorSession:
                 context.outbox.reply(request, body)
             case _:
                 raise ConfigError("no such request here", command, ", ".join(REQUESTS))
+
+    def _let_in(self, arguments: Arguments) -> None:
+        """Breakpoints are asked for afterwards: they may name what is imported."""
+        if self._admit is None:
+            return
+        self._left = True
+        self._admit(arguments)
+        self._left, self._admit = False, None
+        self._context.outbox.event("initialized")
 
     # The first turn
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -17,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from fsm_agent.debug.core.arguments import number, text
+from fsm_agent.debug.core.arguments import MalformedArgument, number, text
 from fsm_agent.debug.core.breakpoints import Kind, outcome_of, targets_of
 from fsm_agent.debug.core.commands import breakpoints_in, read_command
 from fsm_agent.debug.core.debug_session import DebugSession
@@ -55,8 +56,8 @@ class DebugPage:
         turn = "/api/turns/{turn}"
         gets: list[tuple[str, Callable[[Request], Any]]] = [
             ("/api/hello", self.hello), ("/api/turns", self.turns), (turn, self.turn),
-            (f"{turn}/moves", self.moves), (f"{turn}/lanes", self.lanes), (f"{turn}/at/{{at:int}}", self.at),
-            (f"{turn}/at/{{at:int}}/messages", self.messages), (f"{turn}/at/{{at:int}}/wire", self.wire),
+            (f"{turn}/moves", self.moves), (f"{turn}/lanes", self.lanes), (f"{turn}/at/{{at}}", self.at),
+            (f"{turn}/at/{{at}}/messages", self.messages), (f"{turn}/at/{{at}}/wire", self.wire),
             (f"{turn}/find", self.find), (f"{turn}/seek", self.seek), (f"{turn}/test", self.test),
             (f"{turn}/export", self.export), ("/api/compare", self.compare),
         ]  # fmt: skip
@@ -154,7 +155,7 @@ class DebugPage:
     def at(self, request: Request) -> Any:
         """Everything about one position but messages and wire."""
         debugger = self._debugger(request)
-        at, record = request.path_params["at"], debugger.record
+        at, record = _at(request), debugger.record
         snapshot = record.snapshot(at)
         return {
             "at": at,
@@ -172,7 +173,7 @@ class DebugPage:
 
     def messages(self, request: Request) -> Any:
         """Answer with some messages of the transcript at a position."""
-        record, at = self._debugger(request).record, request.path_params["at"]
+        record, at = self._debugger(request).record, _at(request)
         count = record.message_count(at)
         last = min(_number(request, "last", count - 1), count - 1)
         first = _number(request, "first", max(0, last - 49))
@@ -184,7 +185,7 @@ class DebugPage:
 
     def wire(self, request: Request) -> Any:
         """Answer with the request that was sent at a position."""
-        return self._debugger(request).wire(request.path_params["at"])
+        return self._debugger(request).wire(_at(request))
 
     def find(self, request: Request) -> Any:
         said = request.query_params.get("text", "").strip()
@@ -242,7 +243,7 @@ class DebugPage:
         """Begin a new turn at a position of another one, with changes."""
         edit = body.get("edit") or {}
         if not isinstance(edit, Mapping):
-            raise ConfigError("edit is no object", edit, "what is changed in the fork, or none")
+            raise MalformedArgument("edit is no object", edit, "what is changed in the fork, or none")
         return {"turn": self._session.fork(request.path_params["turn"], number(body, "at"), edit).id}
 
     def resume(self, request: Request, body: Body) -> Any:
@@ -251,7 +252,7 @@ class DebugPage:
 
     def import_(self, request: Request, body: Body) -> Any:
         """Take in a run that was exported."""
-        return {"turn": self._session.import_(str(body.get("text", "")))}
+        return {"turn": self._session.import_(text(body, "text"))}
 
     # Inside
 
@@ -279,6 +280,8 @@ class DebugPage:
     async def _answered(self, work: Callable[[], Any]) -> Response:
         try:
             return answer(await run_in_threadpool(work), self._secrets)
+        except MalformedArgument as error:
+            return answer({"error": str(error)}, self._secrets, 400)
         except FsmAgentError as error:  # an answer to the person, not a failure of the request
             return answer({"error": str(error)}, self._secrets)
 
@@ -291,9 +294,15 @@ def _pictures(table: Table) -> dict[str, str]:
 
 
 def _number(request: Request, name: str, default: int) -> int:
-    text = request.query_params.get(name)
-    if text is None:
-        return default
-    if not text.isdigit():
-        raise ConfigError(f"{name} is no number", text, "a whole number from 0")
-    return int(text)
+    given = request.query_params.get(name)
+    return default if given is None else _whole(name, given)
+
+
+def _at(request: Request) -> int:
+    return _whole("the position", request.path_params["at"])
+
+
+def _whole(name: str, given: str) -> int:
+    if re.fullmatch("[0-9]{1,12}", given) is None:
+        raise MalformedArgument(f"{name} is no number", given[:40], "a whole number from 0")
+    return int(given)

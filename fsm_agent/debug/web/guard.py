@@ -3,22 +3,22 @@ read.
 
 A page of another site can make the browser send requests here, and a name of its own can be made to mean
 127.0.0.1 (DNS rebinding). Against both: ``Host`` must be ours, a request that changes something must say that
-it comes from our own page, and nothing is given without the token, which is in the address once and then in a
-cookie that other sites' requests do not carry."""
+it comes from our own page, and nothing but the page's own files is given without the token. The page has it
+from behind the ``#`` of the address, keeps it for its tab and origin, and sends it in a header. It is in no
+cookie: the browser would send that to every server on 127.0.0.1, whatever its port."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from http.cookies import SimpleCookie
-from urllib.parse import parse_qsl, urlencode
 
 from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-TOKEN = "token"  # noqa: S105 - the name of a parameter
 HEADER = "x-fsm-agent-token"
+FILES = "/static/"
+"""Of the page itself, the same for everybody."""
 LARGEST = 256 * 1024 * 1024
 """Bytes of a request's body; an imported run may be long."""
 POLICY = "; ".join((
@@ -36,13 +36,12 @@ SAFE_HEADERS: Mapping[str, str] = {
 
 
 class AccessGuard:
-    """Middleware. ``port`` is where the page is served; the token is made here unless given."""
+    """Middleware. ``port`` is where the page is served."""
 
     def __init__(self, app: ASGIApp, port: int, token: str) -> None:
         self._app, self._token = app, token
         self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
         self._origins = {f"http://{host}" for host in self._hosts}
-        self.cookie = f"fsm_agent_debug_{port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -59,25 +58,21 @@ class AccessGuard:
         headers = Headers(scope=scope)
         if headers.get("host", "") not in self._hosts:
             return PlainTextResponse("This address is not served here.\n", 421)
-        given = headers.get(HEADER, "")
-        query = dict(parse_qsl(scope["query_string"].decode("latin-1")))
-        if scope["path"] == "/" and scope["method"] == "GET" and TOKEN in query:
-            return self._let_in(query)
-        if not self._known(given) and not self._known(self._cookie(headers)):
+        if scope["path"] == "/":
+            return None
+        if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+            return PlainTextResponse("Other sites may not read this.\n", 403)
+        if scope["path"].startswith(FILES):
+            return None
+        if not secrets.compare_digest(headers.get(HEADER, "").encode(), self._token.encode()):
             return PlainTextResponse(
                 "The token is missing or wrong; use the whole address that was printed.\n", 403
             )
-        if scope["method"] not in ("GET", "HEAD"):
-            return self._refused_change(headers, by_header=bool(given))
-        if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-            return PlainTextResponse("Other sites may not read this.\n", 403)
-        return None
+        return None if scope["method"] in ("GET", "HEAD") else self._refused_change(headers)
 
-    def _refused_change(self, headers: Headers, *, by_header: bool) -> Response | None:
-        """``Origin`` names the page that sends; a program without a page says the token in a header
-        instead."""
-        origin = headers.get("origin")
-        if origin not in self._origins and not (origin is None and by_header):
+    def _refused_change(self, headers: Headers) -> Response | None:
+        """``Origin`` names the page that sends; a program without a page sends none."""
+        if headers.get("origin") not in (None, *self._origins):
             return PlainTextResponse("Only the debugger's own page may do this.\n", 403)
         if not headers.get("content-type", "").startswith("application/json"):
             return PlainTextResponse("Only JSON is read here.\n", 415)
@@ -85,24 +80,6 @@ class AccessGuard:
         if not length.isdigit() or int(length) > LARGEST:
             return PlainTextResponse("This is too long.\n", 413)
         return None
-
-    def _let_in(self, query: dict[str, str]) -> Response:
-        """The token goes from the address into a cookie, so that it is in no history and no screenshot."""
-        if not self._known(query.pop(TOKEN)):
-            return PlainTextResponse("The token is wrong; use the whole address that was printed.\n", 403)
-        response = RedirectResponse("/" + (f"?{urlencode(query)}" if query else ""), 303)
-        response.set_cookie(self.cookie, self._token, httponly=True, samesite="strict")
-        return response
-
-    def _cookie(self, headers: Headers) -> str:
-        try:
-            found = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
-        except Exception:  # a cookie that is none
-            return ""
-        return found.value if found else ""
-
-    def _known(self, given: str) -> bool:
-        return bool(given) and secrets.compare_digest(given.encode(), self._token.encode())
 
 
 def _with_headers(send: Send) -> Send:

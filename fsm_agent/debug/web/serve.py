@@ -46,9 +46,9 @@ class DebugServer:
 
     @property
     def url(self) -> str:
-        """What a person opens: with the token, and the turn to begin with."""
-        asked = {"token": self.token} | ({"turn": self._first} if self._first else {})
-        return f"{self.address}?{urlencode(asked)}"
+        """What a person opens: with the turn to begin with, and the token, which a browser sends nowhere."""
+        turn = f"?{urlencode({'turn': self._first})}" if self._first else ""
+        return f"{self.address}{turn}#token={self.token}"
 
     def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Serve until interrupted; ``ready`` is called when the page can be opened."""

@@ -23,6 +23,7 @@ from fsm_agent.diagram import describe
 from fsm_agent.diagram.versions.tableform import expands_alike, table_from
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
+from fsm_agent.support.bare_environment import bare_environment
 
 OWN, BEFORE = "fsm_agent_states.table:TURN", "states.table:TURN"
 """The turn's own table, and where it stood in older versions."""
@@ -35,8 +36,6 @@ ALLOWED = (
 SHORT = 10
 """Letters of a whole commit id that a reader is shown."""
 _MODULE = re.compile(r"[A-Za-z_][\w.]*:\w+")
-_PASSED = ("PATH", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR", "LANG", "LC_ALL")
-"""Of the environment, what a Python needs to start; no key or token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +127,7 @@ def _loaded(name: str, roots: list[str], target: str, chosen: str | None, second
         *(["--limits"] if own else []),
     ]
     with tempfile.TemporaryDirectory(prefix="fsm-agent-") as home:
-        env = {name: os.environ[name] for name in _PASSED if name in os.environ} | {
-            "HOME": home,
-            "USERPROFILE": home,
-        }
+        env = bare_environment() | {"HOME": home, "USERPROFILE": home}
         try:
             done = subprocess.run(  # noqa: S603  # our own interpreter and file
                 command,
@@ -192,6 +188,7 @@ def _git(folder: Path, *arguments: str, spec: str) -> bytes:
             ["git", "-C", folder, *arguments],  # noqa: S607  # the git of whoever calls
             stdin=subprocess.DEVNULL,
             capture_output=True,
+            env=bare_environment() | {name: os.environ[name] for name in os.environ if name[:4] == "GIT_"},
             check=False,
         )
     except OSError as error:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sqlite3
 import threading
 import weakref
@@ -19,6 +18,7 @@ from fsm_agent.sessions.store.integrity import as_store_error, format_of, look_t
 from fsm_agent.sessions.store.schema import VERSIONS
 from fsm_agent.sessions.store.writer import GroupWriter, patiently
 from fsm_agent.sessions.store.writer import Job as Job
+from fsm_agent.support.private_files import private_folder, touch
 
 Durability = Literal["full", "normal"]
 
@@ -69,9 +69,9 @@ class Database(GroupWriter):
 
     def _prepared(self) -> sqlite3.Connection:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(self.path.parent)
             if not self.path.exists():
-                self.path.touch(mode=0o600)
+                touch(self.path)
             if self._is_current():
                 return self._opened()
             connection = self._connected()
@@ -159,9 +159,9 @@ class Database(GroupWriter):
     def _back_up(self, connection: sqlite3.Connection, version: int) -> None:
         """A whole copy beside the file, before anything in it is changed."""
         copy = self.path.with_name(f"{self.path.name}.before-{len(self.versions)}.backup")
+        touch(copy)
         with contextlib.closing(sqlite3.connect(copy)) as target:
             connection.backup(target)
-        shutil.copymode(self.path, copy)
 
 
 def _version(connection: sqlite3.Connection) -> int:

@@ -19,6 +19,7 @@ from typing import Any
 
 from fsm_agent.errors import SessionBusy
 from fsm_agent.support.file_lock import take
+from fsm_agent.support.private_files import private_folder
 
 FOLDER = "owners"
 
@@ -44,7 +45,7 @@ class Owners:
             return self._me
 
     def _locked(self, owner: str) -> int:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        private_folder(self._folder)
         handle = os.open(self._file(owner), os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
         take(handle)
         who = {"pid": os.getpid(), "host": platform.node(), "since": time.time()}

@@ -3,25 +3,17 @@ are secrets."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fsm_agent.support.bare_environment import bare_environment
 from fsm_agent.toolsets.mcp.config import ServerConfig
 from fsm_agent.toolsets.mcp.process import Launch
 
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
 _SECRET_NAME = re.compile(r"key|token|secret|passw|credential|auth|cookie|session", re.IGNORECASE)
-_POSIX = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
-_WINDOWS = (
-    "APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATH", "PATHEXT",
-    "PROCESSOR_ARCHITECTURE", "PROGRAMDATA",
-    "PROGRAMFILES", "SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "TMP", "USERNAME", "USERPROFILE", "WINDIR",
-)  # fmt: skip
-_PASSED_ON = _WINDOWS if os.name == "nt" else _POSIX
-"""What a program needs to find its files and to speak the user's language; nothing in it is a secret."""
 
 
 class Unset(Exception):
@@ -42,20 +34,15 @@ def expanded(text: str, environment: Mapping[str, str], found: set[str]) -> str:
     return _VARIABLE.sub(value, text)
 
 
+def named_in(config: ServerConfig) -> set[str]:
+    """The variables that ``expanded`` would look up for a server."""
+    texts = (*config.env.values(), *config.headers.values(), config.url or "")
+    return {match["name"] for text in texts for match in _VARIABLE.finditer(text)}
+
+
 def all_expanded(words: Mapping[str, str], environment: Mapping[str, str], found: set[str]) -> dict[str, str]:
     """Return the words with variables replaced by their values; ``found`` takes the values used."""
     return {name: expanded(text, environment, found) for name, text in words.items()}
-
-
-def safe_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The part of ``environment`` that a server gets without being given anything: no key, no token, no
-    proxy."""
-    names = (*_PASSED_ON, *(name for name in environment if name.startswith("LC_")))
-    return {
-        name: environment[name]
-        for name in names
-        if name in environment and not environment[name].startswith("()")
-    }
 
 
 def secret_values(words: Mapping[str, str]) -> Iterable[str]:
@@ -90,5 +77,5 @@ def endpoint_of(config: ServerConfig, workdir: Path, environment: Mapping[str, s
     if config.command is None:
         return Endpoint(None, url, headers, roots, secrets)
     cwd = workdir / Path(config.cwd or ".").expanduser()
-    launch = Launch(config.command, config.args, {**safe_environment(environment), **own}, cwd)
+    launch = Launch(config.command, config.args, {**bare_environment(environment), **own}, cwd)
     return Endpoint(launch, roots=roots, secrets=secrets)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from fsm_agent.support.private_files import private_file, private_folder
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
 from fsm_agent.toolsets.mcp.lines import LineReader, Misbehaved
@@ -74,12 +75,10 @@ class ServerLog:
         if self._broken:
             return
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.touch(mode=0o600)
-            if self.path.stat().st_size > MAX_FILE:
+            private_folder(self.path.parent)
+            if self.path.exists() and self.path.stat().st_size > MAX_FILE:
                 self.path.replace(self.path.with_name(f"{self.path.name}.1"))
-                self.path.touch(mode=0o600)
-            with self.path.open("a", encoding="utf-8", errors="replace") as file:
+            with open(self.path, "a", encoding="utf-8", errors="replace", opener=private_file) as file:
                 file.write(text)
         except OSError as error:
             self._broken = True

@@ -13,12 +13,14 @@ from typing import Any, TypeVar
 
 from fsm_agent.conversation.effects import Effect
 from fsm_agent.errors import ConfigError
+from fsm_agent.providers.keyless_environment import hide_from_children
 from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.threads import LOOP
 from fsm_agent.tools.decorator import Tool
 from fsm_agent.toolsets.mcp.config import ServerConfig, servers_of
+from fsm_agent.toolsets.mcp.endpoint import named_in
 from fsm_agent.toolsets.mcp.names import server_of
 from fsm_agent.toolsets.mcp.offer import MOST_TOOLS, Offer, offered
 from fsm_agent.toolsets.mcp.schema import Listed
@@ -79,6 +81,7 @@ class McpServers:
             raise ConfigError(
                 "MCP servers are configured and the MCP SDK is not installed", ", ".join(configs), allowed
             )
+        hide_from_children(name for one in configs.values() for name in named_in(one))
         environment = dict(os.environ if environment is None else environment)
         return cls(
             configs, Surroundings(workdir, home, environment, clock, settings.mcp, settings.poll.control)

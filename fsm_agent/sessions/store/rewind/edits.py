@@ -12,6 +12,9 @@ from fsm_agent.runtime import authority
 from fsm_agent.sessions.store.journal.conversation_recording import ConversationRecording
 from fsm_agent.sessions.store.rewind.positions import Position
 
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
+"""What reading a value of another form raises."""
+
 
 def edited(position: Position, edit: Mapping[str, Any], counters: frozenset[str]) -> Position:
     """Change ``position`` as a person asks, and return it. Raises ``ConfigError`` for a change that cannot
@@ -31,7 +34,11 @@ def edited(position: Position, edit: Mapping[str, Any], counters: frozenset[str]
         editor = _EDITORS.get(name)
         if editor is None:
             raise ConfigError("a turn cannot be edited so", name, ", ".join(_EDITORS))
-        editor(position, value, counters)
+        try:
+            editor(position, value, counters)
+        except UNREADABLE as error:
+            why = f"{type(error).__name__}: {error}".replace("\n", " ")[:200]
+            raise ConfigError(f"the change of {name} cannot be read ({why})") from None
     return position
 
 

@@ -19,6 +19,7 @@ from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.rows import newest_number, transcript
 from fsm_agent.sessions.store.sealed import loads
+from fsm_agent.support.private_files import private_file, private_folder
 from fsm_agent.support.redaction import mask
 
 TOOLS = (
@@ -70,8 +71,8 @@ def turn_trajectory(
 def save_trajectory(database: Database, turn_id: str, path: Path) -> None:
     """Append one turn, masked, to a file of trajectories."""
     line = dumps(turn_trajectory(database, turn_id))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
+    private_folder(path.parent)
+    with open(path, "a", encoding="utf-8", opener=private_file) as file:
         file.write(line + "\n")
 
 

@@ -18,8 +18,22 @@ NOTE = (
 MAX_SCANNED = 200_000
 """Characters that are looked over; a page is far shorter."""
 
+_UNSEEN = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U000e0000-\U000e0fff"
+)
+"""What nobody sees but a model reads: Unicode's default ignorables. They may stand between any two letters."""
+
+
+def _disguised(word: str) -> str:
+    """A pattern for the word in plain or wide letters, with unseen characters before each."""
+    return "".join(f"[{_UNSEEN}]*+[{letter}{chr(ord(letter) + 0xFEE0)}]" for letter in word)
+
+
 _FORGED = re.compile(
-    r"[<\u2039\uff1c\ufe64](?=\s*[/\u2044\uff0f]?\s*external[\s_\u2010-\u2015-]*content\b)", re.IGNORECASE
+    rf"[<\u2039\uff1c\ufe64](?=[\s{_UNSEEN}]*+[/\u2044\u2215\uff0f]?[\s{_UNSEEN}]*+{_disguised('external')}"
+    rf"[\s_\u2010-\u2015\uff0d\uff3f{_UNSEEN}-]*+{_disguised('content')}[{_UNSEEN}]*+\b)",
+    re.IGNORECASE,
 )
 
 

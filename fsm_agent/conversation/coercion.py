@@ -5,11 +5,12 @@ validation tells the model what is wrong."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from fsm_agent.conversation.nesting import json_of
 
 Schema = Mapping[str, Any]
 
@@ -205,7 +206,7 @@ def _container(text: str, wanted: type) -> Any:
     if text[:1] not in ("[", "{"):
         return None
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = json_of(text)
+    except ValueError:
         return None
     return value if isinstance(value, wanted) else None

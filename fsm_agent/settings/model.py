@@ -239,12 +239,14 @@ class Compression(Group):
 
 
 class Tools(Group):
-    """Running tools. Seconds and characters; ``max_result_chars`` bounds one result, ``turn_result_chars``
+    """Running tools. ``max_calls``: of one reply; the model is told of those beyond, which are not run. Seconds
+    and characters; ``max_result_chars`` bounds one result, ``turn_result_chars``
     those of one reply, ``preview_chars`` is what stays in the context of a result that was saved to a file.
     ``failed_files_footer``: the final answer names files that a failed tool left unchanged. ``bridge_above``:
     with more tools than this those of MCP servers are in no request; the model finds them with
     ``tool_search`` and calls them with ``tool_call``."""
 
+    max_calls: Annotated[int, Field(ge=1, le=10_000)] = 128
     max_workers: Annotated[int, Field(ge=1, le=64)] = 8
     batch_timeout: Seconds = 420
     interrupt_grace: Seconds = 3

@@ -96,7 +96,7 @@ _LIKE_ASCII = (
 """Where Unicode has all characters that stand for ASCII ones: wide, bold, ringed, raised."""
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def scan(text: str, *, strict: bool = False) -> tuple[str, ...]:
     """Why this text should not be trusted, each reason with its first line; empty when it may be.
 

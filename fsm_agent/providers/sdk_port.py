@@ -223,7 +223,7 @@ def http_client(sdk: Any, base_url: str) -> Any:
         refused, kind = response.status_code >= 300, response.headers.get("content-type", "").lower()
         whole = "json" in kind or "html" in kind
         most = ERROR_BYTES if refused else WHOLE_BYTES if whole else STREAM_BYTES
-        response.stream = BoundedBody(response, most, cut=refused, event=EVENT_BYTES)
+        response.stream = BoundedBody(response, most, cut=refused, event=None if whole else EVENT_BYTES)
         response.headers.pop("content-encoding", None)
         response.encoding = "utf-8"  # as JSON is, whatever character set a header names
 

@@ -32,7 +32,7 @@ def _disguised(word: str) -> str:
 
 _FORGED = re.compile(
     rf"[<\u2039\uff1c\ufe64](?=[\s{_UNSEEN}]*+[/\u2044\u2215\uff0f]?[\s{_UNSEEN}]*+{_disguised('external')}"
-    rf"[\s_\u2010-\u2015\uff0d\uff3f{_UNSEEN}-]*+{_disguised('content')}[{_UNSEEN}]*+\b)",
+    rf"[\s_\u2010-\u2015\uff0d\uff3f{_UNSEEN}-]*+{_disguised('content')}(?![{_UNSEEN}]*+\w))",
     re.IGNORECASE,
 )
 

@@ -44,6 +44,7 @@ PACKAGES = (
     "prompt-toolkit",
     "tomlkit",
     "genai-prices",
+    "google-re2",
 )
 OLDEST = (3, 11)
 

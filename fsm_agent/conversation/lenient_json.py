@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 from fsm_agent.conversation.nesting import MAX_DEPTH
 
 MAX_STEPS = 20_000
-"""Values, names and escapes that are read of one text. Damage is mended in what models write; a longer list is
-faster asked for again than read here."""
+"""Values, names and escapes that are read of one text. Damage is mended in what models write; a longer list
+is faster asked for again than read here."""
 _SPACE, _CLOSERS = re.compile(r"[ \t\r\n]*+"), re.compile(r"[]} \t\r\n]*+")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?(?![\w.+-])")
 _WORD = re.compile(r"[^\W\d]\w*")

@@ -33,8 +33,8 @@ class Reading:
 
 
 def read(path: Path, name: str, cap: int, inside: Path | None = None) -> Reading:
-    """The file called ``name``, capped and looked over. One that cannot be read, is no text, or is a link that
-    leads out of the folder ``inside``, is empty with a notice; one that tries to give the agent other
+    """The file called ``name``, capped and looked over. One that cannot be read, is no text, or is a link
+    that leads out of the folder ``inside``, is empty with a notice; one that tries to give the agent other
     instructions is replaced by a note that says so."""
     try:
         if not path.is_file():

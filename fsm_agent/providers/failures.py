@@ -9,8 +9,8 @@ from json import JSONDecodeError
 from typing import Any
 
 from fsm_agent.conversation.effects import Failure
-from fsm_agent.providers import error_body
 from fsm_agent.conversation.nesting import OverlyNestedError
+from fsm_agent.providers import error_body
 from fsm_agent.providers.redirects import is_redirect, redirect_failure
 from fsm_agent.providers.reply_limits import too_much
 from fsm_agent.providers.retry_after import retry_after

@@ -54,9 +54,7 @@ class Reasoning:
         place = (part.get("type"), part.get("index"))
         if last is None or place[1] is None or place != (last.get("type"), last.get("index")):
             self._details.append(dict(part))
-            self._pieces.append(
-                {key: [value] for key in _JOINED if isinstance(value := part.get(key), str)}
-            )
+            self._pieces.append({key: [value] for key in _JOINED if isinstance(value := part.get(key), str)})
             return
         for key, value in part.items():
             if key in self._pieces[-1] and isinstance(value, str):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
+from fsm_agent.conversation.messages import Usage
+
 MOST_TOKENS = 1_000_000_000
 """Of one request: a hundred times the largest window. A larger count is a mistake or an attack."""
-
-from fsm_agent.conversation.messages import Usage
 
 
 def usage_from(wire: Any) -> Usage | None:

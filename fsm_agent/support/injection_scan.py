@@ -82,14 +82,19 @@ _INVISIBLE = re.compile(
 )
 _BIDI = "\u202a-\u202e\u2066-\u2069"
 _RIGHT_TO_LEFT = "\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"
-_TURNED = re.compile(
-    rf"[\u202d\u202e]|(?m:^[^\n{_BIDI}{_RIGHT_TO_LEFT}]*+[{_BIDI}][^\n{_RIGHT_TO_LEFT}]*+$)"
-)
+_TURNED = re.compile(rf"[\u202d\u202e]|(?m:^[^\n{_BIDI}{_RIGHT_TO_LEFT}]*+[{_BIDI}][^\n{_RIGHT_TO_LEFT}]*+$)")
 """Direction that is forced, or marked in a line that has no text from right to left."""
 _TAG_CHARACTERS = re.compile("[\U000e0000-\U000e007f]")
 _FLAG = re.compile("\U0001f3f4[\U000e0020-\U000e007e]++\U000e007f")
 _LIKE_ASCII = (
-    *((0x85, 0x37E), (0x1D2C, 0x1DBB), (0x1FEF, 0x217F), (0x2460, 0x24EA), (0x2A74, 0x2A76), (0x2C7C, 0x2C7D)),
+    *(
+        (0x85, 0x37E),
+        (0x1D2C, 0x1DBB),
+        (0x1FEF, 0x217F),
+        (0x2460, 0x24EA),
+        (0x2A74, 0x2A76),
+        (0x2C7C, 0x2C7D),
+    ),
     *((0x3000, 0x3000), (0x3250, 0x33FF), (0xA7F2, 0xA7F4), (0xFB00, 0xFB29), (0xFE10, 0xFF5E)),
     *((0x107A5, 0x107A5), (0x1D400, 0x1D6A3), (0x1D7CE, 0x1D7FF), (0x1F100, 0x1F190), (0x1FBF0, 0x1FBF9)),
 )
@@ -113,7 +118,7 @@ def scan(text: str, *, strict: bool = False) -> tuple[str, ...]:
 def _ascii() -> dict[int, str]:
     """What characters stand for. Normalising whole texts would take a minute for a long row of accents."""
     codes = (code for first, last in _LIKE_ASCII for code in range(first, last + 1))
-    spaces = {code: " " for code in (0x0B, 0x85, 0x2028, 0x2029)}
+    spaces = dict.fromkeys((11, 133, 8232, 8233), " ")
     return spaces | {code: n for code in codes if (n := unicodedata.normalize("NFKC", chr(code))).isascii()}
 
 

@@ -33,7 +33,7 @@ _SHAPES = "|".join(
         r"(?P<name>(?:(?:api|access|secret|private|signing|encryption|auth)[_-]?(?:access[_-]?)?key(?:[_-]?id)?"
         r"|(?:access|auth|refresh|id|session|bearer|api)[_-]?token|client[_-]?secret|secret|passw(?:or)?d"
         rf"|passphrase){_IS})-{{0,4}}[^-\s\"'\\,;&][^\s\"'\\,;&]{{5,}}",
-        r"(?P<flag>--(?:password|passwd|api-?key|token|secret)\s+[\"']?)[^\s\"'-][^\s\"']{5,}",  # of a command
+        r"(?P<flag>--(?:password|passwd|api-?key|token|secret)\s+[\"']?)[^\s\"'-][^\s\"']{5,}",
         r"(?P<env>(?-i:\b[A-Z][A-Z0-9_]*_(?:TOKEN|PASS|PWD|PAT|CREDENTIALS?))\s*=\s*[\"']?)[^\s\"']{6,}",
         rf"(?P<soft>(?:\btoken|[_-]token|signature|[?&](?:sig|key|code)|session_?id){_IS})"
         r"[a-z_.~+/%-]*\d[\w.~+/=%-]*",
@@ -49,7 +49,8 @@ _PRIVATE_KEY = re.compile(rb"(?:(?!-----)[^\"']){1,20000}(?:-----END [A-Z ]{0,40
 _SHORTEST_OF = {b"basic": 6, b"soft": 8}
 """Bytes of a value below which it is an ordinary word."""
 MOST = 1_000
-"""Secrets that are looked for in one text; one with more was made to keep us busy, and its rest is left out."""
+"""Secrets that are looked for in one text; one with more was made to keep us busy, and its rest is left
+out."""
 _SECRET_NAME = re.compile(
     r"(^|[_-])(api[_-]?key|apikey|access[_-]?token|auth[_-]?token|secret|password|authorization)$",
     re.IGNORECASE,

@@ -22,7 +22,7 @@ _UNSEEN = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U000e0000-\U000e0fff"
 )
-"""What nobody sees but a model reads: Unicode's default ignorables. They may stand between any two letters."""
+"""What nobody sees but a model reads, Unicode's default ignorables; they may stand between any letters."""
 
 
 def _disguised(word: str) -> str:

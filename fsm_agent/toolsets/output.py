@@ -8,7 +8,7 @@ from collections.abc import Iterator
 HEAD = TAIL = 20_000
 """Bytes kept from the beginning and from the end of the output."""
 BLOCK = 50_000
-"""Characters that are cleaned at once, in some milliseconds; a control sequence in a line is rarely longer."""
+"""Characters that are cleaned at once, in some milliseconds; control sequences are rarely longer."""
 
 _SEQUENCE = re.compile(
     r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*+(?:\x07|\x1b\\|\x9c)?"  # titles, links, the clipboard

@@ -102,7 +102,9 @@ def test_an_encoding_that_was_not_asked_for_is_not_unpacked(wire: Wire, encoding
 @every_wire
 def test_packed_replies_are_read(wire: Wire) -> None:
     body = gzip.compress(json.dumps({"error": {"message": "no such thing"}}).encode())
-    failure, _ = asked(wire, "404 Not Found\r\ncontent-encoding: gzip\r\ncontent-type: application/json", iter([body]))
+    failure, _ = asked(
+        wire, "404 Not Found\r\ncontent-encoding: gzip\r\ncontent-type: application/json", iter([body])
+    )
     assert (failure.status, failure.message) == (404, "no such thing")
 
 
@@ -133,9 +135,16 @@ def test_an_event_without_an_end_is_given_up(wire: Wire) -> None:
 def test_nested_json_is_a_failure(wire: Wire, nested: str, stream: bool) -> None:
     kind = "text/event-stream" if stream else "application/json"
     whole = f'{{"type": "response.created", "choices": {nested}}}'
-    failure, _ = asked(wire, f"200 OK\r\ncontent-type: {kind}", iter([f"data: {whole}\n\n".encode()] if stream else [whole.encode()]), stream)
+    failure, _ = asked(
+        wire,
+        f"200 OK\r\ncontent-type: {kind}",
+        iter([f"data: {whole}\n\n".encode()] if stream else [whole.encode()]),
+        stream,
+    )
     assert isinstance(failure, Failure)
-    assert detect(failure).name in ("invalid_response", "transport", "timeout", "server_error"), detect(failure).name
+    assert detect(failure).name in ("invalid_response", "transport", "timeout", "server_error"), detect(
+        failure
+    ).name
     assert failure.kind != "local"
 
 
@@ -149,7 +158,9 @@ def test_a_count_that_cannot_be_true_is_unknown(number: str) -> None:
     assert usage_from({"prompt_tokens": wrong, "completion_tokens": 3}) is None
     assert messages_usage({"input_tokens": 3, "output_tokens": wrong}) is None
     assert responses_usage({"input_tokens": wrong, "output_tokens": 3}) is None
-    inner = usage_from({"prompt_tokens": 10, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": wrong}})
+    inner = usage_from(
+        {"prompt_tokens": 10, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": wrong}}
+    )
     assert inner is not None
     assert (inner.input, inner.cache_read) == (10, 0)
 
@@ -193,7 +204,10 @@ def test_of_three_thousand_calls_so_many_are_run_as_the_settings_say() -> None:
     assert "128" in sent[-1]["content"]
 
 
-@pytest.mark.parametrize("arguments", ["[" * 1_000_000, '{"a":' * 200_000, '{"a":' + "[" * 900 + "]" * 900 + "}", "{" + "[1]," * 250_000])
+@pytest.mark.parametrize(
+    "arguments",
+    ["[" * 1_000_000, '{"a":' * 200_000, '{"a":' + "[" * 900 + "]" * 900 + "}", "{" + "[1]," * 250_000],
+)
 def test_nested_arguments_are_told_to_the_model(arguments: str) -> None:
     @tool(effect="pure", approval="never")
     def take(a: Any) -> str:
@@ -211,4 +225,6 @@ def test_a_reply_of_more_than_anybody_means_is_a_failure() -> None:
     reply = ModelReply(text="x" * (reply_limits.CHARACTERS + 1), finish="stop")
     failure = reply_limits.within_limits(reply)
     assert given_up(failure, "characters")
-    assert reply_limits.within_limits(ModelReply(text="x", finish="stop")) == ModelReply(text="x", finish="stop")
+    assert reply_limits.within_limits(ModelReply(text="x", finish="stop")) == ModelReply(
+        text="x", finish="stop"
+    )

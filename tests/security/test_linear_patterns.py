@@ -94,7 +94,9 @@ def held(value: Any) -> Iterator[re.Pattern[Any]]:
 def evil(pattern: str | bytes, flags: int) -> Iterator[Callable[[int], str]]:
     """Functions from a size to a text: each beginning of the pattern again and again, and each repeated part
     after its beginning."""
-    items = list(parser.parse(pattern.decode("latin-1") if isinstance(pattern, bytes) else pattern, flags & ~re.LOCALE))
+    items = list(
+        parser.parse(pattern.decode("latin-1") if isinstance(pattern, bytes) else pattern, flags & ~re.LOCALE)
+    )
     seen = set()
     for flavour in FLAVOURS:
         for prefix, pump, suffix in shapes(items, flavour):
@@ -170,7 +172,9 @@ def sample(items: list[Any], flavour: str) -> str:
     return text
 
 
-CHARACTERS = "".join(map(chr, range(32, 127))) + "\n\t\r\x1b\x08\u200b\u202e\u0e01\u05d0\U000e0041\U0001f3f4é中"
+CHARACTERS = (
+    "".join(map(chr, range(32, 127))) + "\n\t\r\x1b\x08\u200b\u202e\u0e01\u05d0\U000e0041\U0001f3f4é中"
+)
 
 
 def inside(char: str, members: list[Any]) -> bool:
@@ -235,20 +239,23 @@ def slow_input(pattern: str | bytes, flags: int, way: str = "search") -> str:
 def test_no_pattern_of_the_package_takes_more_than_linear_time() -> None:
     every = {key: module for name in modules() for key, module in patterns_of(name).items()}
     assert len(every) > 100
-    slow = {
-        f"{module}: {key[0]!r}": found for key, module in every.items() if (found := slow_input(*key))
-    }
+    slow = {f"{module}: {key[0]!r}": found for key, module in every.items() if (found := slow_input(*key))}
     assert not slow, "\n".join(f"{where}\n    {found}" for where, found in slow.items())
 
 
-@pytest.mark.parametrize("pattern", [r"eyJ[\w-]{8,}\.", r"\s+\Z", r"(\d[\d,_]*) \+ \d", r"<title[^>]*>(.*?)</title>", r"(?:a|a)+b"])
+@pytest.mark.parametrize(
+    "pattern", [r"eyJ[\w-]{8,}\.", r"\s+\Z", r"(\d[\d,_]*) \+ \d", r"<title[^>]*>(.*?)</title>", r"(?:a|a)+b"]
+)
 def test_the_test_finds_patterns_that_are_known_to_be_slow(pattern: str) -> None:
     assert slow_input(pattern, re.compile(pattern, re.DOTALL).flags)
 
 
 def test_what_reads_the_longest_texts_is_matched_by_re2() -> None:
     """An expression that RE2 does not take, such as one with look-around, is refused when it is compiled."""
-    for expression in (*(words for _, words in (*injection_scan.WORDS, injection_scan.TAGS)), redaction._SHAPES):
+    for expression in (
+        *(words for _, words in (*injection_scan.WORDS, injection_scan.TAGS)),
+        redaction._SHAPES,
+    ):
         linear.search(expression, b"x")
     with pytest.raises(Exception, match="perl operator"):
         linear.search("(?=x)", b"x")

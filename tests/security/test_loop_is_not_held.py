@@ -8,14 +8,15 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fsm_agent.conversation.arguments import parse
-from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.compaction.summary import summary_prompt
+from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.providers.chat_reply import ChatReply, whole_reply
 from fsm_agent.providers.failures import http_failure
 from fsm_agent.providers.reply_limits import ERROR_BYTES
@@ -37,11 +38,71 @@ from fsm_agent_states.logic.calls import check_calls
 SIZE = 1_000_000
 HELD = 0.05
 PUMPS = (
-    *("a", " ", "\n", "\t", "0", "1,", "é", "\u0301\u0316", "\ufdfa", "\u200b", "a\u200ba", "\u202e", "\u05d0\u202a\n"),
-    *("\U0001f3f4\U000e0041", "<", "&", "`", "```\n", "```\n<think>\n", "<think>\n", "<think>x</think>\n", "<memory-context>"),
-    *("[", "{", "[]", '{"a":', "\\", "\\n", '"', "eyJ-", "-eyJ", "eyJ-npm_" + 30 * "a" + "-", "sk-", "sk-abcdef ", "token=a"),
-    *("://a:", "A_", "-----BEGIN PRIVATE KEY-----", "cookie: ", "cookie ", "basic a", "\x1b]", "\x1b[0", "\x1b[0m", "a\x08", "a\r"),
-    *("ignore all the ", "curl $a", "cat .env | ", "<a style='", "<title>", "<script>", "<system>\n", "-H 'authorization: ", "${a:-"),
+    *(
+        "a",
+        " ",
+        "\n",
+        "\t",
+        "0",
+        "1,",
+        "é",
+        "\u0301\u0316",
+        "\ufdfa",
+        "\u200b",
+        "a\u200ba",
+        "\u202e",
+        "\u05d0\u202a\n",
+    ),
+    *(
+        "\U0001f3f4\U000e0041",
+        "<",
+        "&",
+        "`",
+        "```\n",
+        "```\n<think>\n",
+        "<think>\n",
+        "<think>x</think>\n",
+        "<memory-context>",
+    ),
+    *(
+        "[",
+        "{",
+        "[]",
+        '{"a":',
+        "\\",
+        "\\n",
+        '"',
+        "eyJ-",
+        "-eyJ",
+        "eyJ-npm_" + 30 * "a" + "-",
+        "sk-",
+        "sk-abcdef ",
+        "token=a",
+    ),
+    *(
+        "://a:",
+        "A_",
+        "-----BEGIN PRIVATE KEY-----",
+        "cookie: ",
+        "cookie ",
+        "basic a",
+        "\x1b]",
+        "\x1b[0",
+        "\x1b[0m",
+        "a\x08",
+        "a\r",
+    ),
+    *(
+        "ignore all the ",
+        "curl $a",
+        "cat .env | ",
+        "<a style='",
+        "<title>",
+        "<script>",
+        "<system>\n",
+        "-H 'authorization: ",
+        "${a:-",
+    ),
 )
 
 
@@ -152,7 +213,7 @@ def test_a_megabyte_of_each_shape_does_not_hold_the_loop(door: str) -> None:
         for pump in PUMPS:
             text = megabyte(pump)
             for _ in range(4):  # a busy machine may hold us up as well
-                if (longest := await ticking(lambda: work(text))) <= HELD:
+                if (longest := await ticking(partial(work, text))) <= HELD:
                     break
             else:
                 late[pump] = f"{longest:.3f} s"
@@ -172,7 +233,10 @@ def test_the_watchdog_sees_who_holds_the_loop() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("charset", ["punycode", "idna", "hz", "utf-7", "bz2_codec", "zlib_codec", "rot13", "unicode_escape", "no-such"])
+@pytest.mark.parametrize(
+    "charset",
+    ["punycode", "idna", "hz", "utf-7", "bz2_codec", "zlib_codec", "rot13", "unicode_escape", "no-such"],
+)
 def test_only_character_sets_of_the_web_decode_a_page(charset: str, tmp_path: Path) -> None:
     body = "grüße".encode()
     fetched = Fetched("http://a/", 200, "OK", f"text/plain; charset={charset}", body, False)

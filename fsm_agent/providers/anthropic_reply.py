@@ -235,7 +235,7 @@ class MessagesReply:
             else:
                 own["data"] = block.first.get("data", "")
             kept.append(own | {"before": following} if index not in leading else own)
-        return reversed(kept)
+        return kept[::-1]
 
 
 def whole_message(

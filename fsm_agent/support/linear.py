@@ -12,7 +12,7 @@ MEMORY = 64 << 20
 """Bytes that one expression may use; with less, long repetitions fall back to a slower way of matching."""
 
 
-class Found(Protocol):
+class ByteMatch(Protocol):
     """A match, in bytes."""
 
     lastgroup: bytes | None
@@ -32,9 +32,9 @@ def decoded(data: bytes) -> str:
     return data.decode("utf-8", "surrogatepass")
 
 
-def search(expression: str, data: bytes, start: int = 0) -> Found | None:
+def search(expression: str, data: bytes, start: int = 0) -> ByteMatch | None:
     """The first place from ``start`` on that matches, upper and lower case alike."""
-    found: Found | None = _compiled(expression).search(data, start)
+    found: ByteMatch | None = _compiled(expression).search(data, start)
     return found
 
 

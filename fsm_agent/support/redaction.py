@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from fsm_agent.support.linear import Found, decoded, encoded, search
+from fsm_agent.support.linear import ByteMatch, decoded, encoded, search
 
 MASK = "***"
 _SHORTEST = 6
@@ -117,8 +117,8 @@ def _without_shapes(data: bytes) -> Iterator[bytes]:
     yield b" [the rest of this text is left out: it holds too many secrets]"
 
 
-def _masked(head: Found | None, text: bytes, after: bytes) -> bytes:
-    kind, mark = head and head.lastgroup, MASK.encode()
+def _masked(head: ByteMatch | None, text: bytes, after: bytes) -> bytes:
+    kind, mark = head.lastgroup if head is not None else None, MASK.encode()
     if head is None or kind is None or kind == b"before":
         begin = re.match(rb"[^\w-]?(?:[A-Za-z]+[_-]|AIza|AKIA|ASIA|eyJ)", text)
         return (begin[0] if begin else b"") + mark

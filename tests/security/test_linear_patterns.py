@@ -45,6 +45,8 @@ SMALL, LARGE = 4_000, 16_000
 """Characters. From one to the other a linear pattern takes four times as long, a quadratic one sixteen times."""
 RATIO, IGNORED = 9.0, 0.03
 """The largest growth that passes, and CPU seconds below which nothing is said of growth."""
+ENDLESS = 3
+"""Seconds after which a pattern is stopped."""
 
 
 def modules() -> Iterator[str]:
@@ -206,7 +208,7 @@ def seconds(compiled: re.Pattern[Any], text: str, way: str) -> float:
         raise Endless
 
     before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(3)
+    signal.alarm(ENDLESS)
     began = time.thread_time()
     try:
         if way in ("match", "fullmatch"):
@@ -215,7 +217,7 @@ def seconds(compiled: re.Pattern[Any], text: str, way: str) -> float:
             for _ in compiled.finditer(given):
                 pass
     except Endless:
-        return 3.0
+        return float(ENDLESS)
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
@@ -230,7 +232,7 @@ def slow_input(pattern: str | bytes, flags: int, way: str = "search") -> str:
         if large > IGNORED:
             small = min(seconds(compiled, make(SMALL), way) for _ in range(2))
             large = min(large, seconds(compiled, make(LARGE), way))
-            if large > max(IGNORED, RATIO * small):
+            if large >= ENDLESS or large > max(IGNORED, RATIO * small):
                 return f"{make(60)!r}: {small:.3f} s, then {large:.3f} s"
     return ""
 

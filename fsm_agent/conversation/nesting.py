@@ -7,7 +7,7 @@ from typing import Any
 
 MAX_DEPTH = 200
 """Levels of arrays and objects. Ordinary values have ten; recursive code fails at about a thousand."""
-MAX_BRACKETS = 100_000
+MAX_BRACKETS = 50_000
 """Opening brackets in a text, also those in strings: a value of more takes long to be made."""
 _CONTAINERS = frozenset((dict, list))
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 from fsm_agent.composition.agent_factory import composed
 from fsm_agent.composition.effect_handler import EffectHandler
 from fsm_agent.composition.options import DEFAULT_TOOLSETS, AgentOptions, Inherited
+from fsm_agent.composition.request_books import RequestBooks
 from fsm_agent.composition.turn_wiring import (
     COUNTERS,
     DIGEST,
@@ -17,6 +18,7 @@ from fsm_agent.composition.turn_wiring import (
     MACHINE,
     STATES,
     TurnState,
+    compacted,
     continued,
     ending_of,
     joined,
@@ -30,7 +32,7 @@ from fsm_agent.errors import ConfigError, SessionBusy, StoreError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.properties import watcher
-from fsm_agent.fsm.runner import Runner, drive
+from fsm_agent.fsm.runner import Runner
 from fsm_agent.memory.provider import MemoryProvider
 from fsm_agent.memory.snapshot import recalled
 from fsm_agent.prompt import Sources, prompt_of
@@ -51,7 +53,7 @@ from fsm_agent.settings.model import Settings
 from fsm_agent.support.threads import LOOP
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.agent import Background
-from fsm_agent.toolsets.agent.posted import children_of
+from fsm_agent.toolsets.agent.posted import children_of, spent_below
 
 MAX_MESSAGE = 8_000_000
 """Characters of one user message; more is refused, not cut."""
@@ -218,13 +220,13 @@ class Agent:
 
         async def reenter() -> Begun:
             begun = await enter()
-            joined(state, session, position.in_flight)
+            joined(state, session)
             log.opened()  # before: what the agent puts in place of what is stored is a change like others
             performer.prompted(
                 *((state.setup.system_prompt, ()) if state.seq else self._prompt(session, None))
             )
             reopened(state, await performer.reopen(state.setup.runtime), position)
-            performer.spent_before(state.iterations, children_of(self._store, state.turn_id))
+            performer.spent_before(state.iterations, state.attempts, spent_below(self._store, state.turn_id))
             return begun
 
         steps = self.journal.steps(position.turn.id, 1, state.seq) if state.seq else []
@@ -252,9 +254,9 @@ class Agent:
             state,
             MACHINE,
             STATES,
-            gate.through(performer, performer.answered),
+            gate.through(performer, performer),
             log,
-            self._moved(state),
+            self._moved(state, performer, log, gate),
             watcher(MACHINE.table, state, self.settings.properties, steps),
         )
         ending = ending_of(
@@ -284,7 +286,7 @@ class Agent:
             raise SessionBusy(
                 f"turn {left[-1][0]} was left unfinished; resume it, or say something new, before compacting"
             )
-        state, performer = self._state(held, ""), EffectHandler(self._services, held)
+        state, performer = self._state(held, "", state="Compress"), EffectHandler(self._services, held)
         try:
             opened = await performer(OpenTurn())
             held.guard.forced()
@@ -292,8 +294,8 @@ class Agent:
             state.load(held.rows)
             state.compaction.begin(Compacted(held.guard.done))
             state.compaction.force(focus)
-            await drive(STATES["Compress"](state), performer)
-            await performer(CloseTurn())
+            await compacted(state, performer)
+            await performer(CloseTurn(silences=opened.silences))
             await self._store.save(held)
         except BaseException:
             self._store.refresh(held)
@@ -348,9 +350,15 @@ class Agent:
         return session
 
     def _state(
-        self, session: Session, content: Any, task_id: str = "", supplied: tuple[Message, ...] | None = None
+        self,
+        session: Session,
+        content: Any,
+        task_id: str = "",
+        supplied: tuple[Message, ...] | None = None,
+        state: str = MACHINE.table.initial,
     ) -> TurnState:
         return TurnState.of(
+            state=state,
             turn_id=_turn_id(session),
             session_id=session.id,
             parent_session_id=session.parent,
@@ -428,8 +436,14 @@ class Agent:
         )
         return prompt_of(session.prompts, sources, system_message, self._services.clock.now())
 
-    def _moved(self, state: TurnState) -> Callable[[Step], None]:
+    def _moved(
+        self, state: TurnState, performer: EffectHandler, log: ConversationLog, gate: PausePoint
+    ) -> Callable[[Step], None]:
+        books = RequestBooks(state)
+
         def tell(step: Step) -> None:
+            departed, watched = performer.departed + log.known_replies, gate.watcher is not None
+            assert books.balance(step, departed, watched=watched), f"{step.row}: {books}"
             if self._services.callbacks.hears("transition"):
                 counters = state.counters()
                 self._services.callbacks.emit(

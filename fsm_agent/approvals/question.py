@@ -1,20 +1,34 @@
-"""What a person is shown of a call before it may run: all of it, in parts, for every face that asks.
+"""What a person is shown of a call before it may run: all of it, for every face that asks.
 
-Nothing is cut and nothing is masked, because what is approved runs as it is. Each face lays the parts out in
-its own way; a text in them is as ``fsm_agent.approvals.visible`` shows it, so ``original`` gives back what
-runs."""
+Nothing is cut and nothing is masked, because what is approved runs as it is. A terminal, the console of an
+editor and programs of the user's show ``Question.rows``; a page lays the parts out in its own way. Every text
+is as ``fsm_agent.approvals.visible`` shows it, so ``original`` gives back what runs."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from fsm_agent.approvals.gutter import BEGINS, NAMED, VALUE, QuestionRow, beside, broken
 from fsm_agent.approvals.rules import Pattern
-from fsm_agent.approvals.visible import visible
-from fsm_agent.conversation.effects import AskApproval
+from fsm_agent.approvals.visible import ESCAPE, visible
+from fsm_agent.conversation.effects import AskApproval, RunTool
 from fsm_agent.errors import ConfigError
+from fsm_agent.support.redaction import Exact
+
+LONGER = '"session", "always" or "never"'
+"""Answers that hold for longer than once, as a face offers them."""
+ESCAPES = r"    (\x1b and the like stand for unseen characters, \x5c for a backslash)"
+LABEL = 16
+"""Columns for the names of arguments; a longer one stands above its value."""
+FRAME = 6
+"""Lines of a question beside the call itself; with more lines than a screen has left, it says its size and
+its head again."""
+_HASH = re.compile(r"\(#[0-9a-f]{64}\)\Z")
+"""A pattern for one call, which a person cannot read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +55,79 @@ class Question:
     lines: int
 
     @classmethod
-    def of(cls, request: AskApproval, encoding: str = "utf-8") -> Question:
+    def of(cls, request: AskApproval | RunTool, encoding: str = "utf-8") -> Question:
         """``encoding``: what it cannot carry is escaped."""
         values = list(_values(request.arguments))
         parts = tuple(QuestionPart(place, visible(text, encoding), words) for place, text, words in values)
+        task, pattern = "", ""
+        if isinstance(request, AskApproval):
+            task, pattern = request.origin, request.pattern if rememberable(request) else ""
         return cls(
             visible(request.name, encoding, lines=False),
-            visible(request.origin, encoding),
+            visible(task, encoding),
             parts,
-            visible(request.pattern, encoding) if _rememberable(request) else "",
+            visible(pattern, encoding),
             sum(len(text) for _, text, _ in values),
             sum(text.count("\n") + 1 for _, text, _ in values),
         )
+
+    def rows(self, width: int = 100, height: int = 25, longer: str = LONGER) -> list[QuestionRow]:
+        """All that a person reads before they answer, on a screen of so many columns and lines. ``longer``:
+        what there is to say for longer than once."""
+        label = min(LABEL, max((len(part.place) for part in self.parts), default=0))
+        call = [row for part in self.parts for row in _part(part, label, width)]
+        long = len(call) + FRAME > height
+        size = f" {self.characters:,} characters in {self.lines:,} lines" if long else ""
+        head = f"  {self.name} wants to run{size}"
+        before = [_sentence(f"{head}:" if call else f"{head}, without arguments")]
+        if self.task:
+            before += _labelled("(for the delegated task)", self.task, width)
+        after = [_sentence(f"{head}, shown above")] if long else []
+        shown = (self.name, self.task, self.remembered, *(f"{one.place} {one.shown}" for one in self.parts))
+        if any(ESCAPE.search(text) for text in shown):
+            after.append(QuestionRow(ESCAPES))
+        if self.remembered:
+            alone = " this call alone" if _HASH.search(self.remembered) else ""
+            after += _labelled(f"{longer} would remember{alone}", self.remembered, width)
+        return [*before, *call, *after]
+
+    def text(self, width: int = 100, height: int = 25, longer: str = LONGER) -> str:
+        """The rows as one text."""
+        return Exact("\n".join(map(str, self.rows(width, height, longer))))
+
+    @classmethod
+    def read(cls, form: Mapping[str, Any]) -> Question:
+        """Return what ``to_dict`` wrote."""
+        return cls(**{**form, "parts": tuple(QuestionPart(**part) for part in form["parts"])})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON values, whose texts no masking changes."""
+        form: dict[str, Any] = exact(asdict(self))
+        return form
+
+
+def exact(value: Any) -> Any:
+    """JSON values of which no masking changes a text."""
+    match value:
+        case str():
+            return Exact(value)
+        case Mapping():
+            return {name: exact(one) for name, one in value.items()}
+        case list() | tuple():
+            return [exact(one) for one in value]
+    return value
+
+
+def rememberable(request: AskApproval) -> bool:
+    """Does the pattern stand for this very tool, and can it be stored and read again? A text with half a
+    character cannot."""
+    try:
+        pattern = Pattern.of(request.pattern)
+        request.pattern.encode()
+        json.dumps(dict(request.arguments), ensure_ascii=False, default=repr).encode()
+    except (ConfigError, UnicodeEncodeError):
+        return False
+    return pattern.tool == request.name and not set(request.name) & set("*?[")
 
 
 def _values(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str, bool]]:
@@ -80,13 +155,21 @@ def _step(name: Any, first: bool = False) -> str:
     return f"[{json.dumps(text)}]"
 
 
-def _rememberable(request: AskApproval) -> bool:
-    """Does the pattern stand for this very tool, and can it be stored and read again? A text with half a
-    character cannot."""
-    try:
-        pattern = Pattern.of(request.pattern)
-        request.pattern.encode()
-        json.dumps(dict(request.arguments), ensure_ascii=False, default=repr).encode()
-    except (ConfigError, UnicodeEncodeError):
-        return False
-    return pattern.tool == request.name and not set(request.name) & set("*?[")
+def _sentence(words: str) -> QuestionRow:
+    return QuestionRow(words, sentence=True)
+
+
+def _part(part: QuestionPart, label: int, width: int) -> list[QuestionRow]:
+    sign = BEGINS if part.words else VALUE
+    if len(part.place) <= label:
+        return beside(part.place.ljust(label), part.shown, width, sign)
+    return [
+        *(QuestionRow(f"    {NAMED} ", piece) for piece in broken(part.place, width - 6)),
+        *beside(" ", part.shown, width, sign),
+    ]
+
+
+def _labelled(label: str, shown: str, width: int) -> list[QuestionRow]:
+    """Beside the label where it fits on that row, else below."""
+    row = beside(label, shown, width)
+    return row if len(row) == 1 else [QuestionRow(f"    {label}"), *beside(" ", shown, width)]

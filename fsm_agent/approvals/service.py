@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from fsm_agent.approvals.policy import hard_line
+from fsm_agent.approvals.question import rememberable
 from fsm_agent.approvals.repository import Grant, Grants, Verdict
 from fsm_agent.approvals.rules import Asked, Pattern
 from fsm_agent.conversation.effects import Approval, AskApproval, Effect, ToolSpec
@@ -145,7 +146,7 @@ class Approvals:
         if finish != "done":
             return Approval(False, "interrupted", interrupted=True)
         try:
-            finish, answer = await self._waited(self._person(request, call, session), interrupted)
+            finish, answer = await self._waited(self._person(request, session), interrupted)
         finally:
             turnstile.release()
         if not isinstance(answer, Approval):
@@ -188,16 +189,26 @@ class Approvals:
         free = spec is not None and spec.approval == "never" and not ruled and not self._suspected(spec)
         return Approval(True, "not forbidden") if free else None
 
-    async def _person(self, request: AskApproval, call: Asked, session: str) -> Approval:
-        question = replace(request, pattern=call.exactly, origin=self._origin)
+    def posed(self, request: AskApproval) -> AskApproval:
+        """The question as a person is asked it: with the pattern that would be remembered, and the task that
+        it is for."""
+        call = self._call(request.name, request.arguments)
+        return replace(request, pattern=call.exactly, origin=self._origin)
+
+    async def _person(self, request: AskApproval, session: str) -> Approval:
+        question = self.posed(request)
         self._callbacks.announce("approval", question)
         approval = read_answer(await self._callbacks.ask("approval", question))
-        if approval.scope != "once":
-            await self._remember(approval, Pattern.of(approval.pattern or call.exactly), session)
+        await self.remember(question, approval, session)
         return approval
 
-    async def _remember(self, approval: Approval, pattern: Pattern, session: str) -> None:
-        """An answer that cannot be stored counts for as long as this agent lives."""
+    async def remember(self, question: AskApproval, approval: Approval, session: str) -> None:
+        """Keep a person's answer for as long as it says, under the pattern that it names, else that of the
+        question; a question that cannot be remembered is answered once. An answer that cannot be stored
+        counts for as long as this agent lives."""
+        if approval.scope == "once" or not (approval.pattern or rememberable(question)):
+            return
+        pattern = Pattern.of(approval.pattern or question.pattern)
         verdict: Verdict = "allow" if approval.granted else "deny"
         try:
             if approval.scope == "always":
@@ -243,7 +254,10 @@ class Approvals:
 
     def _call(self, name: str, arguments: Mapping[str, Any]) -> Asked:
         spec = self._specs.get(name)
-        return Asked.of(name, arguments, spec.path_arguments if spec is not None else (), self._workdir)
+        try:
+            return Asked.of(name, arguments, spec.path_arguments if spec is not None else (), self._workdir)
+        except ValueError:  # no file has such a name: nothing that a pattern of paths could stand for
+            return Asked.of(name, arguments, (), self._workdir)
 
     async def _waited(
         self, work: Coroutine[Any, Any, Any], interrupted: asyncio.Event, *, limited: bool = True

@@ -4,7 +4,8 @@ text back.
 =============================  =========================================================================
 shown                          stands for
 =============================  =========================================================================
-``\\x1b`` ``\\u202e`` …          the character with this number: one that steers, hides or looks like a blank
+``\\x1b`` ``\\u202e`` …          the character with this number: one that steers, hides or looks like a blank,
+                               or a letter that a screen would put elsewhere than it stands
 ``\\x20⟨5,000 times⟩``          that character so many times in a row
 ``↵`` and a new line           a new line
 ``⇥`` and three blanks         a tab
@@ -37,6 +38,14 @@ _BLANK = re.compile(
 )
 """Fillers, joiners, variation selectors and empty patterns that Unicode counts as letters, marks or
 symbols."""
+_RIGHT = "[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\U00010800-\U00010fff\U0001e800-\U0001efff]"
+"""Letters, digits and marks of scripts that are read from right to left."""
+_RIGHTWARD = re.compile(_RIGHT)
+_STRETCH = re.compile(rf"{_RIGHT}[^\nA-Za-z]*")
+"""What a screen may put into another order: from such a letter to the end of the line, or to a Latin one."""
+_WORDS = re.compile(rf".*{_RIGHT}", re.DOTALL)
+_MOVING = re.compile(r"(?![,.!?:]\s)[!-/:-@\[-`{-~]")
+"""Signs that mean something else in another order; those between sentences do not."""
 _CODE = r"(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})"
 _LOOKED_AT = re.compile(
     rf"(?P<run>(?P<one>[ \n\t]|[^ -~])(?P=one){{{MANY - 1},}})|(?P<end> )(?=\n|\Z)|\\+|[^ -~]"
@@ -54,7 +63,7 @@ _SHOWN = re.compile(
 def visible(text: str, encoding: str = "utf-8", *, lines: bool = True) -> str:
     """What a person is shown of a text. ``encoding``: what it cannot carry is escaped too. Without ``lines``
     it is one line."""
-    return _LOOKED_AT.sub(_Look(encoding, lines, _carries("".join(_MARKS), encoding)), text)
+    return _LOOKED_AT.sub(_Look(encoding, lines, _carries("".join(_MARKS), encoding), _moved(text)), text)
 
 
 def original(shown: str) -> str:
@@ -81,11 +90,12 @@ def escape(char: str) -> str:
 @dataclass(frozen=True, slots=True)
 class _Look:
     """How one piece of a text is shown. ``marked``: the encoding has the signs for new lines, tabs and
-    counts."""
+    counts; ``moved``: where the letters stand that a screen would put elsewhere."""
 
     encoding: str
     lines: bool
     marked: bool
+    moved: frozenset[int]
 
     def __call__(self, found: re.Match[str]) -> str:
         part, text = found[0], found.string
@@ -100,7 +110,8 @@ class _Look:
     def _run(self, part: str, text: str, start: int) -> str:
         """One character many times."""
         char = part[0]
-        if not (char in " \n\t" or _unseen(char, self.encoding) or category(char)[0] == "M"):
+        told = char in " \n\t" or _unseen(char, self.encoding) or category(char)[0] == "M"
+        if not told and start not in self.moved:
             return part
         last = self._one(char, text, start) if char == "\n" and self.lines else ""
         times = len(part) - bool(last)
@@ -116,11 +127,25 @@ class _Look:
             return (NEWLINE if self.marked else escape(char)) + char
         if char == "\t" and self.marked:
             return TAB + "   "
-        if _unseen(char, self.encoding) or (
-            category(char)[0] == "M" and not _on_a_letter(text, start, self.encoding)
-        ):
+        if start in self.moved or _unseen(char, self.encoding):
+            return escape(char)
+        if category(char)[0] == "M" and not self._on_a_letter(text, start):
             return escape(char)
         return char
+
+    def _on_a_letter(self, text: str, place: int) -> bool:
+        """Is this mark one of at most three on a letter, as scripts use them? Elsewhere marks blot out what
+        they stand on."""
+        for at in range(place - 1, max(-1, place - 4), -1):
+            if (
+                at in self.moved
+                or _unseen(text[at], self.encoding)
+                or (kind := category(text[at])[0]) not in "LM"
+            ):
+                return False
+            if kind == "L":
+                return True
+        return False
 
 
 @lru_cache(maxsize=4096)
@@ -145,12 +170,13 @@ def _carries(text: str, encoding: str) -> bool:
     return True
 
 
-def _on_a_letter(text: str, place: int, encoding: str) -> bool:
-    """Is this mark one of at most three on a letter, as scripts use them? Elsewhere marks blot out what they
-    stand on."""
-    for before in reversed(text[max(0, place - 3) : place]):
-        if _unseen(before, encoding) or (kind := category(before)[0]) not in "LM":
-            return False
-        if kind == "L":
-            return True
-    return False
+def _moved(text: str) -> frozenset[int]:
+    """Where the letters stand that a screen, which writes them from right to left, would show in another
+    order than they have, together with signs or digits between them."""
+    places = set[int]()
+    for found in _STRETCH.finditer(text) if not text.isascii() else ():
+        stretch = found[0]
+        words = _WORDS.match(stretch)
+        if re.search(r"\d", stretch) or (words and _MOVING.search(stretch, 0, words.end())):
+            places |= {found.start() + letter.start() for letter in _RIGHTWARD.finditer(stretch)}
+    return frozenset(places)

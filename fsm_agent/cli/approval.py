@@ -9,10 +9,10 @@ from typing import Literal
 
 from rich.text import Text
 
-from fsm_agent.approvals.question import Question, QuestionPart
-from fsm_agent.approvals.visible import ESCAPE
+from fsm_agent.approvals.gutter import QuestionRow
+from fsm_agent.approvals.question import Question
+from fsm_agent.approvals.visible import ESCAPE, NEWLINE, TAB
 from fsm_agent.cli import keyboard
-from fsm_agent.cli.gutter import BEGINS, VALUE, beside, broken
 from fsm_agent.cli.live import ProgressView
 from fsm_agent.cli.screen import clean, console_of
 from fsm_agent.conversation.effects import AskApproval
@@ -26,15 +26,8 @@ ANSWERS: dict[str, Answer] = {
 QUESTION = "Allow it?  y once · s this session · a always · n no · never: "
 ONLY_ONCE = "Allow it?  y once · n no: "
 """For a call that cannot be remembered."""
-REMEMBERED, ALONE = "s, a or never would remember", "s, a or never would remember this call alone"
-_HASH = re.compile(r"\(#[0-9a-f]{64}\)\Z")
-"""A pattern for one call, which a person cannot read."""
-ESCAPES = r"    (\x1b and the like stand for unseen characters, \x5c for a backslash)"
-LABEL = 16
-"""Columns for the names of arguments; a longer one stands above its value."""
-FRAME = 6
-"""Lines of a question beside the call itself; with more lines than a screen has left, it says its size and
-its head again."""
+LONGER = "s, a or never"
+_SIGNS = re.compile(rf"{ESCAPE.pattern}|{TAB}|{NEWLINE}")
 
 
 def attend(live: ProgressView, yes: bool) -> None:
@@ -72,7 +65,8 @@ class Asking:
             for key, answer in ANSWERS.items()
             if question.remembered or answer in ("once", "deny")
         }
-        self._seen.write(Text("\n").join(rows(question, console.width, console.height)))
+        rows = question.rows(console.width, console.height, LONGER)
+        self._seen.write(Text("\n").join(map(drawn, rows)))
         while True:
             keyboard.forget_all(waiting)
             self._seen.question(QUESTION if question.remembered else ONLY_ONCE)
@@ -91,7 +85,7 @@ class Asking:
         waiting = self._live.waiting()
         self._seen.write(Text(f"  {clean(question)}", "bold yellow"))
         self._seen.write(*(Text(f"    {number} {clean(choice)}") for number, choice in enumerate(choices, 1)))
-        keyboard.forget()
+        keyboard.forget_all(waiting)
         self._seen.question("Your answer" + (" (a number, or in your own words): " if choices else ": "))
         if (line := keyboard.line(waiting)) is None:
             return None
@@ -101,46 +95,8 @@ class Asking:
         return choices[chosen - 1] if 1 <= chosen <= len(choices) else words or None
 
 
-def rows(question: Question, width: int, height: int) -> list[Text]:
-    """All that a person reads before the question itself, for a terminal of so many columns and lines."""
-    label = min(LABEL, max((len(part.place) for part in question.parts), default=0))
-    call = [row for part in question.parts for row in _part(part, label, width)]
-    size = (
-        f" {question.characters:,} characters in {question.lines:,} lines"
-        if len(call) + FRAME > height
-        else ""
-    )
-    head = f"  {question.name} wants to run{size}"
-    before = [Text(f"{head}:" if call else f"{head}, without arguments", "bold yellow")]
-    after = [Text(f"{head}, shown above", "bold yellow")] if size else []
-    if question.task:
-        before += _labelled("(for the delegated task)", question.task, width)
-    texts = (
-        question.name,
-        question.task,
-        question.remembered,
-        *(f"{part.place} {part.shown}" for part in question.parts),
-    )
-    if any(ESCAPE.search(text) for text in texts):
-        after.append(Text(ESCAPES, "dim"))
-    if question.remembered:
-        after += _labelled(
-            ALONE if _HASH.search(question.remembered) else REMEMBERED, question.remembered, width
-        )
-    return [*before, *call, *after]
-
-
-def _part(part: QuestionPart, label: int, width: int) -> list[Text]:
-    sign = BEGINS if part.words else VALUE
-    if len(part.place) <= label:
-        return beside(part.place.ljust(label), part.shown, width, sign)
-    return [
-        *(Text(f"    {piece}", "dim") for piece in broken(part.place, width - 4)),
-        *beside(" ", part.shown, width, sign),
-    ]
-
-
-def _labelled(label: str, shown: str, width: int) -> list[Text]:
-    """Beside the label where it fits on that row, else below."""
-    row = beside(label, shown, width)
-    return row if len(row) == 1 else [Text(f"    {label}", "dim"), *beside(" ", shown, width)]
+def drawn(row: QuestionRow) -> Text:
+    """A row of a question in colours."""
+    text = Text(row.text)
+    text.highlight_regex(_SIGNS, "red")
+    return Text.assemble((row.head, "bold yellow" if row.sentence else "dim"), text)

@@ -10,12 +10,15 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 Waiting = Callable[[], bool]
 """Does anybody still wait for the answer?"""
 QUIET = 0.1
 """Seconds without a line after which a paste is over; a person does not write two lines within it."""
+PAUSE = 0.5
+"""Seconds without a key after which nobody is in the middle of typing something."""
 POLL = 0.1
 _LONGEST = 65_536
 
@@ -38,11 +41,35 @@ def forget() -> None:
 
 
 def forget_all(waiting: Waiting) -> None:
-    """``forget``, also what still comes in as long as lines follow each other at once, as those of a paste
-    do."""
-    while waiting() and follows():
-        forget()
-    forget()  # also a line that has no end yet: the end of it may come behind the question
+    """``forget``, until there is a pause: also the rest of a paste, and the end of a line that somebody is
+    just typing, which would else come behind the question and answer it."""
+    with _key_by_key():
+        while waiting() and _arrives(PAUSE):
+            forget()
+    forget()
+
+
+@contextmanager
+def _key_by_key() -> Iterator[None]:
+    """Let keys be seen before Enter, and none of them on the screen."""
+    if sys.platform == "win32":
+        yield
+        return
+    import termios
+
+    terminal = sys.stdin.fileno()
+    try:
+        before = termios.tcgetattr(terminal)
+    except termios.error as error:
+        raise OSError(*error.args) from error
+    keys = [*before[:3], before[3] & ~(termios.ICANON | termios.ECHO), *before[4:6], [*before[6]]]
+    keys[6][termios.VMIN], keys[6][termios.VTIME] = 1, 0
+    termios.tcsetattr(terminal, termios.TCSANOW, keys)
+    try:
+        yield
+    finally:
+        with suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(terminal, termios.TCSAFLUSH, before)
 
 
 def line(waiting: Waiting) -> str | None:

@@ -49,15 +49,41 @@ def verify(
     with _progress() as tell:
         report = verify_table(table, chosen, watch=watch, within=TimeLimit(seconds, tell))
     shown = [] if script is None or report.ok else _write_counterexample(table, name, script)
+    requests = most_requests(chosen or {}, sets) if table is TURN else {}
     if json:
-        print(jsonlib.dumps(report.to_dict() | ({"promela": written} if written else {}), ensure_ascii=False))
+        more: dict[str, object] = {"requests": requests} if requests else {}
+        more |= {"promela": written} if written else {}
+        print(jsonlib.dumps(report.to_dict() | more, ensure_ascii=False))
         return 0 if report.ok else 1
-    text = report.render()
-    if written:
-        body, _, verdict = text.rpartition("\n")
-        text = "\n".join([body, *_how_to_check(written), "", verdict])
-    print("\n".join([text, *shown]))
+    body, _, verdict = report.render().rpartition("\n")
+    lines = [body, *_requests_in_words(requests), *(_how_to_check(written) if written else ())]
+    print("\n".join([*lines, *([""] if len(lines) > 1 else []), verdict, *shown]))
     return 0 if report.ok else 1
+
+
+def most_requests(chosen: Mapping[str, int], sets: Sequence[str]) -> dict[str, int]:
+    """The most requests to models under these maxima: of a ``turn``, of the ``tree`` of a turn and its
+    children, of a ``compaction`` that a person asks for."""
+    given = nested(sets)
+    settings = Settings.of({key: value for key, value in given.items() if key in Settings.model_fields})
+    tree = settings.delegation.max_attempts_per_tree
+    own = chosen["attempts"]
+    return {
+        "turn": own,
+        "tree": tree or int(own * settings.delegation.tree_cap_factor),
+        "compaction": min(own, chosen["summarisers"]),
+    }
+
+
+def _requests_in_words(most: Mapping[str, int]) -> list[str]:
+    if not most:
+        return []
+    return [
+        "Requests to models, those for summaries and those that nobody answered included",
+        f"  a turn alone: at most {most['turn']:,}",
+        f"  a turn and its children, and theirs: at most {most['tree']:,}",
+        f"  a compaction that is asked for: at most {most['compaction']:,}",
+    ]
 
 
 @contextmanager

@@ -45,9 +45,8 @@ from fsm_agent.conversation.effects import (
     Transformed,
     Wait,
 )
-from fsm_agent.conversation.result import ChildTurn
 from fsm_agent.runtime.authority import Admission
-from fsm_agent.runtime.budget import IterationBudget, tree_budget
+from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
 from fsm_agent.sessions.session import Session
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
@@ -74,8 +73,8 @@ class EffectHandler:
         self._notices: Sequence[str] = ()
         self._imported, self._admission = imported, Admission()
         self._approvals = services.approvals.for_imported() if imported else services.approvals
-        self._attempts = ModelCaller(services)
-        self._budget = services.budget or _family_budget(services)
+        self._budget = _budget_of(services, turn_id)
+        self._attempts = ModelCaller(services, None if self._budget is None else self._budget.requests)
         self._performers: dict[type, Callable[[Any], Awaitable[Any]]] = {
             OpenTurn: self._open,
             Prefetch: self._prefetch,
@@ -103,9 +102,21 @@ class EffectHandler:
     def __call__(self, request: Any) -> Awaitable[Any]:
         return self._performers[type(request)](request)
 
-    def answered(self, question: AskApproval, answer: Approval) -> None:
-        """A person, a rule or a debugger has answered: what was allowed may be run."""
+    def posed(self, question: AskApproval) -> AskApproval:
+        """Return the question as a person is asked it."""
+        return self._approvals.posed(question)
+
+    async def answered(self, question: AskApproval, answer: Approval, *, by_debugger: bool) -> None:
+        """A person, a rule or a debugger has answered: what was allowed may be run. An answer of a debugger
+        is remembered as any person's is."""
+        if by_debugger:
+            await self._approvals.remember(question, answer, self.session.id)
         self._admission.answered(question, answer)
+
+    @property
+    def departed(self) -> int:
+        """Requests to models that left, as their wires say."""
+        return self._attempts.departed
 
     # Begin and end
 
@@ -132,6 +143,7 @@ class EffectHandler:
             compacted=Compacted(guard.done, guard.blocked(self._services.clock.now())),
             review_due=self._review_due(),
             news=await self._news(opening=True),
+            silences=self._services.silences,
         )
 
     def _tools(self) -> tuple[ToolSpec, ...]:
@@ -167,11 +179,15 @@ class EffectHandler:
             runtime, self._tools(), workdir=str(self._services.workdir), auxiliary=self._auxiliary()
         )
 
-    def spent_before(self, iterations: int, children: Sequence[ChildTurn]) -> None:
-        """What a turn that goes on in this process has taken of its own budget already."""
-        if self._budget is not None and self._services.budget is None:
-            shared = self._services.settings.delegation.budget != "independent"
-            self._budget.used = iterations + (sum(child.api_calls for child in children) if shared else 0)
+    def spent_before(self, iterations: int, attempts: int, below: SpentBudget) -> None:
+        """What a turn that goes on in this process has taken of the budgets of its tree already, and what
+        those ``below`` it have."""
+        given, tree = self._services.budget, self._budget
+        if tree is None or tree is given:
+            return
+        shared = given is None and self._services.settings.delegation.budget != "independent"
+        own = SpentBudget(iterations if given is None else 0, attempts)
+        tree.settle(own, below if shared else below._replace(iterations=0))
 
     async def _ready_auxiliary(self) -> None:
         for backend in self._services.auxiliary:
@@ -204,6 +220,7 @@ class EffectHandler:
         )
 
     async def _close(self, request: CloseTurn) -> Done:
+        self._services.silences = request.silences
         if request.chain_exhausted:
             self._services.backends.rest_primary(self._services.settings.primary_cooldown.chain_exhausted)
         self._services.signals.clear()
@@ -219,7 +236,6 @@ class EffectHandler:
         return await self._services.backends.rebuild()
 
     async def _switch(self, request: SwitchProvider) -> Switched:
-        self._services.stale_streak = 0
         return await self._services.backends.switch(request.cooldown == "rate_limit", request.wider_than)
 
     async def _stop_streaming(self, request: SwitchStreaming) -> Switched:
@@ -322,9 +338,12 @@ class EffectHandler:
         return Done()
 
 
-def _family_budget(services: Services) -> IterationBudget | None:
-    """What a turn shares with its children, for one that can have any (DIS-01)."""
-    if not services.agent_tools.handles("delegate_task"):
-        return None
-    limits = services.settings.delegation
-    return tree_budget(limits.budget, services.settings.max_iterations, limits.tree_cap_factor)
+def _budget_of(services: Services, turn_id: str) -> IterationBudget | None:
+    """What a turn shares with others: with its children, if it can have any (DIS-01), under what it was
+    given. A child was given the budget of its tree."""
+    given, trees = services.budget, services.store.trees
+    if (given is not None and given.requests is not None) or not services.agent_tools.handles(
+        "delegate_task"
+    ):
+        return given
+    return trees.get(turn_id) or trees.setdefault(turn_id, tree_budget(services.settings, given))

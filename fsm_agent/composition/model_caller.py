@@ -9,6 +9,7 @@ from dataclasses import replace
 from fsm_agent.composition.services import Services
 from fsm_agent.conversation.effects import CallModel, Cancelled, Failure, ModelRequest, Wait, Waited
 from fsm_agent.conversation.messages import ModelReply
+from fsm_agent.runtime.budget import RequestCap
 from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import ModelPort
 from fsm_agent.runtime.stream_accumulator import StreamAccumulator
@@ -16,19 +17,17 @@ from fsm_agent.support.texts import clean, one_line
 
 
 class ModelCaller:
-    """Performs ``CallModel`` and ``Wait``. What a provider or a network does comes back as a value."""
+    """Performs ``CallModel`` and ``Wait``. What a provider or a network does comes back as a value. ``cap``:
+    of the requests of a tree of turns. ``departed``: requests that left, as their wires say."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, services: Services, cap: RequestCap | None = None) -> None:
+        self._services, self._cap = services, cap
+        self.departed = 0
 
     async def call(self, request: CallModel) -> ModelReply | Failure | Cancelled:
         """Send one request to the model in use, or to an auxiliary one, until it answers, is late, or a
         person interrupts."""
         services = self._services
-        if services.stale_streak >= services.settings.stale.giveup:
-            services.stale_streak = 0
-            why = f"{services.settings.stale.giveup} requests in a row went silent; not sent"
-            return Failure("breaker", why, sent=False)
         sink = StreamAccumulator(
             services.clock,
             services.callbacks,
@@ -40,6 +39,9 @@ class ModelCaller:
         if interrupted.is_set():
             sink.close()
             return Cancelled(sent=False)
+        if self._cap is not None and not self._cap.take():
+            sink.close()
+            return Failure("capped", f"turn and children have sent {self._cap.limit:,} requests", sent=False)
         total, heartbeat = Stopwatch(services.clock), Heartbeat(services, "the model has not answered yet")
         backend = (
             services.backends.current if request.auxiliary is None else services.auxiliary[request.auxiliary]
@@ -58,7 +60,9 @@ class ModelCaller:
                 work.cancel()
                 await asyncio.wait({work})
         sink.close()
-        return self._came_back(self._outcome(request, sink, finish, work))
+        outcome = self._outcome(request, sink, finish, work)
+        self.departed += sink.sent and getattr(outcome, "sent", True)
+        return self._came_back(outcome)
 
     def _outcome(
         self,
@@ -80,7 +84,6 @@ class ModelCaller:
         """The reply as states get it: clean text, and what can be done about the keys of a failure."""
         services = self._services
         if isinstance(reply, ModelReply):
-            services.stale_streak = 0
             return replace(reply, text=clean(reply.text), reasoning=clean(reply.reasoning))
         if isinstance(reply, Failure):
             keys = services.backends.current.keys
@@ -92,7 +95,6 @@ class ModelCaller:
     def _stale(self, request: CallModel, sink: StreamAccumulator) -> ModelReply | Failure:
         """Killed by the watchdog. Text that was shown is kept and continued: asking again would show it
         twice."""
-        self._services.stale_streak += 1
         if sink.shown and not sink.tool_begun:
             return ModelReply(sink.shown, sink.thoughts, finish=None, cut=True)
         silent = f"nothing arrived for {request.stale_after:g} s"

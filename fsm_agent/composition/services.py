@@ -42,8 +42,9 @@ def save(folder: Path, name: str, text: str) -> Saved:
 
 @dataclass(slots=True)
 class Services:
-    """Everything that requests are performed with. The last four are made of the others, and are there once
-    ``composed`` has returned. ``child_factory``: where the agents of children come from."""
+    """Everything that requests are performed with. The last four are made of the others, and are there
+    once ``composed`` has returned. ``child_factory``: where the agents of children come from.
+    ``silences``: requests in a row that went silent when the last turn ended."""
 
     settings: Settings
     clock: Clock
@@ -59,7 +60,7 @@ class Services:
     recall: MemoryRecall
     auxiliary: tuple[Backend, ...] = ()
     budget: IterationBudget | None = None
-    stale_streak: int = 0
+    silences: int = 0
     notices: tuple[str, ...] = ()
     child_factory: ChildFactory = field(init=False)
     background: Background | None = field(init=False)

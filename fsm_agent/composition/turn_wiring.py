@@ -12,7 +12,7 @@ from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.fsm.codec import restored
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.machine import Machine
-from fsm_agent.fsm.runner import State
+from fsm_agent.fsm.runner import Perform, State, drive
 from fsm_agent.fsm.turn_kind import TurnKind
 from fsm_agent.providers.prices import total_cost
 from fsm_agent.runtime.authority import SETTINGS
@@ -26,6 +26,7 @@ from fsm_agent.settings.model import Settings, Storage
 from fsm_agent_states.build_messages import build_messages, recompose
 from fsm_agent_states.call_llm import call_llm
 from fsm_agent_states.classify_error import classify_error
+from fsm_agent_states.compaction import COMPACTION
 from fsm_agent_states.compress import compress
 from fsm_agent_states.empty_recovery import empty_recovery
 from fsm_agent_states.execute_tools import execute_tools
@@ -36,7 +37,7 @@ from fsm_agent_states.turn import TurnState, limits_of
 
 __all__ = [
     "COUNTERS", "DIGEST", "KIND", "MACHINE", "STATES",
-    "TurnState", "continued", "ending_of", "joined", "recompose", "reopened", "result_of",
+    "TurnState", "compacted", "continued", "ending_of", "joined", "recompose", "reopened", "result_of",
 ]  # fmt: skip
 
 STATES: dict[str, State] = {
@@ -59,7 +60,20 @@ TRAJECTORIES = "trajectories.jsonl"
 """File of the home directory that finished turns are added to."""
 DIGEST = TURN.digest
 """Which table a stored turn was moved by."""
+COMPACTING = Machine(COMPACTION)
+"""Moves a compaction that a person asks for."""
 COUNTERS = frozenset(counter.name for counter in TURN.counters)
+
+
+async def compacted(turn: TurnState, perform: Perform) -> None:
+    """Compact the history of a turn that does nothing else and stands in ``Compress``, by a table of its
+    own."""
+    turn.set_limits(limits_of(turn.settings, turn.setup.runtime, len(turn.setup.auxiliary)))
+    while True:
+        move = COMPACTING.advance(turn, await drive(STATES[turn.state](turn), perform))
+        if turn.state == COMPACTION.final:
+            return
+        turn.arrive(move.row)
 
 
 def continued(position: Position, live: Settings | None = None) -> TurnState:
@@ -94,12 +108,10 @@ def continued(position: Position, live: Settings | None = None) -> TurnState:
     return turn
 
 
-def joined(turn: TurnState, session: Session, in_flight: int) -> None:
-    """The turn goes on in ``session``, which is as the turn left it. ``in_flight``: requests whose end nobody
-    saw."""
+def joined(turn: TurnState, session: Session) -> None:
+    """The turn goes on in ``session``, which is as the turn left it."""
     turn.share(session.wire)
     session.meter = turn.accounting.meter
-    turn.accounting.in_flight(in_flight)
 
 
 def _settings(position: Position, live: Settings | None) -> Settings:
@@ -118,6 +130,7 @@ def reopened(turn: TurnState, opened: Opened, position: Position) -> None:
     A tool that the agent does not have any more stays known for the calls of this visit that are answered
     from the record, so that the model hears what became of them. The budgets of a turn from a file are no
     larger than those of a new one."""
+    imported = position.turn.imported
     there, answered = {tool.name for tool in opened.tools}, position.recording.answered()
     gone = [
         replace(tool, approval="ask", effect="unsafe", deferred=True)
@@ -125,9 +138,10 @@ def reopened(turn: TurnState, opened: Opened, position: Position) -> None:
         if tool.name in answered and tool.name not in there
     ]
     turn.setup.reopen(opened, gone)
-    if position.turn.imported and turn.limits:  # else Prepare is still to give it some
-        limits = limits_of(turn.settings, opened.runtime)
-        turn.set_limits({name: min(turn.limits.get(name, most), most) for name, most in limits.items()})
+    if turn.limits:  # else Prepare is still to give it some
+        new = limits_of(turn.settings, opened.runtime, len(opened.auxiliary))
+        kept = {name: turn.limits.get(name, most) for name, most in new.items()}
+        turn.set_limits({name: min(kept[name], most) for name, most in new.items()} if imported else kept)
     recompose(turn)
 
 

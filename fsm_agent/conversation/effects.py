@@ -287,9 +287,11 @@ class Tell:
 @dataclass(frozen=True, slots=True)
 class CloseTurn:
     """Release what the turn held; each step on its own, so that none can lose the answer.
-    ``chain_exhausted``: every fallback was tried and failed, so the primary is left alone for a moment."""
+    ``chain_exhausted``: every fallback was tried and failed, so the primary is left alone for a moment.
+    ``silences``: requests in a row that went silent, for the agent's next turn."""
 
     chain_exhausted: bool = False
+    silences: int = 0
 
 
 # Replies
@@ -308,7 +310,7 @@ class Compacted:
 class Opened:
     """What a turn starts with. ``session_rows`` are the rows stored so far; ``workdir`` is where relative
     paths begin. ``review_due``: it is time that the notes are looked over. ``news``: reports on tasks in the
-    background."""
+    background. ``silences``: requests in a row that went silent when the agent's last turn ended."""
 
     runtime: Runtime
     tools: tuple[ToolSpec, ...]
@@ -320,6 +322,7 @@ class Opened:
     compacted: Compacted = Compacted()
     review_due: bool = False
     news: tuple[str, ...] = ()
+    silences: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,15 +350,17 @@ class Signals:
 class Failure:
     """A request that brought no usable reply. A value, because the table has rows for it.
 
-    ``kind``: ``http`` (the provider answered with an error), ``transport`` (no or a broken answer), ``stale``
-    (killed by the watchdog), ``breaker`` (not sent: too many stale attempts in a row), ``shape`` (200, but no
-    reply in it), ``encode`` (the request could not be written), ``local`` (a bug of ours). ``message`` is one
-    masked line of at most 500 characters; ``code`` the provider's structured code or type; ``exception`` the
-    class name; ``detail`` all texts of the error, lower-cased, for matching. ``retry_after`` in seconds from
-    now. ``sent``: the first byte of the request was handed to a connection, so the provider may have got it.
-    ``refreshable`` and ``other_keys`` say what the credentials could still do."""
+    ``kind``: ``http`` (the provider answered with an error), ``transport`` (no or a broken answer),
+    ``stale`` (killed by the watchdog), ``breaker`` (not sent: too many stale attempts in a row),
+    ``capped`` (not sent: turn and children have sent all that they may), ``lost`` (its process ended
+    before its reply), ``shape`` (200, but no reply in it), ``encode`` (the request could not be written),
+    ``local`` (a bug of ours). ``message`` is one masked line of at most 500 characters; ``code`` the
+    provider's structured code or type; ``exception`` the class name; ``detail`` all texts of the error,
+    lower-cased, for matching. ``retry_after`` in seconds from now. ``sent``: the first byte of the request
+    was handed to a connection, so the provider may have got it. ``refreshable`` and ``other_keys`` say
+    what the credentials could still do."""
 
-    kind: Literal["http", "transport", "stale", "breaker", "shape", "encode", "local"]
+    kind: Literal["http", "transport", "stale", "breaker", "capped", "lost", "shape", "encode", "local"]
     message: str
     status: int | None = None
     code: str = ""

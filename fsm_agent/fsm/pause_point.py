@@ -59,6 +59,18 @@ class DebugHook(Protocol):
         ...
 
 
+class QuestionDesk(Protocol):
+    """Who knows what a question looks like to a person, and what follows from its answer."""
+
+    def posed(self, question: Any) -> Any:
+        """Return the question as whoever is asked sees it."""
+        ...
+
+    async def answered(self, question: Any, answer: Any, *, by_debugger: bool) -> None:
+        """Hear an answer before the turn does. ``by_debugger``: it is not what ``perform`` said."""
+        ...
+
+
 class PauseRegistry(Protocol):
     """Where the gates of running turns are known, so that other processes can ask something of them."""
 
@@ -84,13 +96,14 @@ class PausePoint:
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
         self._registry = registry
 
-    def through(self, perform: Perform, answered: Callable[[Any, Any], object] = lambda *_: None) -> Perform:
-        """``perform``, by way of whoever stands here. ``answered`` is told each question with its answer,
+    def through(self, perform: Perform, desk: QuestionDesk | None = None) -> Perform:
+        """``perform``, by way of whoever stands here. ``desk`` poses each question and is told its answer,
         whoever gave it."""
 
         def by_way(request: Any) -> Awaitable[Any]:  # returns what is awaited: no frame stays of it
             if (question := getattr(request, "question_id", None)) is not None:
-                return self._asked(request, question, perform, answered)
+                posed = request if desk is None else desk.posed(request)
+                return self._asked(posed, question, perform, desk)
             return perform(request) if self._watcher is None else self._watcher.performing(request, perform)
 
         return by_way
@@ -107,9 +120,7 @@ class PausePoint:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
                 loop.call_soon_threadsafe(arrived.set)
 
-    async def _asked(
-        self, request: Any, question: str, perform: Perform, answered: Callable[[Any, Any], object]
-    ) -> Any:
+    async def _asked(self, request: Any, question: str, perform: Perform, desk: QuestionDesk | None) -> Any:
         """A question may wait for long: a debugger that comes meanwhile may answer it as well."""
         self.questions[question] = asyncio.Event()
         listening = asyncio.ensure_future(self._listen(question))
@@ -123,7 +134,8 @@ class PausePoint:
                 await asyncio.wait({own, arriving}, return_when=asyncio.FIRST_COMPLETED)
             watcher = None if own.done() else self._watcher
             reply = own.result() if watcher is None else await watcher.performing(request, lambda _: own)
-            answered(request, reply)
+            if desk is not None:
+                await desk.answered(request, reply, by_debugger=not _said(own, reply))
             return reply
         finally:
             self._waiting.remove(here)
@@ -154,3 +166,7 @@ class PausePoint:
     def happened(self, what: Exchange | Step) -> None:
         if self.watcher is not None:
             self.watcher.happened(what)
+
+
+def _said(own: asyncio.Future[Any], reply: Any) -> bool:
+    return own.done() and not own.cancelled() and own.exception() is None and own.result() is reply

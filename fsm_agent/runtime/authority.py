@@ -8,6 +8,7 @@ unsafe stays so, a no stays a no. (Why: decision 52.)
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,12 +24,12 @@ with."""
 
 class Admission:
     """The calls of one turn that may run: those of tools that need no yes, and those that got one while this
-    process ran the turn, whoever gave it. Held in memory alone, so that nothing that is stored can put a call
-    in."""
+    process ran the turn, whoever gave it; each yes lets one call run once. Held in memory alone, so that
+    nothing that is stored can put a call in."""
 
     def __init__(self) -> None:
         self._free: frozenset[str] = frozenset()
-        self._granted: set[tuple[str, str]] = set()
+        self._granted = Counter[tuple[str, str]]()
 
     def opened(self, tools: Iterable[ToolSpec]) -> None:
         """These are the tools of the turn, as the rules have it."""
@@ -41,11 +42,18 @@ class Admission:
     def answered(self, request: AskApproval, answer: Approval) -> None:
         """Remember a person's answer; a yes is for this call with these arguments."""
         if answer.granted:
-            self._granted.add(_call(request))
+            self._granted[_call(request)] += 1
 
     def admits(self, request: RunTool) -> bool:
-        """Say whether the call may run: its tool needs no yes, or a person gave one in this process."""
-        return self.free(request.name) or _call(request) in self._granted
+        """Say whether the call may run: its tool needs no yes, or a person gave one in this process, which
+        this call uses up."""
+        if self.free(request.name):
+            return True
+        granted, call = self._granted, _call(request)
+        if not granted[call]:
+            return False
+        granted[call] -= 1
+        return True
 
 
 def _call(request: Any) -> tuple[str, str]:

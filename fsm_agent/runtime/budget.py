@@ -1,4 +1,5 @@
-"""Budgets of iterations that several turns share: the soft limit above each turn's own ``max_iterations``.
+"""Budgets that several turns share: the soft limit above each turn's own ``max_iterations``, and the cap on
+all requests to models that a tree of turns sends.
 
 A child's turn takes from its own budget and, depending on the mode, from its parent's (DIS-01):
 ``independent``, ``shared`` (one pool for the whole tree), or ``tree_cap`` (own budgets under a cap for the
@@ -7,21 +8,40 @@ tree, three times the root's)."""
 from __future__ import annotations
 
 import threading
+from typing import NamedTuple
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.settings.model import BudgetMode
+from fsm_agent.settings.model import BudgetMode, Settings
+
+
+class RequestCap:
+    """So many requests to models for a turn, its children and theirs, taken one at a time from any thread
+    just before each leaves."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.used = limit, 0
+        self._lock = threading.Lock()
+
+    def take(self) -> bool:
+        """Take one; false, and nothing taken, when none is left."""
+        with self._lock:
+            taken = self.used < self.limit
+            self.used += taken
+            return taken
 
 
 class IterationBudget:
     """So many iterations, taken one at a time from any thread, together with those of ``above``.
 
     ``take`` is all or nothing: it is false, and takes nothing, when this budget or one above it has none
-    left."""
+    left. ``requests`` is the cap of the tree that the turn is in; ``None`` where there is none."""
 
-    def __init__(self, limit: int, above: IterationBudget | None = None) -> None:
+    def __init__(
+        self, limit: int, above: IterationBudget | None = None, requests: RequestCap | None = None
+    ) -> None:
         if limit < 0:
             raise ConfigError("a budget is negative", limit, "a whole number from 0")
-        self.limit, self.used = limit, 0
+        self.limit, self.used, self.requests = limit, 0, requests
         self._above = above
         self._lock: threading.RLock = above._lock if above is not None else threading.RLock()
 
@@ -43,14 +63,30 @@ class IterationBudget:
                 budget = budget._above
             return True
 
+    def settle(self, own: SpentBudget, below: SpentBudget) -> None:
+        """Note at the root of a tree what its turn has taken in an earlier process, and those below it."""
+        self.used = own.iterations + below.iterations
+        if self.requests is not None:
+            self.requests.used = own.attempts + below.attempts
+
     def child(self, mode: BudgetMode, iterations: int) -> IterationBudget:
         """The budget of a child's turn of at most ``iterations``."""
         if mode == "shared":
             return self
-        return IterationBudget(iterations, self if mode == "tree_cap" else None)
+        return IterationBudget(iterations, self if mode == "tree_cap" else None, self.requests)
 
 
-def tree_budget(mode: BudgetMode, max_iterations: int, factor: float) -> IterationBudget:
+class SpentBudget(NamedTuple):
+    """What a turn, or turns together, have taken: iterations, and requests to models."""
+
+    iterations: int = 0
+    attempts: int = 0
+
+
+def tree_budget(settings: Settings, above: IterationBudget | None = None) -> IterationBudget:
     """The budget at the root of a tree: the root's own iterations, or the cap that all of the tree stays
-    under."""
-    return IterationBudget(int(max_iterations * factor) if mode == "tree_cap" else max_iterations)
+    under, or what is left ``above``; and the cap on its requests."""
+    own, limits = settings.max_iterations, settings.delegation
+    most = int(own * limits.tree_cap_factor) if limits.budget == "tree_cap" else own
+    most = most if above is None else above.limit
+    return IterationBudget(most, above, RequestCap(settings.attempts_per_tree()))

@@ -221,7 +221,8 @@ class Compression(Group):
     """``threshold`` as a share of the usable window, raised to ``small_window_floor`` below 512,000 tokens
     and to ``tiny_window`` up to 64,000. ``min_progress``: what counts as smaller. What ``protect_first``,
     ``tail_ratio`` and ``tail_floor`` protect goes, too, when a provider refuses the request all the same;
-    ``max_per_streak`` bounds how often."""
+    ``max_per_streak`` bounds how often. ``without_model``: when no model gives a summary, a list of what was
+    done is one; else the history stays as it is."""
 
     enabled: bool = True
     mode: Literal["in_place", "rotate"] = "in_place"
@@ -236,6 +237,7 @@ class Compression(Group):
     max_per_streak: Count = 3
     preflight_passes: Count = 3
     min_progress: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    without_model: bool = True
 
 
 class Tools(Group):
@@ -300,6 +302,7 @@ class DelegationSettings(Group):
     max_iterations: Count = 50
     max_children: Count = 3
     max_depth: Count = 1
+    max_attempts_per_tree: Annotated[int, Field(ge=1)] | None = None
     tree_cap_factor: Annotated[float, Field(ge=1, le=100)] = 3
     approvals: Literal["deny", "ask"] = "deny"
     summary_max_chars: Annotated[int, Field(ge=100)] = 24_000
@@ -401,6 +404,7 @@ class Settings(BaseSettings):
     api_max_retries: Annotated[int, Field(ge=1, le=100)] = 3
     max_attempts_per_turn: Annotated[int, Field(ge=1)] | None = None
     max_attempts_per_call_block: Annotated[int, Field(ge=1)] | None = None
+    max_lost_requests: Count = 10
     max_output_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     reasoning_effort: Effort | None = None
@@ -466,8 +470,16 @@ class Settings(BaseSettings):
         return (init_settings, env_settings) if _in_environment() else (init_settings,)
 
     def attempts_per_turn(self) -> int:
-        """R5: four attempts an iteration on average, and never fewer than 24."""
-        return self.max_attempts_per_turn or max(24, 4 * self.max_iterations)
+        """R5: four attempts an iteration on average, and never fewer than 24; no more than its tree may
+        have."""
+        own = self.max_attempts_per_turn or max(24, 4 * self.max_iterations)
+        return min(own, self.delegation.max_attempts_per_tree or own)
+
+    def attempts_per_tree(self) -> int:
+        """Of a turn, its children and theirs together: by default so many times those of the turn as the
+        tree has iterations."""
+        own = self.delegation.max_attempts_per_tree
+        return own or int(self.attempts_per_turn() * self.delegation.tree_cap_factor)
 
     def sends_per_block(self, chain: int) -> int:
         """So large that a fallback chain of ``chain`` entries is never cut short."""

@@ -61,6 +61,13 @@ _KEPT = (b"scheme", b"basic")
 """Groups that a blank stands behind; every other one is kept as it is."""
 
 
+class Exact(str):
+    """A text that must reach a person as it is, such as what they are asked to approve: ``mask_json`` leaves
+    it alone."""
+
+    __slots__ = ()
+
+
 def mask(text: str, secrets: Iterable[str] = ()) -> str:
     """The text without anything that looks like a key, and without these secrets wherever they occur, also as
     addresses and JSON write them.
@@ -75,21 +82,21 @@ def mask(text: str, secrets: Iterable[str] = ()) -> str:
 
 def mask_json(value: Any, secrets: Sequence[str] = ()) -> Any:
     """JSON values without keys: by their shape anywhere in a text, by their name in an object, and these
-    ``secrets``."""
-    if isinstance(value, str):
+    ``secrets``. What is ``Exact`` stays."""
+    if _is_plain(value):
         return mask(value, secrets)
     if isinstance(value, Mapping):
         return {
-            key: (
-                MASK
-                if isinstance(one, str) and one and _SECRET_NAME.search(str(key))
-                else mask_json(one, secrets)
-            )
+            key: MASK if one and _is_plain(one) and _SECRET_NAME.search(str(key)) else mask_json(one, secrets)
             for key, one in value.items()
         }
     if isinstance(value, list | tuple):
         return [mask_json(one, secrets) for one in value]
     return value
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, str) and not isinstance(value, Exact)
 
 
 def environment_keys(environment: Mapping[str, str]) -> list[str]:

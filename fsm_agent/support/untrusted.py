@@ -6,6 +6,8 @@ still a tool call that needs the same approval as any other."""
 from __future__ import annotations
 
 import re
+import unicodedata
+from functools import lru_cache
 
 from fsm_agent.support.injection_scan import scan
 
@@ -18,35 +20,24 @@ NOTE = (
 MAX_SCANNED = 200_000
 """Characters that are looked over; a page is far shorter."""
 
-_UNSEEN = (
-    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
-    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U000e0000-\U000e0fff"
-)
-"""What nobody sees but a model reads, Unicode's default ignorables; they may stand between any letters."""
-
-
-def _disguised(word: str) -> str:
-    """A pattern for the word in plain or wide letters, with unseen characters before each."""
-    return "".join(f"[{_UNSEEN}]*+[{letter}{chr(ord(letter) + 0xFEE0)}]" for letter in word)
-
-
-_FORGED = re.compile(
-    rf"[<\u2039\uff1c\ufe64](?=[\s{_UNSEEN}]*+[/\u2044\u2215\uff0f]?[\s{_UNSEEN}]*+{_disguised('external')}"
-    rf"[\s_\u2010-\u2015\uff0d\uff3f{_UNSEEN}-]*+{_disguised('content')}(?![{_UNSEEN}]*+\w))",
-    re.IGNORECASE,
-)
+_OPENS = frozenset("<\u00ab\u02c2\u1438\u2039\u2329\u276e\u27e8\u3008\ufe64\uff1c")
+"""Angle brackets, and what looks like one."""
+_LOOKS_LIKE = str.maketrans("аαсеεє3ӏ1пոοо0օгтτхχ", "aaceeeellnnoooorttxx")
+"""Letters of other scripts, and digits, that are drawn like those of the mark."""
+_FORGED = re.compile("<[^a-z<]{0,16}" + "[^a-z<]{0,8}".join("externalcontent"))
+"""One of our marks in a folded text, whatever stands between its letters."""
 
 
 def wrapped(text: str, source: str) -> str:
     """The text between marks that it cannot forge, with a line for each thing in it that looks like an
     attack."""
+    text = _unforged(text)
     if len(text) < SHORTEST:
         return text
     warnings = "".join(
         f"\n[Warning: this text holds what attacks look like: {reason}.]" for reason in risks(text)
     )
-    inner = _FORGED.sub("&lt;", text)
-    return f'<{TAG} source="{_attribute(source)}">\n{NOTE}{warnings}\n\n{inner}\n</{TAG}>'
+    return f'<{TAG} source="{_attribute(source)}">\n{NOTE}{warnings}\n\n{text}\n</{TAG}>'
 
 
 def risks(text: str) -> tuple[str, ...]:
@@ -56,3 +47,25 @@ def risks(text: str) -> tuple[str, ...]:
 
 def _attribute(source: str) -> str:
     return re.sub(r"[^\w.:/ -]", "_", source)[:200]
+
+
+def _unforged(text: str) -> str:
+    """The text with ``&lt;`` for the bracket of everything that reads as one of our marks, also with unseen
+    characters, blanks, other letters of the same look or other forms of the same letters in it."""
+    if _OPENS.isdisjoint(distinct := set(text)):
+        return text
+    end, made = 0, list[str]()
+    folded = text.translate({ord(char): _folded(char) for char in distinct})  # each stays in its place
+    for found in _FORGED.finditer(folded):
+        made += [text[end : found.start()], "&lt;"]
+        end = found.start() + 1
+    return "".join([*made, text[end:]])
+
+
+@lru_cache(maxsize=4096)
+def _folded(char: str) -> str:
+    """A letter small, plain and Latin, a bracket as ``<``, and anything else as nothing that is read."""
+    if char in _OPENS:
+        return "<"
+    plain = unicodedata.normalize("NFKD", char).casefold()[:1].translate(_LOOKS_LIKE)
+    return plain if plain.isascii() and plain.isalpha() else "\0"

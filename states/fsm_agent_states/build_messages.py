@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from fsm_agent.conversation.effects import CheckSignals, ModelRequest, Tell
+from fsm_agent.conversation.effects import CheckSignals, Failure, ModelRequest, Tell
 from fsm_agent.conversation.wire import Ask, View, format_of
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.recover import recover
@@ -32,6 +32,10 @@ def build_messages(turn: TurnState) -> Asks[Event]:
         return "spoken"
     if signals.starved and not facts.toolless(turn):
         return "starved"
+    if facts.breaker_open(turn):
+        why = f"{turn.settings.stale.giveup} requests in a row went silent; not sent"
+        turn.recovery.give_up(Failure("breaker", why, sent=False))
+        return "failed"
     if call.stepped == turn.iterations and not turn.block.opened and not facts.toolless(turn):
         call.stepped += 1
         yield Tell("step", (turn.iterations + 1, tuple(turn.tooling.last_round)))

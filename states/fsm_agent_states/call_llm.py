@@ -18,11 +18,11 @@ from fsm_agent_states.logic.triage import ReplyKind, spoken_in, triage
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.turn import TurnState
 
-Event = Literal[ReplyKind, "error", "cancelled"]
+Event = Literal[ReplyKind, "error", "lost", "cancelled"]
 
 
 def call_llm(turn: TurnState) -> Asks[Event]:
-    """Reports what kind of reply came, ``error``, or ``cancelled``."""
+    """Reports what kind of reply came, ``error``, ``lost``, or ``cancelled``."""
     request, draft = turn.call.going_out(), turn.draft
     reply: ModelReply | Failure | Cancelled = yield CallModel(
         request,
@@ -39,7 +39,7 @@ def call_llm(turn: TurnState) -> Asks[Event]:
             return "cancelled"
         case Failure():
             turn.recovery.fail(reply)
-            return "error"
+            return "lost" if reply.kind == "lost" else "error"
     yield from _read(turn, reply, request)
     said = spoken_in(reply)
     turn.call.came_back(reply, said.visible, said.thoughts)

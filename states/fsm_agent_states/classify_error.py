@@ -18,7 +18,7 @@ Family = Literal[
     "overflow", "outgrown", "rejected", "refused", "fatal", "cap_unknown", "compression_off", "crashed",
 ]  # fmt: skip
 """Of failures by their remedies; for a bug of ours it is the event that every state has for one."""
-Event = Literal[Family, "summary_failed", "cancelled"]
+Event = Literal[Family, "summary_failed", "capped", "cancelled"]
 
 REPAIRS = {
     "thinking_signature": "thinking_signature",
@@ -51,13 +51,15 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def classify_error(turn: TurnState) -> Asks[Event]:
-    """Reports the family of the failure, or ``cancelled``."""
+    """Reports the family of the failure, ``summary_failed``, ``capped``, or ``cancelled``."""
     failure = turn.recovery.failure
     assert failure is not None, "ClassifyError is entered with a failure"
     if (yield from check_signals(turn)).interrupted:
         return "cancelled"
     found = detect(failure, _size(turn), turn.setup.runtime.error_rows)
     turn.recovery.explain(found.name, failure.message)
+    if found.name == "attempt_cap":
+        return "capped"
     if facts.toolless(turn) and found.name != "local_bug":
         return "summary_failed"
     return family(turn, failure, found.name)

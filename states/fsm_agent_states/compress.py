@@ -32,47 +32,65 @@ from fsm_agent.support.texts import shorten
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.limits import believe_window
 from fsm_agent_states.logic.refusal import hopeless, insists, room_left
-from fsm_agent_states.logic.summarise import Summary, preserved, summarise
+from fsm_agent_states.logic.summarise import Summary, preserved, summarise, without_model
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
 
-Event = Literal["compressed", "unchanged", "stuck", "outgrown", "cancelled"]
+Event = Literal["unsummarised", "lost", "compressed", "unchanged", "stuck", "outgrown", "cancelled"]
 
 LEAST_GAIN = 1_000
 """Characters less with which a request that was refused is worth another try, however long it is."""
 
 
 def compress(turn: TurnState) -> Asks[Event]:
-    """Reports ``compressed``; else ``unchanged`` when it was only our wish, ``stuck`` or ``outgrown`` when
-    forced."""
-    signals = yield from check_signals(turn)
-    if signals.interrupted:
-        return "cancelled"
-    if facts.forced(turn):
-        believe_window(turn)
+    """Reports ``unsummarised`` when a summary is needed, or the model that was asked gave none (``lost``: its
+    process ended); ``compressed``; else ``unchanged`` when it was only our wish, ``stuck`` or ``outgrown``
+    when forced."""
     before = size_of(turn.history)
-    plan, summary = _plan(turn, before), Summary()
-    division = plan.division
-    if division.middle:
-        yield Tell("status", (f"compacting {len(division.middle)} messages",))
-        kept = yield from preserved(turn, division.middle)
-        summary = yield from summarise(turn, division.middle)
-        if summary.interrupted:
+    begins = not (facts.asks_summary(turn) or facts.goes_without_model(turn))
+    if begins:
+        signals = yield from check_signals(turn)
+        if signals.interrupted:
             return "cancelled"
-    if plan.cut is not None:
-        division = replace(division, tail=(yield from _cut_rows(turn, division.tail, plan.cut)))
-    shorter = division.kept
-    if summary.text:
-        carried = carried_todos(division.middle, division.tail)
-        shorter = assembled(division, *_fitted(summary.text + kept, carried, plan.summary))
-    elif division.middle:
-        shorter = pruned(turn.history, turn.settings.compression.tail_floor)
+        turn.compaction.start(signals.at)
+        if facts.forced(turn):
+            believe_window(turn)
+    plan, summary = _plan(turn, before), Summary()
+    if middle := plan.division.middle:
+        if begins:
+            yield Tell("status", (f"compacting {len(middle)} messages",))
+            return "unsummarised"
+        summary = yield from (summarise if facts.asks_summary(turn) else without_model)(turn, middle)
+        match summary.failed:
+            case "unsummarised":
+                return "unsummarised"
+            case "lost":
+                return "lost"
+            case "cancelled":
+                return "cancelled"
+    shorter = yield from _shortened(turn, plan, summary)
     if facts.forced(turn) and size_of(shorter) > _enough(turn, before):
         shorter = without_images(shorter)
     if size_of(shorter) > _enough(turn, before):
         return (yield from _no_progress(turn))
-    yield from _take(turn, shorter, before, signals.at, summary)
+    yield from _take(turn, shorter, before, summary)
     return "compressed"
+
+
+def _shortened(turn: TurnState, plan: Plan, summary: Summary) -> Asks[list[Message]]:
+    """The history as it is planned, with the summary of its middle; only pruned, when there is none. What is
+    said without a model is no longer than was planned."""
+    division = plan.division
+    if division.middle and not summary.text:
+        return pruned(turn.history, turn.settings.compression.tail_floor)
+    if plan.cut is not None:
+        division = replace(division, tail=(yield from _cut_rows(turn, division.tail, plan.cut)))
+    if not division.middle:
+        return division.kept
+    kept = yield from preserved(turn, division.middle)
+    carried = carried_todos(division.middle, division.tail)
+    most = plan.summary if summary.model else plan.expected
+    return assembled(division, *_fitted(summary.text + kept, carried, most))
 
 
 def _plan(turn: TurnState, before: int) -> Plan:
@@ -145,7 +163,7 @@ def _no_progress(turn: TurnState) -> Asks[Event]:
     return "outgrown" if facts.next_is_wider(turn) else "stuck"
 
 
-def _take(turn: TurnState, shorter: list[Message], before: int, begun: float, summary: Summary) -> Asks[None]:
+def _take(turn: TurnState, shorter: list[Message], before: int, summary: Summary) -> Asks[None]:
     rows_before, forced = len(turn.history), facts.forced(turn)
     turn.shorten(shorter)
     turn.accounting.forget()
@@ -159,7 +177,7 @@ def _take(turn: TurnState, shorter: list[Message], before: int, begun: float, su
         "messages_after": len(shorter),
         "tokens_before": before // CHARS_PER_TOKEN,
         "tokens_after": size_of(shorter) // CHARS_PER_TOKEN,
-        "seconds": max(0.0, replaced.at - begun),
+        "seconds": max(0.0, replaced.at - turn.compaction.begun_at),
         "model": summary.model,
         "trigger": "overflow" if forced else "threshold",
         "fallback_used": bool(summary.text) and not summary.model,

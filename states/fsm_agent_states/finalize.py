@@ -60,7 +60,8 @@ def finalize(turn: TurnState) -> Asks[None]:
         yield from _show_trace(turn)
     yield Tell("event", ("turn:end", {"turn_id": turn.turn_id, "exit": ending.exit and ending.exit.value}))
     spent = 0 < turn.fallbacks >= turn.limits.get("fallbacks", 0)
-    done = yield CloseTurn(chain_exhausted=spent and _outcome(turn) is Outcome.FAILED)
+    exhausted = spent and _outcome(turn) is Outcome.FAILED
+    done = yield CloseTurn(exhausted, turn.recovery.silences)
     ending.cleanup_errors.extend(done.problems)
 
 

@@ -27,7 +27,8 @@ def prepare(turn: TurnState) -> Asks[Event]:
     opened: Opened = yield OpenTurn()
     turn.setup.open(opened)
     turn.compaction.begin(opened.compacted)
-    turn.set_limits(limits_of(turn.settings, opened.runtime))
+    turn.recovery.begin(opened.silences)
+    turn.set_limits(limits_of(turn.settings, opened.runtime, len(opened.auxiliary)))
     stored = opened.session_rows
     if turn.supplied_history is not None:
         stored = turn.supplied_history

@@ -82,4 +82,8 @@ PROPERTIES = (
         "What a provider did not take as it was is repaired before it is sent again.",
         event("repairable") & ~(spends("repairs") | enters("Finalize")),
     ),
+    never(
+        "Each request to a model is paid for by the row that leads to it, those for summaries too.",
+        (enters("CallLLM") | spends("summarisers")) & ~spends("attempts"),
+    ),
 )

@@ -8,6 +8,7 @@ defined once, above the table, in four groups: the door to the model, recovery, 
 1. BuildMessages is the only door to the model; caps, open block, iteration and grace are tested there and
     nowhere else.
 2. Every rung that can be part of a loop spends a counter. Counters grow or are reset, they never go down.
+   A request to a model is sent by a visit whose row spent one of ``attempts``: one row, one request.
 3. A row has no action. The state that is entered sees what the row spent, and does it first.
 
 A call block is all requests that serve one iteration. It opens (and the iteration is charged) by ``send``;
@@ -40,12 +41,13 @@ StateName = Literal[
 # Counters and resets
 
 COUNTERS = (
-    *(Counter(name) for name in ("iterations", "free_rounds", "graces")),  # never reset
+    *(Counter(name) for name in ("iterations", "free_rounds", "graces", "losses")),  # never reset
     Counter("fallbacks", exhaustible=True),  # likewise; a switch that fails says that no other is usable
     Counter("attempts", cap=True),  # per turn; a belt above the local budgets
     Counter("opened", flag=True),
     Counter("sends", cap=True),  # per call block; likewise
     *(Counter(name) for name in ("retries", "rebuilds", "rekeys", "compactions", "overflows", "repairs")),
+    *(Counter(name) for name in ("summarisers", "unaided")),  # per compaction
     *(Counter(name) for name in ("continuations", "strikes", "recalls", "nudges", "prefills", "empties")),
 )
 BLOCK = (
@@ -60,6 +62,7 @@ BLOCK = (
 EMPTIES = ("nudges", "prefills", "empties")  # a compaction gives the ladder of blanks back
 STREAKS = ("continuations", "strikes", "recalls", *EMPTIES)  # a tool round ends all streaks
 PROVIDER = ("retries", "rekeys", "repairs", "compactions", "overflows", *EMPTIES)  # a fallback starts afresh
+SUMMARY = ("summarisers", "unaided")  # each compaction asks for a summary of its own
 
 # Rungs
 
@@ -78,8 +81,13 @@ FREE_ROUND = Rung(
     "free round", "BuildMessages", left("free_rounds") & BLOCK_CLOSED, ("free_rounds", "opened")
 )
 # recovery
-COMPACT = Rung("compact", "Compress", left("compactions"), ("compactions", "attempts"))
-COMPRESS = Rung("compress", "Compress", left("overflows"), ("overflows", "attempts"))
+COMPACT = Rung("compact", "Compress", left("compactions"), ("compactions",), SUMMARY)
+COMPRESS = Rung("compress", "Compress", left("overflows"), ("overflows",), SUMMARY)
+SUMMARISER = Rung("summariser", "Compress", left("summarisers") & ATTEMPTS, ("summarisers", "attempts"))
+SAME_SUMMARISER = Rung("same again", "Compress", left("losses") & ATTEMPTS, ("losses", "attempts"))
+UNAIDED = Rung("no model", "Compress", left("unaided"), ("unaided",))
+LEAVE_IT = Rung("leave it", "BuildMessages")
+RESEND = Rung("resend", "BuildMessages", left("losses"), ("losses",))
 REPAIR = Rung("repair", "BuildMessages", left("repairs"), ("repairs",))
 REKEY = Rung("rekey", "BuildMessages", left("rekeys"), ("rekeys",))
 ONE_RETRY = Rung(
@@ -138,6 +146,7 @@ LINES = lines_of({
         on("summary", end("max_iterations_summary"), why="text of the toolless call"),
         on("no_summary", ASK_SUMMARY, OVER_BUDGET, why="toolless call gave no text"),
         on("error", go("ClassifyError"), why="exception, invalid shape or refusal"),
+        on("lost", RESEND, end("api_retries_exhausted"), why="its process ended; nobody knows whether it left"),
     ],
     "ClassifyError": [
         on("repairable", REPAIR, end("non_retryable_error"), why="this repair was not yet done on this provider"),
@@ -153,10 +162,13 @@ LINES = lines_of({
         on("rejected", FALLBACK, end("non_retryable_error"), why="model missing, bad request, auth without help, breaker"),
         on("refused", FALLBACK, end("content_policy"), why="content policy"),
         on("fatal", end("non_retryable_error"), why="certificate, provider policy"),
+        on("capped", end("attempt_cap_reached"), why="turn and children have sent all that they may"),
         on("cap_unknown", end("output_cap"), why="output cap too large and no number in the error"),
         on("compression_off", end("compression_disabled"), why="overflow, and the user switched compaction off"),
     ],
     "Compress": [
+        on("unsummarised", SUMMARISER, UNAIDED, LEAVE_IT, why="a summary is needed; one request a visit"),
+        on("lost", SAME_SUMMARISER, UNAIDED, LEAVE_IT, why="its process ended; nobody knows whether it left"),
         on("compressed", go("BuildMessages"), resets=EMPTIES, why="fewer rows, fewer tokens or no images"),
         on("unchanged", go("BuildMessages"), why="nothing gained, but nothing forced it"),
         on("stuck", end("overflow_uncompressible"), why="the provider refused and nothing can go"),
@@ -190,13 +202,14 @@ CANCELLED_IN = {
 
 
 def _default_limits() -> Mapping[str, int]:
-    """Return the limits of a turn with default settings, whatever the environment says, two fallbacks and two
-    more keys."""
+    """Return the limits of a turn with default settings, whatever the environment says, two fallbacks, two
+    more keys and one auxiliary model."""
     from fsm_agent.conversation.effects import Runtime
     from fsm_agent.settings.model import Settings
     from fsm_agent_states.turn import limits_of  # here, because few readers of the table want figures
 
-    return limits_of(Settings.model_construct(), Runtime("any", "any", usable_fallbacks=2, possible_rekeys=2))
+    runtime = Runtime("any", "any", usable_fallbacks=2, possible_rekeys=2)
+    return limits_of(Settings.model_construct(), runtime, auxiliaries=1)
 
 
 def _promises() -> Promises:
@@ -213,7 +226,13 @@ TURN = Table(
     counters=COUNTERS,
     lines=LINES,
     macros=(("cancelled", CANCELLED_IN), ("crashed", dict.fromkeys(EVERYWHERE, "local_processing_error"))),
-    reset_groups={"BLOCK": BLOCK, "EMPTIES": EMPTIES, "STREAKS": STREAKS, "PROVIDER": PROVIDER},
+    reset_groups={
+        "BLOCK": BLOCK,
+        "EMPTIES": EMPTIES,
+        "STREAKS": STREAKS,
+        "PROVIDER": PROVIDER,
+        "SUMMARY": SUMMARY,
+    },
     layout=LAYOUT,
     default_limits=_default_limits,
     promises=_promises,

@@ -54,9 +54,12 @@ class Counters:
     iterations: int = 0
     free_rounds: int = 0
     graces: int = 0
+    losses: int = 0
     fallbacks: int = 0
     attempts: int = 0
     repairs: int = 0
+    summarisers: int = 0
+    unaided: int = 0
     continuations: int = 0
     strikes: int = 0
     recalls: int = 0
@@ -231,15 +234,16 @@ class TurnState(Counters):
         return self.settings.stale.after(request.estimate, streaming=request.stream, local=local, floor=floor)
 
 
-def limits_of(settings: Settings, runtime: Runtime) -> Mapping[str, int]:
-    """The maximum of every counter for this turn, from the settings and from what the runtime could switch
-    to."""
+def limits_of(settings: Settings, runtime: Runtime, auxiliaries: int = 0) -> Mapping[str, int]:
+    """The maximum of every counter for this turn: from the settings, from what the runtime could switch to,
+    and from how many auxiliary models there are to write a summary before the model itself does."""
     retries = settings.api_max_retries - 1
     free_rounds = settings.budget.max_free_rounds
     return {
         "iterations": settings.max_iterations,
         "free_rounds": settings.max_iterations if free_rounds is None else free_rounds,
         "graces": 2 if settings.budget.grace_call else 0,
+        "losses": settings.max_lost_requests,
         "fallbacks": runtime.usable_fallbacks,
         "attempts": settings.attempts_per_turn(),
         "opened": 1,
@@ -251,6 +255,8 @@ def limits_of(settings: Settings, runtime: Runtime) -> Mapping[str, int]:
         "compactions": settings.compression.preflight_passes if settings.compression.enabled else 0,
         "overflows": settings.compression.max_per_streak,
         "repairs": 10,
+        "summarisers": auxiliaries + 1,
+        "unaided": int(settings.compression.without_model),
         "continuations": settings.length.max_continuations,
         "cut_calls": settings.length.tool_retries,
         "incompletes": settings.continuation.incomplete,

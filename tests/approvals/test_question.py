@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -10,20 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsm_agent.approvals.question import Question, QuestionPart
+from fsm_agent.approvals.gutter import BEGINS, GOES_ON, beside
+from fsm_agent.approvals.question import Question
 from fsm_agent.approvals.rules import Asked
 from fsm_agent.approvals.visible import original, visible
-from fsm_agent.cli.approval import rows
-from fsm_agent.cli.gutter import BEGINS, GOES_ON, beside
 from fsm_agent.conversation.effects import AskApproval
-
-TEXT = st.text(st.one_of(st.characters(), st.sampled_from("\\x1b \n\t\x1b\u202e│┆↵⇥.[]\"'")), max_size=60)
-VALUES = st.recursive(
-    st.one_of(TEXT, st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False)),
-    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(TEXT, inner, max_size=4)),
-    max_leaves=8,
-)
-STEP = re.compile(r"\.?([A-Za-z_]\w*)|\[(\d+)\]|\[(\"(?:[^\"\\]|\\.)*\")\]")
+from tests.helpers.questions import TEXTS
 
 
 def question(name: str, arguments: dict[str, Any], pattern: str | None = None, **more: str) -> Question:
@@ -32,53 +23,24 @@ def question(name: str, arguments: dict[str, Any], pattern: str | None = None, *
 
 
 def read(question: Question, width: int = 80, height: int = 25) -> str:
-    return "\n".join(row.plain for row in rows(question, width, height))
+    return question.text(width, height, "s, a or never")
 
 
-def rebuilt(parts: tuple[QuestionPart, ...]) -> Any:
-    """The arguments that these parts stand for."""
-    whole: dict[Any, Any] = {}
-    for part in parts:
-        keys = [
-            json.loads(quoted) if quoted else int(index) if index else name
-            for name, index, quoted in STEP.findall(part.place)
-        ]
-        here = whole
-        for key in keys[:-1]:
-            here = here.setdefault(key, {})
-        here[keys[-1]] = original(part.shown) if part.words else json.loads(original(part.shown))
-    return whole
-
-
-def with_lists_as_objects(value: Any) -> Any:
-    """As ``rebuilt`` sees it: a list with texts, lists or objects is given by its indices."""
-    if isinstance(value, dict):
-        return {key: with_lists_as_objects(one) for key, one in value.items()}
-    if isinstance(value, list) and any(isinstance(one, str | list | dict) for one in value):
-        return {index: with_lists_as_objects(one) for index, one in enumerate(value)}
-    return value
-
-
-@given(st.dictionaries(TEXT, VALUES, max_size=4))
-def test_the_parts_of_a_call_stand_for_exactly_this_call(arguments: dict[str, Any]) -> None:
-    assert rebuilt(question("terminal", arguments).parts) == with_lists_as_objects(arguments)
-
-
-@given(TEXT, st.sampled_from([20, 31, 80, 200]))
+@given(TEXTS, st.sampled_from([20, 31, 80, 200]))
 def test_the_rows_of_a_text_hold_all_of_it_behind_the_gutter(text: str, width: int) -> None:
     whole, shown = "", beside("command", visible(text), width)
     for number, row in enumerate(shown):
         head = "    command " if number == 0 else " " * 12
-        assert row.plain.startswith((f"{head}{BEGINS} ", f"{head}{GOES_ON} "))
-        whole += ("\n" if number and row.plain[12] == BEGINS else "") + row.plain[14:]
-        assert "\n" not in row.plain
+        assert row.head in (f"{head}{BEGINS} ", f"{head}{GOES_ON} ")
+        whole += ("\n" if number and row.head[12] == BEGINS else "") + row.text
+        assert "\n" not in row.text
     assert original(whole) == text
 
 
 @given(st.text(st.sampled_from("ab  漢é\x1b"), max_size=200))
 def test_no_row_is_wider_than_the_terminal(text: str) -> None:
     for row in beside("c", visible(text), 60):
-        assert len(row.plain) + sum(not char.isascii() for char in row.plain[8:]) <= 60
+        assert len(str(row)) + sum(not char.isascii() for char in row.text) <= 60
 
 
 def test_an_ordinary_call_is_short_to_read() -> None:

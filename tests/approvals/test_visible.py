@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from fsm_agent.approvals.visible import original, visible
 
 TRICKY = st.text(
-    st.sampled_from("\\xuU01b5cae{} \n\t\r\x1b\u202e↵⇥⟨⟩,times\u0301éa\u200b\ud800\U000e0041"), max_size=40
+    st.sampled_from("\\xuU01b5cae{} \n\t\r\x1b\u202e↵⇥⟨⟩,times\u0301éa\u200b\ud800\U000e0041אש\u05b8٣;/"),
+    max_size=40,
 )
 RUNS = st.lists(st.tuples(st.sampled_from(" \n\t\\\u200bé↵\u0301x⟨"), st.integers(1, 90)), max_size=6).map(
     lambda runs: "".join(char * times for char, times in runs)
@@ -46,7 +47,15 @@ def test_nothing_unseen_is_left_in_what_is_shown(text: str, lines: bool) -> None
 
 @pytest.mark.parametrize(
     "text",
-    ["rm -rf build", "grep 'a\\.b' x | sed 's/\\\\/x/'", "printf 'a\\nb'", "नमस्ते שלום é ☕ 日本", "a  b"],
+    [
+        "rm -rf build",
+        "grep 'a\\.b' x | sed 's/\\\\/x/'",
+        "printf 'a\\nb'",
+        "नमस्ते שלום é ☕ 日本",
+        "a  b",
+        "שלום, עולם! מה?",
+        "echo 'مرحبا بالعالم'",
+    ],
 )
 def test_ordinary_text_is_shown_as_it_is(text: str) -> None:
     assert visible(text) == text
@@ -64,6 +73,12 @@ def test_ordinary_text_is_shown_as_it_is(text: str) -> None:
         ("a" + "\n" * 50 + "b", "a\\x0a⟨49 times⟩↵\nb"),
         ("\ud83d", r"\ud83d"),
         ("=\u0338 e\u0301", r"=\u0338 e" + "\u0301"),
+        ("rm /א/ב", r"rm /\u05d0/\u05d1"),
+        ("mv א 5", r"mv \u05d0 5"),
+        ("echo א; echo ב", "echo א; echo ב"),
+        ("kill ٣", r"kill \u0663"),
+        ("א" * 50 + ";ב", r"\u05d0⟨50 times⟩;\u05d1"),
+        ("ש\u05b8;ב", r"\u05e9\u05b8;\u05d1"),
         ("e" + "\u0301" * 5, "e" + "\u0301" * 3 + r"\u0301\u0301"),
     ],
 )
@@ -88,7 +103,23 @@ def test_every_kind_of_unseen_character_is_an_escape(char: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "evil",
-    ["\\", "\\x", " \n", " " * 39 + "x", "\x1b", "\x1b\x9b", "e\u0301\u0302", "漢字", "\\x1", "⟨", "a"],
+    [
+        "\\",
+        "\\x",
+        " \n",
+        " " * 39 + "x",
+        "\x1b",
+        "\x1b\x9b",
+        "e\u0301\u0302",
+        "漢字",
+        "\\x1",
+        "⟨",
+        "a",
+        "א",
+        "א;",
+        "א;a",
+        ";;;;א",
+    ],
     ids=ascii,
 )
 def test_time_grows_no_faster_than_the_text(evil: str) -> None:

@@ -107,7 +107,7 @@ def own_table(browser: Any) -> None:
 
 def approval(page: Any) -> None:
     page.keyboard.press("c")
-    page.get_by_role("alertdialog").wait_for()
+    page.wait_for_function("() => document.querySelector('.held button:enabled')")
     shot(page, "debugger-approve")
 
 

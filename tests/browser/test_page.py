@@ -140,7 +140,7 @@ def test_a_tool_is_approved_and_another_denied(browser: Browser, home: Path) -> 
         engine(page, "paused.*Prepare")
         page.keyboard.press("c")
         card = page.get_by_role("alertdialog", name="May this run?")
-        card.get_by_text("invoice 20481").wait_for()
+        card.get_by_label("key", exact=True).get_by_text("invoice 20481").wait_for()
         engine(page, "waits for you")
         card.get_by_role("button", name=answer).click()
         engine(page, "ended")
@@ -159,7 +159,9 @@ def test_the_model_is_answered_by_hand(browser: Browser, home: Path) -> None:
     assert "What is going on?" in card.get_by_label("body of the request").inner_text()
     card.get_by_role("button", name="answer by hand").click()
     card.get_by_label("answer by hand", exact=True).last.fill("Nothing at all.")
-    card.get_by_role("button", name="give this answer").click()
+    give = card.get_by_role("button", name="give this answer")
+    give.scroll_into_view_if_needed()  # what has just moved cannot be pressed
+    give.click()
     page.get_by_label("how the turn ended").get_by_text("Nothing at all.").wait_for()
 
 

@@ -22,6 +22,7 @@ from fsm_agent.cli import main
 from fsm_agent.testing import ScriptedModel, ScriptedServer, call, text, tools
 from tests.helpers.waiting import PATIENCE
 
+ROOT = Path(__file__).parents[2]
 pty = pytest.importorskip("pty", reason="a terminal is needed")
 
 
@@ -68,7 +69,11 @@ def terminal(*arguments: str, home: Path, columns: int = 110, **files: IO[bytes]
     """``stdout`` and ``stderr`` may be files."""
     ours, theirs = pty.openpty()
     columns_of = {"TERM": "xterm-256color", "COLUMNS": str(columns)}
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **columns_of}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "states"))),
+        **columns_of,
+    }
     running = subprocess.Popen(
         [sys.executable, "-m", "fsm_agent.cli", *arguments, "--home", str(home)],
         **{"stdin": theirs, "stdout": theirs, "stderr": theirs, **files}, env=environment, cwd=home, start_new_session=True,
@@ -234,6 +239,20 @@ def test_only_what_is_typed_after_the_question_answers_it(
         assert screen.ended() == 0
     assert screen.plain.count("Allow it?") == 1
     assert (tmp_path / "OWNED").exists() is ran
+
+
+@pytest.mark.slow
+def test_the_end_of_a_line_that_was_begun_before_the_question_does_not_answer_it(tmp_path: Path) -> None:
+    with asked(tmp_path, "touch OWNED") as (screen, _):
+        screen.until("wants to run")
+        for key in " " * 9 + "y\n":
+            screen.press(key)
+            time.sleep(0.05)
+        screen.until("Allow it?")
+        screen.say("n")
+        assert screen.ended() == 0
+    assert screen.plain.count("Allow it?") == 1
+    assert not (tmp_path / "OWNED").exists()
 
 
 @pytest.mark.slow

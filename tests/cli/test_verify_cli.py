@@ -19,7 +19,7 @@ from fsm_agent_states.table import TURN
 from tests.fsm.test_verify import REQUESTS
 from tests.helpers.tables import DEFAULTS
 
-CHAIN = ("--set", "fallbacks=2", "--set", "rekeys=2")
+CHAIN = ("--set", "fallbacks=2", "--set", "rekeys=2", "--set", "summarisers=2", "--time", "120")
 TABLES = """
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 
@@ -84,15 +84,16 @@ def test_the_turn_is_proved_with_figures_and_a_trace(capsys: pytest.CaptureFixtu
         "ok    every turn ends, caps taken away, every configuration",
         "ok    no row is dead",
         "1. in {BuildMessages, ClassifyError",
-        "for iterations 90, free_rounds 90, graces 2, fallbacks 2",
-        "visits of CallLLM, without caps: at most 2,776 (exact: reached by a constructed run)",
+        "for iterations 90, free_rounds 90, graces 2, losses 10, fallbacks 2",
+        "visits of CallLLM, without caps: at most 2,786 (exact: reached by a constructed run)",
         "visits of CallLLM, with caps: at most 360 (exact: reached by a constructed run)",
-        (
-            "visits of Compress, with caps: at most 311 (exact: reached by a constructed run; from the flow"
-            " of runs, the formula"
-        ),
-        "moves, without caps: at most 9,290 (upper: no run is known that has more than 9,2",
-        "moves, with caps: at most 3,757 (upper: no run is known that has more than 3,2",
+        "attempts spent, with caps: at most 360 (exact: reached by a constructed run)",
+        "visits of Compress, with caps: at most 2,398 (upper: no run is known that has more than 1,",
+        "moves, without caps: at most 12,640 (upper: no run is known that has more than 12,",
+        "moves, with caps: at most 7,464 (upper: no run is known that has more than ",
+        "  a turn alone: at most 360",
+        "  a turn and its children, and theirs: at most 1,080",
+        "  a compaction that is asked for: at most 2",
         "where blocks = iterations + free_rounds + graces",
         "A longest run: 360 visits of CallLLM, with caps, in ",
         "Prepare.ready →",
@@ -115,7 +116,7 @@ def test_settings_have_the_names_of_settings(capsys: pytest.CaptureFixture[str])
     )
     found = figures(capsys, *CHAIN, *(part for text in given for part in ("--set", text)))
     requests = found["visits of CallLLM", False]
-    assert requests["value"] == 10 + 20 * (1 + 4 + 0 + 1 + 2 + 3 * 2) + 2 * (1 + 3 + 0 + 2 + 10)
+    assert requests["value"] == 10 + 10 + 20 * (1 + 4 + 0 + 1 + 2 + 3 * 2) + 2 * (1 + 3 + 0 + 2 + 10)
     assert requests["kind"] == "exact"
     assert found["visits of CallLLM", True]["value"] == 40
 
@@ -135,7 +136,7 @@ def test_json_is_the_documented_form(capsys: pytest.CaptureFixture[str]) -> None
     assert code == 0
     assert list(data) == [
         "table", "digest", "states", "lines", "rows", "counters", "checks", "ranking_with_caps", "ranking_without_caps",
-        "figures", "worst", "limits", "properties", "ok",
+        "figures", "worst", "limits", "properties", "ok", "requests",
     ]  # fmt: skip
     assert data["limits"] == {**DEFAULTS, "opened": 1}
     assert [set(check) for check in data["checks"]] == [

@@ -200,7 +200,7 @@ def test_a_coverage_shows_what_was_never_taken() -> None:
     }
     for rows, style in rungs.items():
         assert ("never" in style.split()) == never.issuperset(rows.split()), rows
-    assert f"8 of {len(TURN.rows)} rows (6 %) taken by 9 moves." in text
+    assert f"8 of {len(TURN.rows)} rows ({100 * 8 // len(TURN.rows)} %) taken by 9 moves." in text
     assert "one retry ×1 (1/3)" in text
     assert "1 of 27 exits" in text
     assert "never" in classes(root, id="arrow-ClassifyError-Compress")
@@ -225,7 +225,7 @@ def test_every_text_of_a_count_says_the_same() -> None:
     assert value["states"]["BuildMessages"] == {"visits": 3, "seconds": 1.5, "taken": 2, "of": 19}
     assert set(value["never"]) == {row for row, count in found.rows.items() if not count}
     text = coverage_markdown(TURN, found)
-    assert f"**8 of {len(TURN.rows)} rows** (6 %) taken by 9 moves." in text
+    assert f"**8 of {len(TURN.rows)} rows** ({100 * 8 // len(TURN.rows)} %) taken by 9 moves." in text
     assert [text.count(f"| `{row.id}` |") for row in TURN.rows] == [1] * len(TURN.rows)
     moves = run_markdown(TURN, found)
     assert "| 7 | `ClassifyError.overloaded/1` | BuildMessages |" in moves

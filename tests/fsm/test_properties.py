@@ -369,7 +369,7 @@ def test_a_test_of_a_table_names_the_run() -> None:
         AssertionError, match=r"Every parcel is delivered\. .*: Pack\.packed → Drive\.broken/2$"
     ):
         assert_properties(replace(courier(), properties=(lost,)))
-    assert len(assert_properties(TURN)) == 12
+    assert len(assert_properties(TURN)) == len(TURN.properties)
 
 
 def test_a_table_that_is_not_proved_is_not_judged() -> None:
@@ -380,7 +380,7 @@ def test_a_table_that_is_not_proved_is_not_judged() -> None:
 
 def test_a_flag_is_known_at_every_move() -> None:
     counters = (Counter("opened", flag=True),)
-    assert TURN.counters[5] == counters[0]
+    assert counters[0] in TURN.counters
     claims = judged(TURN, never("x", spends("iterations") & where(~left("opened"))))
     assert claims[0].verdict == "proved"
 
@@ -400,18 +400,19 @@ BREAKING: list[tuple[str, dict[str, object]]] = [
     ("BuildMessages.failed", {"dest": "ExecuteTools"}),
     ("ExecuteTools.done", {"dest": "ExecuteTools", "spends": ("free_rounds",), "guard": left("free_rounds")}),
     ("Compress.compressed", {"dest": "ExecuteTools"}),
-    ("ClassifyError.overflow/2", {"guard": left("overflows")}),
+    ("Compress.unsummarised/1", {"guard": left("summarisers")}),
     ("ClassifyError.limited/2", {"resets": ("sends",), "dest": "CallLLM"}),
     ("BuildMessages.built/2", {"spends": ("iterations", "sends", "attempts")}),
     ("ClassifyError.limited/1", {"spends": ("retries",), "resets": ()}),
     ("BuildMessages.built/4", {"guard": ~left("opened")}),
     ("ClassifyError.bad_key/1", {"spends": ("repairs",), "guard": left("repairs")}),
     ("ClassifyError.repairable/1", {"spends": ("retries",), "guard": left("retries")}),
+    ("Compress.unsummarised/1", {"spends": ("summarisers",)}),
 ]
 """For each property of the turn a row that breaks it when it does something else."""
 
 
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", range(len(BREAKING)))
 def test_each_property_of_the_turn_can_be_broken(number: int) -> None:
     claimed = TURN.properties[number]
     wrong = changed(replace(TURN, properties=(claimed,)), BREAKING[number][0], **BREAKING[number][1])
@@ -420,4 +421,4 @@ def test_each_property_of_the_turn_can_be_broken(number: int) -> None:
 
 
 def test_there_are_a_dozen() -> None:
-    assert len(TURN.properties) == len(BREAKING) == 12
+    assert len(TURN.properties) == len(BREAKING) >= 12

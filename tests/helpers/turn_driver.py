@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent import Agent, TurnResult, tool
-from fsm_agent.conversation.effects import Failure, Wait
+from fsm_agent.conversation.effects import CallModel, Failure, Wait
 from fsm_agent.conversation.messages import ModelReply, ToolCall, Usage
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import Perform
 from fsm_agent.runtime.budget import IterationBudget
+from fsm_agent.sessions.store.journal.conversation_recording import LOST
 from fsm_agent.sessions.turn import Turn
 from fsm_agent.settings.model import Settings
 from fsm_agent.testing import (
@@ -108,6 +109,7 @@ FAILURES: dict[str, Any] = {
     "rejected": status(404, error("The model does not exist", "model_not_found")),
     "refused": status(400, error("flagged", "content_policy_violation")),
     "fatal": transport("SSLError", "certificate verify failed"),
+    "capped": Failure("capped", "turn and children have sent 3 requests", sent=False),
     "cap_unknown": status(400, error("max_tokens is too large for this model")),
     "cancelled": status(500),
     "crashed": status(500),
@@ -169,10 +171,11 @@ class Budget(IterationBudget):
 
 
 class Interferer:
-    """Stands at the gate: raises a bug, or interrupts in the middle of a wait."""
+    """Stands at the gate: raises a bug, interrupts in the middle of a wait, or answers for a model as the
+    journal does when a process has ended in the middle of a request."""
 
     def __init__(self, interrupt: Callable[[], None]) -> None:
-        self.bug = self.in_wait = False
+        self.bug = self.in_wait = self.lost = False
         self._interrupt = interrupt
 
     async def passing(self) -> None: ...
@@ -181,6 +184,8 @@ class Interferer:
         if self.bug:
             self.bug = False
             raise InjectedBug("as the script wants it")
+        if self.lost and isinstance(request, CallModel):
+            return replace(LOST, sent=False)
         if self.in_wait and isinstance(request, Wait):
             self._interrupt()
         return await perform(request)
@@ -206,6 +211,7 @@ class Driver:
             **first,
             tools=TOOLS,
             toolsets=[],
+            auxiliary=[{"model": self._port()} for _ in range(limits["summarisers"] - 1)],
             fallbacks=[self._entry(place) for place in range(1, limits["fallbacks"] + 1)] + self._ring(),
             settings=settings_of(config),
             home=home,
@@ -224,7 +230,7 @@ class Driver:
                 "context_window": TINY,
                 "api_key": keys,
             }
-        port = ScriptedModel(repeat(self._answer), clock=self.clock)
+        port = self._port()
         self.ports.append(port)
         wider = {"equal": 0, "wider": place, "ring": place == 0}[self.config.chain]
         return {
@@ -232,6 +238,9 @@ class Driver:
             "context_window": WINDOW + wider if self.config.window else None,
             "api_key": keys,
         }
+
+    def _port(self) -> ScriptedModel:
+        return ScriptedModel(repeat(self._answer), clock=self.clock)
 
     def _ring(self) -> list[dict[str, Any]]:
         if self.config.chain != "ring":
@@ -247,6 +256,8 @@ class Driver:
         turn = self.agent.start(self._message(), conversation_history=self._history())
         interferer = Interferer(lambda: self.agent.interrupt("stop it"))
         turn.gate.watcher = interferer
+        if script.facts[0].breaker_open:
+            self.agent._services.silences = 1
         facts = TurnFacts(self.config)
         look, shapes = Look(TURN, turn.gate.turn), ShapeWatch(turn.gate.turn)  # type: ignore[arg-type]
         for self.at, row in enumerate(script.rows):
@@ -274,6 +285,7 @@ class Driver:
 
     def _arrange(self, event: str, interferer: Interferer) -> None:
         interferer.bug = event == "crashed"
+        interferer.lost = event == "lost"
         interferer.in_wait = event == "cancelled_waiting"
         self.budget.closed = event == "starved"
         self.key.works = self._event(1) != "failed" and event != "failed"
@@ -322,6 +334,8 @@ class Driver:
 
     def _failure(self) -> Any:
         event = self._event(1)
+        if self.script.facts[self.at + 1].breaker_open:
+            return Failure("stale", "nothing arrived", exception="StaleStream")
         if event == "repairable":
             repairs = self._repairs_here()
             self.repairs += 1
@@ -367,9 +381,12 @@ class Driver:
         return tools(call("echo", {"text": f"n{self.made}"}))
 
     def _summary(self, body: dict[str, Any]) -> Reply:
-        """As long as the compaction must fail, or must leave enough, or not."""
+        """As long as the compaction must fail, or must leave enough, or not; none when the script says so. An
+        account that is limited is no reason to do without a model."""
         event, after = self._event(0), self.script.facts[self.at + 1]
         asked = len(json.dumps(body, ensure_ascii=False))
+        if event == "unsummarised":
+            return status(429) if "unchanged" in (self._event(1), self._event(2)) else text("")
         if event != "compressed":
             return text("so much " * (asked // 8 + 20_000))
         return text("so much " * int(asked * (0.85 if after.over or after.shrunk < 3 else 0.1) / 8))
@@ -392,6 +409,7 @@ def _settings(config: Config) -> dict[str, Any]:
         "max_iterations": limits["iterations"],
         "api_max_retries": limits["retries"] + 1,
         "max_attempts_per_turn": limits["attempts"],
+        "max_lost_requests": limits["losses"],
         "max_attempts_per_call_block": limits["sends"],
         "invalid_tool_strikes": limits["strikes"] + 1,
         "invalid_json_retries": limits["recalls"],
@@ -404,10 +422,11 @@ def _settings(config: Config) -> dict[str, Any]:
         "empty": {"nudges": limits["nudges"], "prefills": limits["prefills"], "retries": limits["empties"]},
         "compression": {
             "enabled": config.compression, "max_per_streak": limits["overflows"], "preflight_passes": limits["compactions"],
-            "tail_floor": 3,
+            "tail_floor": 3, "without_model": bool(limits["unaided"]),
         },
         "credential": {"auth_refresh_max": limits["rekeys"]},
         "guardrail": {"hard_stop": True, "stop_same": 1},
+        **({"stale": {"giveup": 1}} if config.silent else {}),
         "poll": {"control": 0.001},
         "dump_failed_requests": False,
     }  # fmt: skip

@@ -27,7 +27,9 @@ class Known(NamedTuple):
     """Facts of the turn by their names, and of what is around it. ``ordered``: the fact of the recovery that
     the next BuildMessages performs, where it matters. ``must``: the only event of the next ClassifyError.
     ``over``: the next estimate is over the threshold. ``useless``: compactions held against the next one.
-    ``solid``: what is large is the newest request, so that no compaction makes it smaller."""
+    ``solid``: what is large is the newest request, so that no compaction makes it smaller. ``failed``: a model
+    was asked for the summary at hand and gave none; ``resting``: the last of them, a short while ago;
+    ``unaided``: summaries that were made without one in a row."""
 
     after_tools: bool = False
     tool: str = ""
@@ -37,6 +39,12 @@ class Known(NamedTuple):
     text_unchecked: bool = False
     unverified: bool = False
     answers_errors: bool = False
+    breaker_open: bool = False
+    asks_summary: bool = False
+    goes_without_model: bool = False
+    failed: bool = False
+    resting: bool = False
+    unaided: int = 0
     ordered: str = ""
     must: str = ""
     refused: bool = False
@@ -56,12 +64,14 @@ class Known(NamedTuple):
 class Config:
     """A configuration of the real turn. ``chain``: the windows of the fallbacks (``ring``: the last one leads
     back to the primary, which is wider). ``keys``: several that rotate, or one that can be refreshed.
-    ``window``: is it known and finite? ``tiny_from``: from this place of the chain on, a local model has too
+    ``silent``: what is overloaded says nothing at all, and is not asked again after that. ``window``: is it
+    known and finite? ``tiny_from``: from this place of the chain on, a local model has too
     small a window; -1 for nowhere."""
 
     limits: Mapping[str, int]
     chain: Literal["equal", "wider", "ring"] = "equal"
     keys: Literal["pool", "refresh"] = "pool"
+    silent: bool = False
     window: bool = False
     compression: bool = True
     tiny_from: int = -1
@@ -83,9 +93,11 @@ class TurnFacts:
 
     def begin(self) -> Iterator[Known]:
         yield Known()
+        if self.config.silent:
+            yield Known(breaker_open=True)
         if self.config.window and self.config.compression:
             yield Known(over=True)
-            if self.config.chain == "equal" and self.config.limits["overflows"]:
+            if self.config.limits["overflows"]:
                 yield Known(solid=True)
                 yield Known(over=True, solid=True)
 
@@ -136,6 +148,7 @@ class TurnFacts:
     def _BuildMessages(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
         config, follows = self.config, self.follows(facts, counts)
         opens, speaks = follows["opens_iteration"], follows["has_spoken"]
+        broken = facts.breaker_open and facts.ordered != "switches"
         tiny = 0 <= config.tiny_from <= counts["fallbacks"]
         over = (
             facts.over
@@ -147,20 +160,23 @@ class TurnFacts:
             "crashed": True,
             "cancelled": facts.ordered != "waits_at_once",
             "cancelled_waiting": facts.ordered in ("waits_at_once", "waits_later"),
-            "failed": self._can_fail(facts, counts),
+            "failed": (broken and not speaks) or self._can_fail(facts, counts),
             "spoken": speaks,
             "starved": opens,
-            "window_too_small": not speaks and tiny,
-            "built": not speaks and not tiny and not over,
-            "oversized": not speaks and not tiny and over,
+            "window_too_small": not broken and not speaks and tiny,
+            "built": not broken and not speaks and not tiny and not over,
+            "oversized": not broken and not speaks and not tiny and over,
         }
         if not possible[row.event]:
             return
-        if row.event == "failed":
-            must = "rejected" if facts.ordered == "rekeys" else "summary_failed"
-            yield facts._replace(must=must, refused=facts.ordered == "switches", ordered="")
-            return
         paid = (opens or facts.prepaid) and row.event != "starved"
+        if row.event == "failed":
+            must = "summary_failed" if follows["toolless"] else "rejected"
+            refused = not broken and facts.ordered == "switches"
+            yield facts._replace(
+                must=must, refused=refused, ordered="", breaker_open=False, prepaid=paid, forced=False
+            )
+            return
         yield facts._replace(prepaid=paid, forced=False, ordered="", tool="")
 
     def _can_fail(self, facts: Known, counts: Mapping[str, int]) -> bool:
@@ -169,9 +185,13 @@ class TurnFacts:
         return facts.ordered == "switches" and self.config.window and self.config.chain == "equal"
 
     def _CallLLM(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
-        follows, event, facts = self.follows(facts, counts), row.event, facts._replace(prepaid=False)
-        if event in ("error", "cancelled", "crashed"):
+        follows, event = self.follows(facts, counts), row.event
+        facts = facts._replace(prepaid=False, resting=False)
+        if event in ("error", "cancelled", "crashed", "lost"):
             yield facts
+            if event == "error" and self.config.silent:
+                must = "summary_failed" if follows["toolless"] else "overloaded"
+                yield facts._replace(breaker_open=True, must=must)
             return
         if follows["toolless"] != (event in ("summary", "no_summary")):
             return
@@ -194,8 +214,11 @@ class TurnFacts:
         """A reply says how large the prompt was, and by that whether the last compaction helped."""
         if facts.shrunk and self.config.window:
             useless = facts.useless + (not facts.judged) if over else 0
-            facts = facts._replace(useless=useless, judged=True, compaction_blocked=useless >= 2)
+            facts = self._judged(facts._replace(useless=useless, judged=True))
         return facts._replace(over=over)
+
+    def _judged(self, facts: Known) -> Known:
+        return facts._replace(compaction_blocked=facts.useless >= 2 or facts.unaided >= 2 or facts.resting)
 
     def _ClassifyError(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
         event, follows, config = row.event, self.follows(facts, counts), self.config
@@ -205,7 +228,7 @@ class TurnFacts:
         if facts.must not in ("", event) or follows["toolless"] != (event == "summary_failed"):
             return
         if "fallbacks" in row.spends:
-            facts = facts._replace(refreshes=0)  # the next entry has a credential of its own
+            facts = facts._replace(refreshes=0, breaker_open=False)  # the next entry is another one
         if facts.refused and "fallbacks" in row.spends:
             return  # the chain is known to be at its end, whatever its limit was
         wider, pool = follows["next_is_wider"], config.keys == "pool" and config.limits["rekeys"] > 0
@@ -226,26 +249,39 @@ class TurnFacts:
 
     def _Compress(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
         event, wider = row.event, self.follows(facts, counts)["next_is_wider"]
-        if event in ("cancelled", "crashed"):
-            yield facts
-        elif event == "compressed":
-            if facts.shrunk < MOST_SHRINKS and not facts.solid:
-                shrunk = facts._replace(shrunk=facts.shrunk + 1, judged=False, muted=not facts.forced)
-                yield shrunk._replace(over=False)
-                if facts.forced and facts.over and wider:
-                    yield shrunk
-        elif event == "stuck" and not facts.solid:
-            return
-        elif (event == "unchanged") != facts.forced and (
-            event == "unchanged" or wider == (event == "outgrown")
-        ):
-            useless = facts.useless + 1
-            yield facts._replace(
-                useless=useless,
-                compaction_blocked=useless >= 2,
-                muted=facts.muted or not facts.forced,
-                forced=facts.forced,
+        asked, bare = facts.asks_summary, facts.goes_without_model
+        done = facts._replace(asks_summary=False, goes_without_model=False, failed=False)
+        if event == "crashed" or (event == "cancelled" and not bare):
+            yield done
+        elif event == "unsummarised" and not bare and not facts.solid and facts.shrunk < MOST_SHRINKS:
+            last = asked and counts["summarisers"] >= self.config.limits["summarisers"]
+            known = self._judged(facts._replace(resting=True)) if last else facts
+            yield self._summarised(known._replace(failed=asked), row)
+        elif event == "lost" and asked:
+            yield self._summarised(facts, row)
+        elif event == "compressed" and (asked or bare):
+            unaided = facts.unaided + 1 if bare else 0
+            shrunk = done._replace(
+                shrunk=facts.shrunk + 1, judged=False, muted=not facts.forced, unaided=unaided
             )
+            yield shrunk._replace(over=False)
+            if facts.forced and facts.over and wider and asked:
+                yield shrunk
+        elif (event == "stuck" and facts.forced and facts.solid and not wider) or (
+            event == "outgrown" and facts.forced and wider and (asked or facts.solid)
+        ):
+            yield self._gained_nothing(done)
+        elif event == "unchanged" and not facts.forced and (facts.solid or asked or (bare and facts.failed)):
+            yield self._gained_nothing(done)._replace(muted=True)
+
+    def _summarised(self, facts: Known, row: Row) -> Known:
+        """Who is to give the summary next, by the row that was taken."""
+        asks = "attempts" in row.spends
+        keeps = facts.failed if row.dest == "Compress" else False
+        return facts._replace(asks_summary=asks, goes_without_model="unaided" in row.spends, failed=keeps)
+
+    def _gained_nothing(self, facts: Known) -> Known:
+        return self._judged(facts._replace(useless=facts.useless + 1))
 
     def _ExecuteTools(self, facts: Known, row: Row, counts: Mapping[str, int]) -> Iterator[Known]:
         event = row.event

@@ -14,8 +14,16 @@ BY_HAND = {
         "ClassifyError.overflow/2",
         "Compress.outgrown/2",
     ),  # the same, on the last entry of a chain that leads back
+    ("Compress.unsummarised/3", "BuildMessages.window_too_small"),  # too small, and nothing was made shorter
+    ("Compress.lost/3", "BuildMessages.window_too_small"),
+    ("BuildMessages.oversized/2", "Compress.compressed"),  # an old result need only be left out
+    ("ClassifyError.overflow/2", "Compress.compressed"),
+    ("ClassifyError.outgrown/2", "Compress.compressed"),
 }
-"""Played by tests of their own. All but the second: a refusal names a window that was not known before."""
+"""Played by tests of their own. The first and those from the third to the sixth: a refusal names a window
+that was not known before."""
+
+ASKS = ("summariser", "same again")
 
 Forbids = Callable[[Row, Row], bool]
 
@@ -25,9 +33,20 @@ def _opens(row: Row) -> bool:
 
 
 def _keeps_open(row: Row) -> bool:
-    """After this row a call block is open."""
-    same = ("CallLLM.cut_call/1", "CallLLM.no_summary/1", "ExecuteTools.done_free/1", "Compress.outgrown/1")
-    return row.source == "ClassifyError" or row.id in same or _opens(row)
+    """After this row a call block is open. A request that was not sent, because the model is silent, has
+    opened none."""
+    same = (
+        "CallLLM.lost/1",
+        "CallLLM.cut_call/1",
+        "CallLLM.no_summary/1",
+        "ExecuteTools.done_free/1",
+        "Compress.outgrown/1",
+    )
+    return (
+        (row.source == "ClassifyError" and row.id != "ClassifyError.rejected/1")
+        or row.id in same
+        or _opens(row)
+    )
 
 
 def _needs_closed(row: Row) -> bool:
@@ -40,9 +59,20 @@ def _door(row: Row) -> bool:
     return row.source == "BuildMessages"
 
 
+FAILS = {
+    "ClassifyError.bad_key/1",
+    "ClassifyError.summary_failed/2",
+    "Prepare.ready",
+    "BuildMessages.starved/1",
+    "ClassifyError.overloaded/1",
+    "ClassifyError.overloaded/3",
+    "ClassifyError.summary_failed/1",
+}
+"""Rows after which a recovery can fail, or the breaker be open."""
+
 REASONS: dict[str, Forbids] = {
-    "only a refresh, or a fallback to a model that is not wider, can fail": lambda a, b: (
-        b.event == "failed" and a.id not in ("ClassifyError.bad_key/1", "ClassifyError.summary_failed/2")
+    "only a refresh, or a fallback to a model that is not wider, can fail; or the model was silent": lambda a, b: (
+        b.event == "failed" and a.id not in FAILS
     ),
     "nothing is waited for": lambda a, b: (
         b.event == "cancelled_waiting" and not {"retries", "rebuilds", "empties"} & set(a.spends) and a.event != "compressed"
@@ -56,20 +86,40 @@ REASONS: dict[str, Forbids] = {
     "a recovery that failed leaves the error what it was, less what was tried": lambda a, b: (
         a.event == "failed"
         and b.event not in ("rejected", "cancelled", "crashed")
-        and not (b.event == "summary_failed" and b.rung in ("retry", "⇥ budget_exhausted"))
+        and b.event != "summary_failed"
     ),
     "calls that are no JSON are answered right away, others are not": lambda a, b: (
         (b.event == "answered" and a.id != "ExecuteTools.bad_json/2")
         or (a.id == "ExecuteTools.bad_json/2" and b.event not in ("answered", "crashed"))
     ),
     "the block is open": lambda a, b: _door(b) and _keeps_open(a) and _needs_closed(b),
-    "the iteration was paid before the compaction": lambda a, b: a.source == "Compress" and b.event == "starved",
+    "the iteration was paid before the compaction, or before the model was found to be silent": lambda a, b: (
+        (a.source == "Compress" or a.id == "ClassifyError.rejected/1") and b.event == "starved"
+    ),
+    "whoever failed at the summary is left alone for a while": lambda a, b: (
+        a.id == "Compress.unsummarised/3" and b.event == "oversized" and b.id != "BuildMessages.oversized/1"
+    ),
+    "a compaction that we wished for and that was lost leaves the estimate where it was": lambda a, b: (
+        a.id == "Compress.lost/3" and b.event == "built" and _needs_closed(b)
+    ),
     "after a compaction that we wished for the estimate is muted": lambda a, b: (
         b.event == "oversized" and (a.event == "unchanged" or (a.event == "compressed" and _needs_closed(b)))
     ),
     "a forced compaction is never just unchanged, and one that we wished for is never stuck": lambda a, b: (
-        b.source == "Compress" and (b.event in ("stuck", "outgrown") if _door(a) else b.event == "unchanged")
+        b.source == "Compress"
+        and ((_door(a) and b.event in ("stuck", "outgrown")) or (a.source == "ClassifyError" and b.event == "unchanged"))
     ),
+    "a summary that a refusal asks for is cut to measure": lambda a, b: a.source == "Compress" and b.event == "stuck",
+    "what is to go is known before a summariser is asked": lambda a, b: (
+        b.source == "Compress" and b.event == "lost" and a.rung not in ASKS
+    ),
+    "without a model a summary is as short as was planned": lambda a, b: (
+        a.rung == "no model" and b.event == "outgrown"
+    ),
+    "without a model nobody is asked": lambda a, b: (
+        a.rung == "no model" and b.event in ("unsummarised", "lost", "cancelled")
+    ),
+
     "a window that a refusal names is never wider than the one that was known": lambda a, b: (
         a.source == "ClassifyError" and a.event == "outgrown" and b.event == "stuck"
     ),
@@ -77,7 +127,9 @@ REASONS: dict[str, Forbids] = {
         b.event in ("summary", "no_summary") and a.rung == "send"
     ),
     "over the threshold a block begins with a compaction, and only a fallback gives it back": lambda a, b: (
-        b.rung == "compact" and a.source == "ClassifyError" and "fallbacks" not in a.spends
+        b.rung == "compact"
+        and (a.source == "ClassifyError" or a.id == "CallLLM.lost/1")
+        and "fallbacks" not in a.spends
     ),
     "the estimate changes in between by the tools alone, which the last word leaves out": lambda a, b: (
         _door(a)
@@ -88,6 +140,7 @@ REASONS: dict[str, Forbids] = {
     "the window does not get smaller here": lambda a, b: (
         b.event == "window_too_small"
         and a.event != "compressed"
+        and a.rung != "leave it"
         and (("fallbacks" not in a.spends and a.source != "Prepare") or a.event == "outgrown")
     ),
 }  # fmt: skip

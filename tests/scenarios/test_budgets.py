@@ -9,6 +9,7 @@ import pytest
 
 from fsm_agent import tool
 from fsm_agent.runtime.budget import IterationBudget, tree_budget
+from fsm_agent.settings.model import Settings
 from fsm_agent.testing import blank, call, repeat, status, text, tools
 from tests.helpers.harness import echo, play
 
@@ -83,7 +84,7 @@ def test_105_each_request_extends_the_one_before(iterations: int) -> None:
 
 
 def test_budgets_of_a_tree() -> None:
-    root = tree_budget("tree_cap", 2, 3)
+    root = tree_budget(Settings(max_iterations=2, delegation={"budget": "tree_cap", "tree_cap_factor": 3}))
     child = root.child("tree_cap", 4)
     assert [child.take() for _ in range(5)] == [True] * 4 + [False]
     assert (root.used, root.remaining) == (4, 2)

@@ -69,7 +69,7 @@ def test_74_a_conversation_that_is_too_large_is_compacted_before_the_first_call(
     played = play([text("the summary"), text("done")], history=history(40), context_window=8192)
     assert played.server.completions == 2
     assert played.result.final_response == "done"
-    assert [step.event for step in played.steps][:3] == ["ready", "oversized", "compressed"]
+    assert [step.event for step in played.steps][:4] == ["ready", "oversized", "unsummarised", "compressed"]
     assert "tools" not in played.server.bodies[0]
 
 

@@ -57,6 +57,7 @@ GEMINI_QUOTA = (
 EXAMPLES: dict[str, list[Failure | tuple[Failure, Size]]] = {
     "our own bug, never a retry": [failure_from(TypeError("'NoneType' object is not iterable"), 0.0)],
     "the request could not be written": [failure_from(UnicodeEncodeError("utf-8", "\ud800", 0, 1, "not allowed"), 0.0)],
+    "turn and children have sent all that they may": [Failure("capped", "turn and children have sent 3 requests", sent=False)],
     "too many stale attempts in a row": [Failure("breaker", "5 requests in a row went silent", sent=False)],
     "a refusal, whatever the status": [
         Failure("http", "the model declined: no", code="content_filter"),

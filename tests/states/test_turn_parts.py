@@ -156,7 +156,8 @@ def test_what_is_stored_of_a_turn_is_flat() -> None:
     assert not names & set(PARTS)
     assert names == {
         "iterations", "free_rounds", "graces", "fallbacks", "attempts", "repairs", "continuations", "strikes", "recalls",
-        "nudges", "prefills", "empties", "turn_id", "session_id", "task_id", "user_content", "state", "seq", "block",
+        "nudges", "prefills", "empties", "losses", "summarisers", "unaided", "unsent", "silences", "begun_at",
+        "unsummarised", "turn_id", "session_id", "task_id", "user_content", "state", "seq", "block",
         "limits", "runtime", "tools", "attended", "system_prompt", "workdir", "ephemeral_prompt", "has_memory",
         "review_due", "parent_session_id", "supplied_history", "request", "reply", "visible", "thoughts", "failure",
         "failure_class", "sent", "usages", "last_prompt_tokens", "meter", "prepaid", "stepped", "repairs_done",

@@ -50,6 +50,11 @@ class Plan:
     summary: int | None = None
     cut: int | None = None
 
+    @property
+    def expected(self) -> int:
+        """Characters that the summary was expected to take."""
+        return self.size - size_of(self.division.kept) - FRAME
+
 
 def planned(history: Sequence[Message], protection: Protection, goal: int) -> Plan:
     """Pruning, and a summary when that alone does not get the history down to ``goal`` characters."""

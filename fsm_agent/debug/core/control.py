@@ -8,14 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import secrets
 import threading
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal, assert_never
 
 from fsm_agent.approvals.service import NOBODY
-from fsm_agent.conversation.call_key import signature
 from fsm_agent.conversation.effects import Approval, AskApproval
 from fsm_agent.debug.core import commands
 from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints
@@ -34,6 +33,9 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import PausePoint, Perform
 
+MOST_NUMBERS = 900_000
+"""Numbers of questions begin anywhere below, and differently for each debugger: an answer that comes late, to
+what was asked before, finds no other question under its number."""
 Mode = Literal["paused", "step", "into", "over", "free", "to"]
 SETTLES = 0.25
 """Seconds in which the rules about approvals have usually spoken; later the debugger is shown that they have
@@ -55,8 +57,7 @@ class Controller:
         self._ended = self._left = self._interrupted = False
         self._hold: set[str] = set()
         self._held: dict[int, PendingRequest] = {}
-        self._numbers = itertools.count(1)
-        self._granted: set[str] = set()
+        self._numbers = itertools.count(secrets.randbelow(MOST_NUMBERS) + 1)
         self._visit: list[Exchange] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
@@ -135,10 +136,6 @@ class Controller:
                     self._resolve(held, PERFORM)
             self._go("free")
 
-    def remember(self, granted: Iterable[str]) -> None:
-        """Calls that were approved for the session, by their signature."""
-        self._granted |= set(granted)
-
     # At the gate, in the turn's loop
 
     async def passing(self) -> None:
@@ -171,22 +168,17 @@ class Controller:
         """The turn's own rules come first, so that what nobody can approve stays forbidden. When they leave
         it to a person, the debugger is asked as well, and who answers first decides; until then it can only
         deny."""
-        key, asked = signature(request.name, request.arguments), self.gate.questions[request.call_id]
+        asked = self.gate.questions[request.call_id]
         own, person = asyncio.ensure_future(perform(request)), asyncio.ensure_future(asked.wait())
         try:
             await asyncio.wait({own, person}, timeout=SETTLES, return_when=asyncio.FIRST_COMPLETED)
             if own.done() and own.result().reason != NOBODY:
                 return own.result()
-            if key in self._granted and (own.done() or person.done()):
-                return Approval(True, "approved before", "session")
             answer = await self._asked("approval", request, None if own.done() else own, person)
-            answer = await own if answer is PERFORM else answer
+            return await own if answer is PERFORM else answer
         finally:
             own.cancel()
             person.cancel()
-        if isinstance(answer, Approval) and answer.granted and answer.scope != "once":
-            self._granted.add(key)
-        return answer
 
     async def _asked(
         self,

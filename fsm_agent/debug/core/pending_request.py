@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from fsm_agent.approvals.question import Question, rememberable
 from fsm_agent.approvals.service import read_answer
 from fsm_agent.conversation.effects import (
     Approval,
@@ -48,36 +49,21 @@ class PendingRequest:
     elsewhere: bool = False
     allowable: bool = True
     answered: bool = False
+    _about: dict[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._about = _about(self.request)
 
     def shown(self) -> dict[str, Any]:
-        """As JSON: what is asked, and for the model the exact body that would go out."""
-        made: dict[str, Any] = {
+        """As JSON: what is asked; of a call the ``question`` as every face shows it, for the model the body
+        that would go out."""
+        return {
             "id": self.id,
             "kind": self.kind,
             "elsewhere": self.elsewhere,
             "allowable": self.allowable,
+            **self._about,
         }
-        match self.request:
-            case CallModel(request=request):
-                made |= {
-                    "name": request.purpose,
-                    "wire": request.body.decode("utf-8", "replace"),
-                    "estimate": request.estimate,
-                }
-            case (
-                RunTool(name=name, call_id=call_id, arguments=arguments)
-                | AskApproval(name=name, call_id=call_id, arguments=arguments)
-            ):
-                made |= {"name": name, "call_id": call_id, "arguments": dict(arguments)}
-            case ReportEvent(state=state, events=events):
-                made |= {"name": state, "events": list(events)}
-            case other:
-                made |= {
-                    "name": type(other).__name__,
-                    "request": plain(other),
-                    "answerable": answerable(other),
-                }
-        return made
 
     def reply(self, said: Any) -> Any:
         """The reply that a person's words stand for. Raises ``ConfigError``."""
@@ -86,8 +72,10 @@ class PendingRequest:
                 return model_reply(said)
             case RunTool(call_id=call_id):
                 return tool_outcome(call_id, said)
-            case AskApproval(name=name):
+            case AskApproval(name=name) as question:
                 answer = approval(said)
+                if answer.scope != "once" and not rememberable(question):
+                    raise ConfigError(f"this call of {name} cannot be remembered", said, "once, deny")
                 if answer.granted and not self.allowable:
                     raise ConfigError(
                         f"the rules about {name} have not spoken yet", said, "deny, or wait for them"
@@ -98,6 +86,33 @@ class PendingRequest:
                     raise ConfigError(f"{state} reports no such event", said, ", ".join(events))
                 return said
         return answered(self.request, said)
+
+
+def _about(request: Any) -> dict[str, Any]:
+    match request:
+        case CallModel(request=body):
+            return {
+                "name": body.purpose,
+                "wire": body.body.decode("utf-8", "replace"),
+                "estimate": body.estimate,
+            }
+        case AskApproval() | RunTool():
+            return call_form(request)
+        case ReportEvent(state=state, events=events):
+            return {"name": state, "events": list(events)}
+    return {"name": type(request).__name__, "request": plain(request), "answerable": answerable(request)}
+
+
+def call_form(request: AskApproval | RunTool) -> dict[str, Any]:
+    """Return a call that waits as JSON. The rest is for programs; a person is shown ``question``."""
+    more = {"pattern": request.pattern, "origin": request.origin} if isinstance(request, AskApproval) else {}
+    return {
+        "name": request.name,
+        "call_id": request.call_id,
+        "arguments": dict(request.arguments),
+        **more,
+        "question": Question.of(request).to_dict(),
+    }
 
 
 def held_kind(request: Any) -> HeldKind:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import threading
@@ -12,9 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, assert_never
 
+from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.debug.core import commands
 from fsm_agent.debug.core.breakpoints import Breakpoints
 from fsm_agent.debug.core.events import DebugEvent, EventKind, Listener, Listeners, Status
+from fsm_agent.debug.core.pending_request import call_form
 from fsm_agent.debug.core.record import Record
 from fsm_agent.debug.core.remote_server import SAID, AttachDebugger, DetachDebugger, Said
 from fsm_agent.errors import ConfigError, StoreError
@@ -29,6 +32,10 @@ WAITS = 0.5
 """Seconds after which a question that has no answer is one for a person."""
 ANSWERED_IN = 5.0
 """Seconds in which the other process takes notice of a debugger, or it is too old, or hangs."""
+
+
+CALL = ("call_id", "name", "arguments")
+"""What makes two questions the same one."""
 
 
 class RemoteDebugClient:
@@ -81,7 +88,7 @@ class RemoteDebugClient:
         self.attach()
         if isinstance(command, commands.AnswerRequest):
             late = [one for one in status.held if one.get("late") and one["id"] == command.id]
-            command = replace(command, id=self._now_asked(late[0]["call_id"])) if late else command
+            command = replace(command, id=self._now_asked(late[0])) if late else command
         if isinstance(command, commands.Running):
             self._set(
                 phase="running", reason="", text="", breakpoints=()
@@ -140,29 +147,29 @@ class RemoteDebugClient:
             return
         with self._store.database.reading() as c:
             rows = c.execute(
-                "SELECT name, request FROM effects WHERE turn = ? AND seq = ? AND kind = 'AskApproval' AND"
-                " status = 'in_flight' AND at < ?",
+                "SELECT request FROM effects WHERE turn = ? AND seq = ? AND kind = 'AskApproval' AND"
+                " status = 'in_flight' AND at < ? ORDER BY ordinal, place",
                 (self._record.turn_id, seq, time.time() - WAITS),
             ).fetchall()
-        held = tuple(
-            _late(-number, name, json.loads(request)) for number, (name, request) in enumerate(rows, 1)
-        )
+        held = tuple(_late(text) for (text,) in rows)
         if held != self.status().held:
             self._set(held=held, phase="waiting" if held else "running")
             self._tell("waiting", {"held": list(held)})
 
-    def _now_asked(self, call_id: str) -> int:
-        """The number of a question that was asked before the other process obeyed. Raises ``ConfigError``
-        when it is answered."""
+    def _now_asked(self, late: Mapping[str, Any]) -> int:
+        """The number that a question, which was asked before the other process obeyed, has by now. Raises
+        ``ConfigError`` when it is answered."""
         until = time.monotonic() + ANSWERED_IN
         while time.monotonic() < until:
             found = [
-                one for one in self.status().held if one.get("call_id") == call_id and not one.get("late")
+                one
+                for one in self.status().held
+                if not one.get("late") and all(one.get(name) == late[name] for name in CALL)
             ]
             if found:
                 return int(found[0]["id"])
             self._closed.wait(POLL)
-        raise ConfigError("the question has been answered, or is no longer asked", call_id)
+        raise ConfigError("the question has been answered, or is no longer asked", late["name"])
 
     def _forget(self) -> None:
         """Orders that came too late."""
@@ -183,6 +190,8 @@ class RemoteDebugClient:
             self._heard(said["kind"], said["data"])
 
     def _heard(self, kind: Said, data: dict[str, Any]) -> None:
+        if kind == "waiting":
+            data["held"] = [received(one) for one in data["held"]]
         match kind:
             case "refused":
                 self._refused = data["why"]
@@ -199,6 +208,7 @@ class RemoteDebugClient:
 
     def _obeyed(self, status: dict[str, Any]) -> None:
         values = {name: tuple(value) if isinstance(value, list) else value for name, value in status.items()}
+        values["held"] = tuple(received(one) for one in status["held"])
         self._set(**{**values, "where": "elsewhere"})
         self._attached.set()
 
@@ -230,7 +240,18 @@ class RemoteDebugClient:
             self._closed.set()
 
 
-def _late(number: int, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """A question that the journal tells of, before anybody here has a say in it."""
-    asked = {"name": name, "call_id": request.get("call_id", ""), "arguments": request.get("arguments", {})}
-    return {"id": number, "kind": "approval", "elsewhere": True, "allowable": True, "late": True, **asked}
+def _late(text: str) -> dict[str, Any]:
+    """A question that the journal tells of, before anybody here has a say in it. Its number is made of what
+    it asks, so that an answer finds no other question. It is not known here what would be remembered."""
+    number = -int(hashlib.sha256(text.encode()).hexdigest()[:8], 16)
+    about = {"id": number, "kind": "approval", "elsewhere": True, "allowable": True, "late": True}
+    return received(json.loads(text) | about)
+
+
+def received(held: Mapping[str, Any]) -> dict[str, Any]:
+    """What waits elsewhere. Of a call the question is made here, of what will run: what another process says
+    that a person should read is not believed."""
+    if held["kind"] not in ("approval", "tool"):
+        return dict(held)
+    said = {name: held.get(name, "") for name in ("call_id", "name", "arguments", "pattern", "origin")}
+    return {**held, **call_form(AskApproval(**said))}

@@ -1,11 +1,11 @@
 """Commands of the debug console; each begins with a colon, so that none is taken for a value.
 
 ========================  ====================================================================================
-``:approve [session]``    allow the tool call that waits, once or for the whole session
-``:deny [WHY]``           do not allow it
+``:approve N [session]``  allow the tool call that waits under this number, once or for the session
+``:deny N [WHY]``         do not allow it
 ``:hold [model] [tool]``  hold requests of these kinds back from now on; with no kind, none
-``:answer ANSWER``        answer for the model or the tool that is held back: a text, or JSON
-``:let``                  let what is held back be done
+``:answer N ANSWER``      answer for the model or the tool that is held back: a text, or JSON
+``:let N``                let what is held back be done
 ``:steer TEXT``           tell the turn something without stopping it
 ``:interrupt [MESSAGE]``  interrupt the turn as its user would
 ``:fork [EDIT]``          go on from the position that is looked at as another turn; EDIT is JSON
@@ -30,10 +30,12 @@ from fsm_agent.debug.core.commands import (
     SteerTurn,
 )
 from fsm_agent.debug.dap.context import EditorContext
+from fsm_agent.debug.dap.held import named
 from fsm_agent.debug.dap.threads import TurnThread
 from fsm_agent.errors import ConfigError
 
 assert __doc__ is not None
+BY_HAND = ("model", "tool", "request", "event")
 LISTED = [line.replace("``", "") for line in __doc__.splitlines() if line.startswith("``:")]
 COMMANDS = tuple(line.split()[0].removeprefix(":") for line in LISTED)
 
@@ -45,19 +47,21 @@ def command(context: EditorContext, thread: TurnThread, at: int, said: str) -> s
     words, debugger = words.strip(), thread.debugger
     match name:
         case "approve":
-            return _approve(thread, words or "once")
+            return _approve(thread, words)
         case "deny":
-            debugger.order(AnswerRequest(_held(thread, "approval"), {"deny": words} if words else "deny"))
+            number, why = named(debugger.status.held, words, "approval")
+            debugger.order(AnswerRequest(number, {"deny": why} if why else "deny"))
             return "denied"
         case "hold":
             debugger.order(HoldRequests(kinds := tuple(words.replace(",", " ").split())))
             return f"held back from now on: {', '.join(kinds)}" if kinds else "nothing is held back any more"
         case "answer":
-            said_by_hand = _json(words) if words.startswith(("{", '"')) else words
-            debugger.order(AnswerRequest(_held(thread, "model", "tool"), said_by_hand))
+            number, words = named(debugger.status.held, words, *BY_HAND)
+            by_hand = _json(words) if words.startswith(("{", '"')) else words
+            debugger.order(AnswerRequest(number, by_hand))
             return "answered by hand"
         case "let":
-            debugger.order(ReleaseRequest(_held(thread, "model", "tool")))
+            debugger.order(ReleaseRequest(named(debugger.status.held, words, *BY_HAND)[0]))
             return "it is being done"
         case "steer":
             debugger.order(SteerTurn(words))
@@ -81,18 +85,13 @@ def command(context: EditorContext, thread: TurnThread, at: int, said: str) -> s
     raise ConfigError("no such command", f":{name}", ", ".join(f":{one}" for one in COMMANDS))
 
 
-def _held(thread: TurnThread, *kinds: str) -> int:
-    found = [one for one in thread.debugger.status.held if one["kind"] in kinds]
-    if not found:
-        raise ConfigError("nothing waits for this", " or ".join(kinds), "see the scope Request")
-    return int(found[0]["id"])
-
-
-def _approve(thread: TurnThread, scope: str) -> str:
-    if scope not in ("once", "session"):
-        raise ConfigError("an approval is for once or for the session", scope, ":approve, :approve session")
-    thread.debugger.order(AnswerRequest(_held(thread, "approval"), scope))
-    return "approved, once" if scope == "once" else "approved for the session"
+def _approve(thread: TurnThread, words: str) -> str:
+    number, scope = named(thread.debugger.status.held, words, "approval")
+    if scope not in ("", "session"):
+        allowed = f":approve {number}, :approve {number} session"
+        raise ConfigError("an approval is for once or for the session", scope, allowed)
+    thread.debugger.order(AnswerRequest(number, scope or "once"))
+    return "approved for the session" if scope else "approved, once"
 
 
 def _fork(context: EditorContext, thread: TurnThread, at: int, words: str) -> str:

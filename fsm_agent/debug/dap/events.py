@@ -10,6 +10,7 @@ from fsm_agent.debug.core.commands import PauseTurn
 from fsm_agent.debug.core.events import DebugEvent
 from fsm_agent.debug.core.remote_client import RemoteDebugClient
 from fsm_agent.debug.dap.context import EditorContext
+from fsm_agent.debug.dap.held import asked_for
 from fsm_agent.debug.dap.threads import TurnThread, stop_of, unknown
 from fsm_agent.errors import ConfigError, FsmAgentError
 
@@ -120,18 +121,19 @@ class EventTranslator:
 
     def _waits(self, thread: TurnThread, event: DebugEvent) -> None:
         held = event.data["held"]
-        fresh = [one for one in held if one["id"] not in thread.asked]
-        thread.asked = frozenset(one["id"] for one in held)
+        fresh = [one for one in held if (one["id"], one["allowable"]) not in thread.asked]
+        thread.asked = frozenset((one["id"], one["allowable"]) for one in held)
         if not held:
             self._runs(thread)
         elif fresh and any(one["id"] == fresh[0]["id"] for one in thread.debugger.status.held):
-            self._asks(thread, fresh[0])
+            self._asks(thread, fresh)
 
-    def _asks(self, thread: TurnThread, held: dict[str, Any]) -> None:
-        stop = stop_of(thread, self._context.breakpoints)
-        self._context.outbox.output(f"{thread.name}: {stop.description}", "important")
-        if held["kind"] != "approval" or self._context.breakpoints.stops_at("approval"):
-            self._context.stopped(thread, stop)
+    def _asks(self, thread: TurnThread, fresh: list[dict[str, Any]]) -> None:
+        self._context.outbox.output(f"{thread.name}:", "important")
+        for held in fresh:
+            self._context.outbox.output(asked_for(held), "important")
+        if fresh[0]["kind"] != "approval" or self._context.breakpoints.stops_at("approval"):
+            self._context.stopped(thread, stop_of(thread, self._context.breakpoints))
 
     def _ended(self, thread: TurnThread) -> None:
         overview = thread.debugger.record.overview()

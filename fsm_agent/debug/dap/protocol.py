@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.support.redaction import mask_json
+from fsm_agent.support.redaction import Exact, mask_json
 
 LARGEST = 16 * 1024 * 1024
 """Bytes of one message; more is no editor's."""
@@ -169,8 +169,9 @@ class Outbox:
         self._send({"type": "event", "event": name}, body)
 
     def output(self, text: str, category: str = "console", where: Mapping[str, Any] | None = None) -> None:
-        """A line in the debug console; ``where`` in a source it is about."""
-        self.event("output", {"category": category, "output": f"{text}\n", **(where or {})})
+        """A line in the debug console; ``where`` in a source it is about. What is ``Exact`` is not masked."""
+        line = Exact(f"{text}\n") if isinstance(text, Exact) else f"{text}\n"
+        self.event("output", {"category": category, "output": line, **(where or {})})
 
     def reply(self, request: Mapping[str, Any], body: Mapping[str, Any] | None = None) -> None:
         """Answer a request."""

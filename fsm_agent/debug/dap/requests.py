@@ -19,10 +19,12 @@ from fsm_agent.debug.dap import expressions
 from fsm_agent.debug.dap.breakpoints import EXCEPTIONS, EditorBreakpoint, place, shown
 from fsm_agent.debug.dap.console import COMMANDS, command
 from fsm_agent.debug.dap.context import EditorContext
+from fsm_agent.debug.dap.held import answers, asked_for
 from fsm_agent.debug.dap.table_map import same_file
 from fsm_agent.debug.dap.threads import TurnThread, frame_of, stop_of
 from fsm_agent.debug.dap.variables import scopes_of
 from fsm_agent.errors import ConfigError
+from fsm_agent.support.redaction import Exact
 
 _WORD = re.compile(r":?[\w.\[\]-]*$")
 
@@ -120,9 +122,10 @@ def exception_info(context: EditorContext, arguments: Arguments) -> dict[str, An
     about = next(one for one in EXCEPTIONS if one.name == stop.of)
     snapshot = thread.debugger.record.snapshot(thread.at)
     said = snapshot.get("error") or (snapshot.get("failure") or {}).get("message") or stop.description
+    held = [asked_for(one) for one in thread.debugger.status.held] if stop.of == "approval" else []
     return {
         "exceptionId": stop.text or about.name,
-        "description": f"{about.label}: {about.about}",
+        "description": Exact("\n".join(held)) if held else f"{about.label}: {about.about}",
         "breakMode": "always",
         "details": {"message": str(said), "typeName": about.name},
     }
@@ -162,7 +165,9 @@ def completions(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
     found = _WORD.search(before)
     word = found[0] if found is not None else ""
     if word.startswith(":"):
-        start, names, kind = found.start() if found else 0, [f":{name}" for name in COMMANDS], "function"
+        waits = answers(context.focus.debugger.status.held) if context.focus is not None else []
+        names = [*(f":{name}" for name in COMMANDS), *waits]
+        start, kind = found.start() if found else 0, "function"
     else:
         thread, at = _frame(context, arguments)
         start, kind = len(before) - len(word.rpartition(".")[2]), "value"

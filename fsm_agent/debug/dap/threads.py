@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, assert_never
 
+from fsm_agent.approvals.visible import visible
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.engines import LocalEngine
 from fsm_agent.debug.core.events import DebugEvent, Status
 from fsm_agent.debug.dap.breakpoints import EditorBreakpoints, place
+from fsm_agent.debug.dap.held import brief
 from fsm_agent.debug.dap.protocol import Client
 from fsm_agent.debug.dap.table_map import StateSource, TableMap
 from fsm_agent.errors import ConfigError
@@ -40,14 +42,15 @@ class Stop:
 @dataclass(slots=True)
 class TurnThread:
     """One turn. ``stop`` is what the editor was told last, ``None`` while it runs for it; ``over``: it was
-    told that the thread has ended. ``asked``: numbers of what waits for a person and was told."""
+    told that the thread has ended. ``asked``: what waits for a person and was told, by its number and whether
+    it may be allowed."""
 
     id: int
     debugger: Debugger
     name: str
     stop: Stop | None = None
     over: bool = False
-    asked: frozenset[int] = frozenset()
+    asked: frozenset[tuple[int, bool]] = frozenset()
     in_doubt: str = ""
     unlisten: Callable[[], None] = lambda: None
 
@@ -163,13 +166,8 @@ def _met(thread: TurnThread, status: Status, breakpoints: EditorBreakpoints) -> 
 def _waiting(held: tuple[Mapping[str, Any], ...]) -> Stop:
     first = held[0]
     if first["kind"] == "approval":
-        return Stop(
-            "exception",
-            f"{first['name']} needs approval: type :approve or :deny",
-            first["name"],
-            of="approval",
-        )
-    return Stop("pause", f"{first['kind']} {first['name']} is held back: type :answer or :let", first["name"])
+        return Stop("exception", brief(first), first["question"]["name"], of="approval")
+    return Stop("pause", brief(first), first["name"])
 
 
 def in_doubt(debugger: Debugger, event: DebugEvent) -> str:
@@ -193,7 +191,7 @@ def unknown(visit: Sequence[Mapping[str, Any]]) -> str:
 
 def _name(debugger: Debugger) -> str:
     info = debugger.record.info
-    asked = " ".join(info.asked.split())
+    asked = visible(" ".join(info.asked.split())[: NAME + 1], lines=False)
     asked = asked if len(asked) <= NAME else f"{asked[: NAME - 1]}…"
     forked = f" · fork at {info.forked_at}" if info.forked_at is not None else ""
     return f"{asked}{forked} · {info.id}"

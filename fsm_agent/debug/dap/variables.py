@@ -11,9 +11,10 @@ from typing import Any, Literal, assert_never, get_args, overload
 
 from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.record import Record
+from fsm_agent.debug.dap.held import variables as waiting
 from fsm_agent.debug.dap.threads import TurnThread
 from fsm_agent.errors import ConfigError
-from fsm_agent.support.redaction import mask_json
+from fsm_agent.support.redaction import Exact, mask_json
 
 ScopeName = Literal["Counters", "Facts", "Messages", "Request", "Guards"]
 Key = str | int
@@ -195,8 +196,12 @@ def expression(place: ValuePlace) -> str:
 
 
 def _shown(value: Any, whole: bool) -> str:
+    if isinstance(value, Exact):
+        return value
     if isinstance(value, Lazy):
         return "…"
+    if whole and is_list(value) and value and all(isinstance(one, Exact) for one in value):
+        return Exact("\n".join(value))
     if whole and not isinstance(value, Transcript):
         return (
             value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, default=str)
@@ -314,7 +319,7 @@ def asked(debugger: Debugger, at: int) -> dict[str, Any]:
         }
         found[label(entry)] = shown
     if at == status.seq and status.held:
-        found["waits for a person"] = [dict(one) for one in status.held]
+        found["waits for a person"] = waiting(status.held)
     if debugger.kind.talks and debugger.record.path()[at] == debugger.kind.over:
         found["on the wire"] = Lazy(lambda: debugger.wire(at))
     return found

@@ -15,6 +15,7 @@ from typing import Any
 
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire import WireCopy
+from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.sessions.remote_commands import CommandPoller
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.database import Database, Durability
@@ -32,7 +33,8 @@ Opened = Callable[[Path, Durability], Database]
 class LiveSessions:
     """Holds one object for each session in use, for all who use it in this process. ``pause_points``: the
     turns of the home that run in this process. ``at_work``: children in the background by their session, so
-    that two agents never work on one; changed on the engine's loop only."""
+    that two agents never work on one; changed on the engine's loop only. ``trees``: the budgets of turns that
+    have children, by the turn's id, as long as one of the tree is at work."""
 
     def __init__(
         self,
@@ -48,6 +50,7 @@ class LiveSessions:
         self._unsaved: dict[str, Sequence[Session]] = {}
         self.pause_points = CommandPoller(self)
         self.at_work: dict[str, Any] = {}
+        self.trees: weakref.WeakValueDictionary[str, IterationBudget] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
 
     @cached_property

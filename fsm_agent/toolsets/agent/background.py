@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from fsm_agent.errors import SessionBusy, StoreError
-from fsm_agent.runtime.budget import IterationBudget, tree_budget
+from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.runtime.registry import running
@@ -27,7 +27,7 @@ from fsm_agent.support.threads import LOOP
 from fsm_agent.support.untrusted import wrapped
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets.agent.child import Child, ChildEnded, ChildFactory, ChildTask
-from fsm_agent.toolsets.agent.posted import Posted, children_of, note_told, post, untold
+from fsm_agent.toolsets.agent.posted import Posted, note_told, post, spent_below, untold
 from fsm_agent.toolsets.agent.raising import Care, ChildFamily, fitted, room
 
 REPORT = '[Report on the task "{goal}" ({handle}), from this program and not from the user. {how}]'
@@ -232,12 +232,12 @@ class Background:
 
     def _budget(self, parent: str) -> IterationBudget:
         """What is left for a child of a turn that ended, or was cut off, in another process."""
-        limits = self._settings.delegation
-        tree = tree_budget(limits.budget, self._settings.max_iterations, limits.tree_cap_factor)
-        said = Turns(self._store.database).result(parent) or {}
-        tree.used = int(said.get("api_calls", 0)) + sum(
-            child.api_calls for child in children_of(self._store, parent)
-        )
+        limits, trees = self._settings.delegation, self._store.trees
+        if (tree := trees.get(parent)) is None:
+            trees[parent] = tree = tree_budget(self._settings)
+            said = Turns(self._store.database).result(parent) or {}
+            own = SpentBudget(said.get("api_calls", 0), said.get("attempts", 0))
+            tree.settle(own, spent_below(self._store, parent))
         return tree.child(limits.budget, limits.max_iterations)
 
     def _report(self, one: Posted, end: ChildEnded, limit: int) -> str:

@@ -14,7 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fsm_agent.conversation.result import ChildTurn, TurnUsage
+from fsm_agent.runtime.budget import SpentBudget
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.sealed import loads
 
 
@@ -82,6 +84,18 @@ def children_of(store: Store, turn_id: str) -> list[ChildTurn]:
             (prefix, prefix[:-1] + "/", turn_id),
         ).fetchall()
     return [_child(*row) for row in rows]
+
+
+def spent_below(store: Store, turn_id: str) -> SpentBudget:
+    """What the children of a turn and theirs have taken so far. A turn that has not ended is asked for what
+    its rows have spent, which is at least what it sent."""
+    iterations, attempts = 0, 0
+    for child in children_of(store, turn_id):
+        below = spent_below(store, child.turn_id)
+        now = {} if child.outcome else Turns(store.database).snapshot(child.turn_id)
+        iterations += now.get("iterations", child.api_calls) + below.iterations
+        attempts += now.get("attempts", child.attempts) + below.attempts
+    return SpentBudget(iterations, attempts)
 
 
 def _child(

@@ -201,6 +201,7 @@ TLS = words("[ssl", "tlsv1", "tls alert", "bad record mac", "ssl alert", "ssl_er
 DETECTIONS: tuple[Detection, ...] = (
     Detection("local_bug", kind("local"), "our own bug, never a retry"),
     Detection("unicode", kind("encode"), "the request could not be written"),
+    Detection("attempt_cap", kind("capped"), "turn and children have sent all that they may"),
     Detection("stale_breaker", kind("breaker"), "too many stale attempts in a row"),
     Detection("content_policy", either(
         code("content_filter", "content_policy_violation", "responsibleaipolicyviolation", "new_sensitive", "data_inspection_failed",

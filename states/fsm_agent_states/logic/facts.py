@@ -85,11 +85,15 @@ def unverified(turn: TurnState) -> bool:
 
 def answers_errors(turn: TurnState) -> bool:
     """The calls at hand cannot be read and are not asked for again: each gets an error for its result."""
-    row = turn.last_transition
-    return turn.state == "ExecuteTools" and row is not None and row.source == turn.state
+    return turn.state == "ExecuteTools" and "strikes" in turn.pending_recovery
 
 
 # Of the recovery that was ordered
+
+
+def breaker_open(turn: TurnState) -> bool:
+    """So many requests in a row went silent that the next one is not sent to this model."""
+    return turn.recovery.silences >= turn.settings.stale.giveup
 
 
 def waits_at_once(turn: TurnState) -> bool:
@@ -130,6 +134,16 @@ def next_is_wider(turn: TurnState) -> bool:
 
 
 # Of the size
+
+
+def asks_summary(turn: TurnState) -> bool:
+    """The row that led here paid for a request to a summariser."""
+    return turn.state == "Compress" and "attempts" in turn.pending_recovery
+
+
+def goes_without_model(turn: TurnState) -> bool:
+    """No summariser is left: what there is must do."""
+    return "unaided" in turn.pending_recovery
 
 
 def forced(turn: TurnState) -> bool:
@@ -177,10 +191,11 @@ def over_threshold(turn: TurnState, tokens: int) -> bool:
 FACTS: Mapping[str, Callable[[TurnState], bool]] = {
     fact.__name__: fact
     for fact in (
-        toolless, prepaid, opens_iteration, text_begun, text_held, text_unchecked, text_prior, has_spoken,
-        thought, only_asked, after_tools, unverified, answers_errors, waits_at_once, rekeys, switches,
-        waits_after_compaction, waits_later, on_primary, next_is_wider, forced, compacted_before,
-        compaction_blocked, muted, compactable, window_too_small,
+        toolless, prepaid, opens_iteration, text_begun, text_held, text_unchecked, text_prior,
+        has_spoken, thought, only_asked, after_tools, unverified, answers_errors, breaker_open,
+        waits_at_once, rekeys, switches, waits_after_compaction, waits_later, asks_summary,
+        goes_without_model, on_primary, next_is_wider, forced, compacted_before, compaction_blocked,
+        muted, compactable, window_too_small,
     )
 }  # fmt: skip
 """All of them that need nothing but the turn, by name."""

@@ -26,6 +26,7 @@ _MAP: Layout = {
         ("BuildMessages", "BuildMessages"): way("top", 520, "top", 580, label=(622, 18), reach=24),
         ("BuildMessages", "Compress"): way("bottom", 308, "right", 164, [(308, 164)], (250, 164)),
         ("Compress", "BuildMessages"): way("right", 190, "bottom", 336, [(336, 190)], (268, 206)),
+        ("Compress", "Compress"): way("top", 60, "top", 110, label=(85, 116), reach=16),
         ("BuildMessages", "ClassifyError"): way("bottom", 280, "top", 280, label=(280, 236)),
         ("ClassifyError", "BuildMessages"): way("right", 280, "bottom", 376, [(376, 280)], (376, 236)),
         ("ClassifyError", "Compress"): way("top", 110, "bottom", 110, label=(110, 234)),
@@ -53,7 +54,7 @@ _MAP: Layout = {
 """The small picture: a box says only what happened there, and every way out is an arrow."""
 
 LAYOUT: Layout = {
-    "size": (1600, 930),
+    "size": (1600, 978),
     "boxes": {
         "Prepare": (16, 24, 200),
         "BuildMessages": (450, 20, 700),
@@ -77,7 +78,8 @@ LAYOUT: Layout = {
         ("CallLLM", "Finalize"): way("bottom", 850, "top", 850),
         ("ClassifyError", "BuildMessages"): way("top", 586, "bottom", 586, label=(586, 330), wrap=130),
         ("ClassifyError", "Compress"): way("top", 150, "bottom", 150),
-        ("Compress", "BuildMessages"): way("right", 290, "bottom", 500, [(500, 290)], (447, 246), wrap=90),
+        ("Compress", "BuildMessages"): way("right", 290, "bottom", 524, [(524, 290)], (468, 246), wrap=90),
+        ("Compress", "Compress"): way("top", 60, "top", 160, label=(110, 148), wrap=180, reach=40),
         ("ExecuteTools", "BuildMessages"): way("top", 1440, "right", 158, [(1440, 158)], (1300, 187)),
         ("ExecuteTools", "ExecuteTools"): way("bottom", 1400, "bottom", 1480, label=(1440, 432), reach=44),
         ("EmptyRecovery", "BuildMessages"): way(
@@ -85,7 +87,7 @@ LAYOUT: Layout = {
         ),
     },
     "how_to_read": (1212, 478, 350),
-    "proved": (16, 732, 556),
+    "proved": (16, 744, 556),
     "map": _MAP,
     "ways_out": {"CallLLM": ("text", "summary")},
     "notes": (

@@ -132,10 +132,12 @@ class CurrentCall:
 
 @dataclass(slots=True)
 class Accounting:
-    """What the turn has used. ``request_count``: requests that went out, summaries included. ``usages``:
-    tokens by provider and model. ``meter``: how full the window is; the session shares it."""
+    """What the turn has used. ``request_count``: requests that went out, summaries included; ``unsent``:
+    those that were paid for and did not. ``usages``: tokens by provider and model. ``meter``: how full the
+    window is; the session shares it."""
 
     request_count: int = field(default=0, metadata={STORED_AS: "sent"})
+    unsent: int = 0
     usages: dict[tuple[str, str], Usage] = field(default_factory=dict)
     last_prompt_tokens: int = 0
     meter: ContextMeter = field(default_factory=ContextMeter)
@@ -146,16 +148,14 @@ class Accounting:
         return sum(self.usages.values(), NO_USAGE)
 
     def charge(self, reply: ModelReply | Failure | Cancelled, runtime: Runtime) -> None:
-        """Note what a request to ``runtime`` cost, if it went out."""
-        if isinstance(reply, ModelReply) or reply.sent:
-            self.request_count += 1
+        """Note what a request to ``runtime`` cost, if it went out. Each attempt that a row spent ends
+        here."""
+        left = isinstance(reply, ModelReply) or reply.sent
+        self.request_count += left
+        self.unsent += not left
         if reply.usage is not None:
             key = runtime.provider, runtime.model
             self.usages[key] = self.usages.get(key, NO_USAGE) + reply.usage
-
-    def in_flight(self, requests: int) -> None:
-        """Count requests whose end nobody saw."""
-        self.request_count += requests
 
     def read(self, tokens: int, request: ModelRequest) -> None:
         """The provider counted ``tokens`` of prompt for this request."""
@@ -180,12 +180,14 @@ class Recovery:
     """What went wrong, and what is done about it. ``failure_class`` and ``error`` stay known until a reply is
     read.
 
+    ``silences``: so many requests in a row, those of the session's last turns included, went silent.
     ``repairs_done``: changes of the request that this provider needs; ``pending_repair``: the next one.
     ``output_cap``: tokens that a refusal allowed the reply. ``scaffold``: rows behind the history that are
     sent and never stored. ``trace``: lines for people, shown when the turn fails.
     """
 
     failure: Failure | None = None
+    silences: int = 0
     failure_class: str = ""
     error: str = ""
     repairs_done: frozenset[str] = frozenset()
@@ -195,9 +197,14 @@ class Recovery:
     fallback_activated: bool = False
     trace: list[str] = field(default_factory=list)
 
+    def begin(self, silences: int) -> None:
+        """Take over what the agent knows of its model."""
+        self.silences = silences
+
     def fail(self, failure: Failure) -> None:
         """A call brought no usable reply."""
         self.failure = failure
+        self.silences += failure.kind == "stale"
 
     def crash(self, problem: str, error: BaseException) -> None:
         """A bug of our own."""
@@ -219,7 +226,11 @@ class Recovery:
 
     def succeed(self) -> None:
         """A reply came: nothing is wrong any more."""
-        self.failure_class, self.error = "", ""
+        self.failure_class, self.error, self.silences = "", "", 0
+
+    def give_up(self, failure: Failure) -> None:
+        """The model went silent too often: it is not asked this time."""
+        self.failure, self.silences = failure, 0
 
     def order(self, repair: str) -> None:
         """The next BuildMessages is to make this repair, if the table agrees."""
@@ -241,12 +252,15 @@ class Recovery:
 
 @dataclass(slots=True)
 class Compaction:
-    """Making the history shorter. ``forced``: not our wish, a refusal (or a person) asks for it. ``focus``:
-    what a summary should be about. ``compacted_before``: in this session. ``compaction_blocked``: why none is
-    tried. ``compressions``: figures of those of this turn."""
+    """Making the history shorter. ``forced``: not our wish, a refusal (or a person) asks for it.
+    ``focus``: what a summary should be about. ``begun_at``: when the one at hand began, in seconds;
+    ``unsummarised``: why the last model that was asked gave it no summary. ``compacted_before``: in this
+    session. ``compaction_blocked``: why none is tried. ``compressions``: figures of those of this turn."""
 
     forced: bool = False
     focus: str = ""
+    begun_at: float = 0.0
+    unsummarised: str = ""
     compacted_before: bool = False
     compaction_blocked: str = ""
     compressions: list[dict[str, Any]] = field(default_factory=list)
@@ -254,6 +268,14 @@ class Compaction:
     def begin(self, known: Compacted) -> None:
         """Take over what the session knows of its compactions."""
         self.compacted_before, self.compaction_blocked = known.done > 0, known.blocked
+
+    def start(self, at: float) -> None:
+        """A compaction begins now."""
+        self.begun_at, self.unsummarised = at, ""
+
+    def not_summarised(self, why: str) -> None:
+        """The model that was asked gave no summary."""
+        self.unsummarised = why
 
     def judge(self, known: Compacted) -> None:
         """What the session makes of the last compaction: are more of them of use?"""

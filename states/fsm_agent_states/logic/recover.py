@@ -98,7 +98,7 @@ def _fallback(turn: TurnState) -> Performed:
         return "failed"
     turn.setup.switch(switched.runtime)
     turn.accounting.forget()
-    recovery.fallback_activated = True
+    recovery.fallback_activated, recovery.silences = True, 0
     recovery.repairs_done, recovery.pending_repair, recovery.output_cap = frozenset(), "", None
     if not facts.text_begun(turn):  # an answer that was begun is still to be continued
         recovery.drop_scaffold()

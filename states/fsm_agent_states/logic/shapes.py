@@ -162,7 +162,9 @@ VISITS = (
     VisitChange("ClassifyError", (NO_CHANGE,)),
     VisitChange("Compress", (SHORTER,), ("compressed",)),
     VisitChange("Compress", (NO_CHANGE, SHORTER), ("crashed",)),
-    VisitChange("Compress", (NO_CHANGE,), ("unchanged", "stuck", "outgrown", "cancelled")),
+    VisitChange(
+        "Compress", (NO_CHANGE,), ("unsummarised", "lost", "unchanged", "stuck", "outgrown", "cancelled")
+    ),
     VisitChange(
         "ExecuteTools",
         (ROUND,),

@@ -1,15 +1,18 @@
-"""The summary call of a compaction: the auxiliary models first, then the main one, then ourselves."""
+"""The summary of a compaction: by the auxiliary models first, then by the main one, each paid for by a row of
+its own; then without a model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from fsm_agent.conversation.compaction import summary_prompt, summary_without_model
 from fsm_agent.conversation.compaction.guard import fault_of
 from fsm_agent.conversation.effects import (
     CallModel,
     Cancelled,
+    Compacted,
     Failure,
     ModelRequest,
     NoteCompaction,
@@ -43,37 +46,55 @@ KEEPS_HISTORY = {
 (COMP-26)."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Summary:
-    """``model`` is empty for a summary made without one, ``text`` when there is none."""
+    """``model`` is empty for a summary made without one, ``text`` when there is none. ``failed``: the
+    event to report when the model that was asked gave none."""
 
     text: str = ""
     model: str = ""
-    interrupted: bool = False
+    failed: Literal["unsummarised", "lost", "cancelled"] | None = None
 
 
 def summarise(turn: TurnState, middle: Sequence[Message]) -> Asks[Summary]:
-    """A summary of these rows. A forced compaction always gets one: the provider has refused what there
-    is."""
-    failed = ""
-    for number, runtime in (*enumerate(turn.setup.auxiliary), (None, turn.setup.runtime)):
-        reply: ModelReply | Failure | Cancelled = yield _call(turn, runtime, middle, number)
-        turn.accounting.charge(reply, runtime)
-        if isinstance(reply, Cancelled):
-            return Summary(interrupted=True)
-        if isinstance(reply, ModelReply):
-            text = split_reasoning(reply.text)[0].strip()
-            if text:
+    """A summary of these rows by the model whose turn it is: one request."""
+    number, runtime = _summariser(turn)
+    reply: ModelReply | Failure | Cancelled = yield _call(turn, runtime, middle, number)
+    turn.accounting.charge(reply, runtime)
+    match reply:
+        case Cancelled():
+            return Summary(failed="cancelled")
+        case Failure(kind="lost"):
+            return Summary(failed="lost")
+        case Failure():
+            why = detect(reply).name
+        case ModelReply():
+            if text := split_reasoning(reply.text)[0].strip():
                 return Summary(text, runtime.model)
-            failed = "empty"
-        else:
-            failed = detect(reply).name
-        yield Tell("status", (f"{runtime.model} gave no summary ({failed.replace('_', ' ')})",))
-    yield NoteCompaction("summary_failed", fault=fault_of(failed))
-    if failed in KEEPS_HISTORY and not facts.forced(turn):
+            why = "empty"
+    yield Tell("status", (f"{runtime.model} gave no summary ({why.replace('_', ' ')})",))
+    turn.compaction.not_summarised(why)
+    if number is None:  # the last that can be asked
+        noted: Compacted = yield NoteCompaction("summary_failed", fault=fault_of(why))
+        turn.compaction.judge(noted)
+    return Summary(failed="unsummarised")
+
+
+def without_model(turn: TurnState, middle: Sequence[Message]) -> Asks[Summary]:
+    """What can be said of these rows without a model. A forced compaction always gets one: the provider has
+    refused what there is."""
+    if turn.compaction.unsummarised in KEEPS_HISTORY and not facts.forced(turn):
         return Summary()
     yield Tell("status", ("the summary was made without a model",))
     return Summary(summary_without_model(middle))
+
+
+def _summariser(turn: TurnState) -> tuple[int | None, Runtime]:
+    """The model that the row which led here paid for: its number among the auxiliary ones, or ``None`` for
+    the main one. A turn that goes on elsewhere may find fewer."""
+    place = turn.summarisers - 1
+    auxiliary = turn.setup.auxiliary
+    return (place, auxiliary[place]) if place < len(auxiliary) else (None, turn.setup.runtime)
 
 
 def preserved(turn: TurnState, middle: Sequence[Message]) -> Asks[str]:

@@ -2,7 +2,8 @@
 import { ahead, get, listen, post, turnPath } from "./api.js";
 import { Compare } from "./compare.js";
 import { Diagram, Table } from "./diagram.js";
-import { Ask, Fork, Help, Kept, overWords, Waiting } from "./dialogs.js";
+import { Ask, Fork, Help, Kept, overWords } from "./dialogs.js";
+import { Waiting } from "./held.js";
 import { Inspector, tabsOf } from "./inspector.js";
 import { Lanes } from "./lanes.js";
 import { Moves } from "./pages.js";

@@ -1,5 +1,5 @@
-// Dialogs: fork with changes, answer by hand, a new turn, texts to keep, help.
-import { Button, html, Parts, pretty, useEffect, useRef, useState, words } from "./ui.js";
+// Dialogs: fork with changes, a new turn, texts to keep, help.
+import { Button, html, parsed, pretty, useEffect, useRef, useState } from "./ui.js";
 
 export function Dialog({ title, onClose, children, wide }) {
   const box = useRef(null);
@@ -75,61 +75,6 @@ function editOf(parts) {
     else edit[kind] = JSONS.has(kind) ? parsed(text, PARTS[kind].title) : text;
   }
   return edit;
-}
-
-function parsed(text, what) {
-  try {
-    return JSON.parse(text);
-  } catch {
-    throw new Error(`${what} is not JSON`);
-  }
-}
-
-/** What waits for a person, at the top of the inspector. */
-export function Waiting({ held, onAnswer, onLet }) {
-  return held.map((one) => html`<${HeldCard} key=${one.id} one=${one} onAnswer=${onAnswer} onLet=${onLet} />`);
-}
-
-const LET = { model: ["send the request", "Send it"], tool: ["run the tool", "Run it"], request: ["let it be done", "Let it be done"] };
-
-function HeldCard({ one, onAnswer, onLet }) {
-  const [byHand, setByHand] = useState(false);
-  const [text, setText] = useState("");
-  const [problem, setProblem] = useState("");
-  const approval = one.kind === "approval";
-  const title = { approval: "May this run?", model: "The model is about to be asked", tool: "A tool is about to run", event: `What does ${one.name} report?` }[one.kind] || "A request is about to be made";
-  const give = () => {
-    try {
-      onAnswer(one.id, one.kind !== "tool" && text.trim().startsWith("{") ? parsed(text, "the answer") : text);
-    } catch (error) {
-      setProblem(error.message);
-    }
-  };
-  return html`<section class="held" role="alertdialog" aria-label=${title}>
-    <h2>${title}</h2>
-    ${one.kind === "model" ? html`<p class="line"><code>${one.name}</code> <span class="quiet">about ${(one.estimate || 0).toLocaleString("en")} tokens</span></p>
-      <details class="fold"><summary>the exact body</summary><pre class="text" tabindex="0" aria-label="body of the request">${bodyOf(one.wire)}</pre></details>`
-      : one.kind === "event" ? html`<p class="quiet">Nobody runs this table: you say what each state reports.</p>`
-      : one.kind === "request" ? html`<p class="line"><code>${one.name}</code></p><${Parts} value=${one.request} />`
-      : html`<p class="line"><code>${one.name}</code></p><pre class="text" tabindex="0" aria-label="arguments">${pretty(one.arguments)}</pre>`}
-    ${byHand && html`<label class="stack"><span class="quiet">${one.kind === "model" ? 'a text, or {"text", "tool_calls": [{"name", "arguments"}]}' : one.kind === "tool" ? "the result, as the model reads it" : "the reply: its first field as text, or all of them as JSON"}</span><textarea rows="4" aria-label="answer by hand" value=${text} onInput=${(event) => setText(event.currentTarget.value)} onKeyDown=${(event) => event.stopPropagation()}></textarea></label>`}
-    ${problem && html`<p class="problem" role="alert">${problem}</p>`}
-    ${approval && one.elsewhere && one.allowable && html`<p class="quiet">Somebody is asked where the turn runs, too; the first answer counts.</p>`}
-    <div class="buttons">
-      ${approval && !one.allowable ? html`<p class="quiet">The rules have not spoken yet. Until then one can only deny.</p><${Button} label="deny" kind="danger" onClick=${() => onAnswer(one.id, "deny")}>Deny<//>`
-        : approval ? html`<${Button} label="allow once" kind="primary" onClick=${() => onAnswer(one.id, "once")}>Allow once<//><${Button} label="allow for this session" onClick=${() => onAnswer(one.id, "session")}>Allow for the session<//><${Button} label="deny" kind="danger" onClick=${() => onAnswer(one.id, "deny")}>Deny<//>`
-        : one.kind === "event" ? one.events.map((name, i) => html`<${Button} label=${`report ${words(name)}`} kind=${i ? "" : "primary"} onClick=${() => onAnswer(one.id, name)}>${words(name)}<//>`)
-        : byHand ? html`<${Button} label="give this answer" kind="primary" onClick=${give}>Give this answer<//><${Button} label="do not answer by hand" onClick=${() => setByHand(false)}>Back<//>`
-        : html`<${Button} label=${LET[one.kind][0]} kind="primary" onClick=${() => onLet(one.id)}>${LET[one.kind][1]}<//>${one.answerable !== false && html`<${Button} label="answer by hand" onClick=${() => setByHand(true)}>Answer by hand …<//>`}`}
-    </div></section>`;
-}
-
-function bodyOf(wire) {
-  try {
-    return JSON.stringify(JSON.parse(wire), null, 2);
-  } catch {
-    return wire;
-  }
 }
 
 export function Ask({ title, label, hint, button, rows = 4, onSend, onClose, children }) {

@@ -73,3 +73,12 @@ export function Fold({ title, open = false, children, extra }) {
 
 export const Button = ({ label, hint, disabled, onClick, kind = "", children, pressed }) => html`<button type="button" class=${kind}
   aria-label=${label} title=${hint || label} disabled=${disabled} aria-pressed=${pressed} onClick=${onClick}>${children}</button>`;
+
+/** JSON that a person typed. */
+export function parsed(text, what) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new Error(`${what} is not JSON`);
+  }
+}

@@ -15,21 +15,24 @@ from fsm_agent.fsm.verify.worst_case.polynomial import Polynomial, Printer, Vari
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """An upper bound on the visits of ``states`` together, or on all moves when ``states`` is empty.
+    """An upper bound on the visits of ``states`` together, or on all moves when ``states`` is empty; or on
+    how often the cap ``spends`` is spent.
 
-    It is the smallest of ``formulas``. ``caps`` tells whether the caps stand or are taken away. ``refined``:
-    no time was missing to make it smaller.
-    """
+    It is the smallest of ``formulas``. ``caps`` tells whether the caps stand or are taken away.
+    ``refined``: no time was missing to make it smaller."""
 
     states: tuple[str, ...]
     caps: bool
     formulas: tuple[Polynomial, ...]
     printer: Printer
     refined: bool = True
+    spends: str = ""
 
     @property
     def name(self) -> str:
         """Return what is counted, in words."""
+        if self.spends:
+            return f"{self.spends} spent"
         return f"visits of {' and '.join(self.states)}" if self.states else "moves"
 
     @property
@@ -58,16 +61,25 @@ def bounds(
     """The bounds of a table whose turns end, true whenever time is over (by default it never is).
 
     On the visits of each state of ``watch``, of all of them together, and on moves. An empty ``watch`` stands
-    for the states that a cap counts, or all states if there is no cap; they are taken together only where a
-    cap counts them together."""
+    for the states that a cap counts, or all states if there is no cap; what a cap counts besides, and
+    nothing gives back, is bounded by it."""
     table, within = without_caps.graph.table, within or endless()
     states = watch or watched(table)
-    each, together = [(state,) for state in states], [states] if len(states) > 1 else []
-    capped = any(counter.cap for counter in table.counters)
-    found = _bounds(without_caps, [*each, *(together if watch else []), ()], within.share(2 if capped else 1))
-    if capped:
-        found += _bounds(with_caps, [*each, *together, ()], within)
+    wanted: list[tuple[str, ...]] = [(state,) for state in states]
+    wanted += [*([states] if watch and len(states) > 1 else []), ()]
+    caps = [counter.name for counter in table.counters if counter.cap]
+    found = _bounds(without_caps, wanted, [], within.share(2 if caps else 1))
+    if caps:
+        apart = [cap for cap in caps if _counts_apart(table, cap)]
+        found += _bounds(with_caps, wanted, apart, within)
     return tuple(found)
+
+
+def _counts_apart(table: Table, cap: str) -> bool:
+    """Does the cap count other moves than the visits of one state, and is never given back?"""
+    into = {row.dest for row in table.rows if cap in row.spends}
+    others = any(row.dest in into and cap not in row.spends for row in table.rows)
+    return (others or len(into) > 1) and not any(cap in row.resets for row in table.rows)
 
 
 def watched(table: Table) -> tuple[str, ...]:
@@ -79,23 +91,39 @@ def watched(table: Table) -> tuple[str, ...]:
     )
 
 
-def _bounds(ranking: Ranking, wanted: list[tuple[str, ...]], within: TimeLimit) -> list[Bound]:
+def _bounds(
+    ranking: Ranking, wanted: list[tuple[str, ...]], spent: list[str], within: TimeLimit
+) -> list[Bound]:
+    """Of visits of each of ``wanted``, and of how often each cap of ``spent`` is."""
     counting = _counted(ranking)
     with counting.lock:
         counting.refine(within)
-        return _bounds_of(ranking, wanted, counting)
+        return _bounds_of(ranking, wanted, spent, counting)
 
 
-def _bounds_of(ranking: Ranking, wanted: list[tuple[str, ...]], counting: Counting) -> list[Bound]:
-    printer = None
+def _bounds_of(
+    ranking: Ranking, wanted: list[tuple[str, ...]], spent: list[str], counting: Counting
+) -> list[Bound]:
     caps = [counter.name for counter in ranking.graph.table.counters if counter.cap and ranking.graph.caps]
-    found = []
-    for states in wanted:
-        formulas = tuple(dict.fromkeys(_visits(counting, states, caps) if states else _moves(counting)))
-        if formulas:
+    all_found = [((), cap, _spent(counting, cap)) for cap in spent]
+    all_found += [
+        (states, "", _visits(counting, states, caps) if states else _moves(counting)) for states in wanted
+    ]
+    printer, found = None, []
+    for states, cap, estimates in all_found:
+        if formulas := tuple(dict.fromkeys(estimates)):
             printer = printer or _printer(counting)
-            found.append(Bound(states, ranking.graph.caps, formulas, printer, counting.refined))
+            found.append(Bound(states, ranking.graph.caps, formulas, printer, counting.refined, cap))
     return found
+
+
+def _spent(counting: Counting, cap: str) -> Iterator[Polynomial]:
+    """How often the rows that spend a cap are taken: at most as often as it says, and as other budgets
+    let them."""
+    spending = counting.sets.spent[cap]
+    for estimate in (counting.taken(spending), counting.paid(cap, spending)):
+        if estimate:
+            yield estimate.formula
 
 
 @lru_cache(maxsize=8)

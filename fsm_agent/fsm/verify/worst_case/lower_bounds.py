@@ -64,6 +64,9 @@ def all_known(
     flows: dict[bool, Flow] = {}
     known: list[Known | None] = []
     for number, bound in enumerate(found):
+        if bound.spends:
+            known.append(None)  # as much as any of the runs has of it
+            continue
         if exact := searched[bound.caps]:
             known.append(_searched(bound, limits, exact))
             continue
@@ -73,7 +76,17 @@ def all_known(
         within.tell(f"flow and longest run of {bound.name}")
         flow = flows.setdefault(bound.caps, Flow(rankings[bound.caps], limits))
         known.append(_known(table, bound, limits, flow, within.share(len(found) - number), runs=runs))
-    return known
+    capped = [one.run for bound, one in zip(found, known, strict=True) if one is not None and bound.caps]
+    return [
+        _spent(bound, limits, capped) if bound.spends else one
+        for bound, one in zip(found, known, strict=True)
+    ]
+
+
+def _spent(bound: Bound, limits: Mapping[str, int], runs: Sequence[tuple[Row, ...]]) -> Known:
+    spent = {run: sum(bound.spends in row.spends for row in run) for run in runs}
+    best = max(spent, key=lambda run: spent[run], default=())
+    return Known(bound.value(limits), best, spent.get(best))
 
 
 def _searched(bound: Bound, limits: Mapping[str, int], found: Search) -> Known:

@@ -20,7 +20,7 @@ from fsm_agent.fsm.journal import UNKNOWN, Exchange
 from fsm_agent.providers.prices import total_cost
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.database import Job
-from fsm_agent.sessions.store.journal.conversation_recording import IN_DOUBT, ConversationRecording
+from fsm_agent.sessions.store.journal.conversation_recording import IN_DOUBT, LOST, ConversationRecording
 from fsm_agent.sessions.store.journal.log import Closing, TurnLog
 from fsm_agent.sessions.store.rows import Kept, changed, named, reply_json, request_json, write_notes
 from fsm_agent.sessions.store.sealed import dumps, opened
@@ -34,9 +34,11 @@ NOT_RUN = (
 
 
 class ConversationLog(TurnLog):
-    """``turn`` has a transcript besides: ``history``, ``rows``, ``setup``."""
+    """``turn`` has a transcript besides: ``history``, ``rows``, ``setup``. ``known_replies``: requests to
+    models that are accounted for, and were not sent in this process."""
 
     _told = ""
+    known_replies = 0
 
     def opened(self) -> dict[str, Any]:
         """The snapshot, with the transcript by reference."""
@@ -74,6 +76,14 @@ class ConversationLog(TurnLog):
         asked = zip(exchange.requests, known, strict=True)
         return [self._refused(request) if reply is UNKNOWN else reply for request, reply in asked]
 
+    def _known(self, exchange: Exchange, place: int, request: Any) -> Any:
+        reply = super()._known(exchange, place, request)
+        if isinstance(request, CallModel) and reply is not UNKNOWN:
+            self.known_replies += getattr(reply, "sent", True)
+        if reply is LOST:
+            self._note_effect(self._outcome(exchange, place, request, reply, 0.0))
+        return reply
+
     def _acts(self, request: Any) -> bool:
         return isinstance(request, ACTS)
 
@@ -81,13 +91,16 @@ class ConversationLog(TurnLog):
         return not isinstance(request, CallModel)
 
     def _unrepeatable(self, request: Any) -> bool:
-        return isinstance(request, RunTool) and request.effect == "unsafe"
+        """A request to a model was paid for once: what was cancelled while it was out is not sent again."""
+        return isinstance(request, CallModel) or (isinstance(request, RunTool) and request.effect == "unsafe")
 
     def _doubt(self, request: Any) -> Any:
+        if isinstance(request, CallModel):
+            return LOST
         return ToolOutcome(request.call_id, "unknown", IN_DOUBT)
 
     def _refused(self, request: Any) -> Any:
-        if self._unrepeatable(request):
+        if isinstance(request, RunTool) and request.effect == "unsafe":
             return ToolOutcome(request.call_id, "not_started", NOT_RUN.format(problem=self.problem))
         return UNKNOWN
 
@@ -110,7 +123,7 @@ class ConversationLog(TurnLog):
         return named(request)
 
     def _in_doubt(self, request: Any, reply: Any) -> bool:
-        return isinstance(reply, ToolOutcome) and reply.status in ("unknown", "timeout")
+        return reply is LOST or (isinstance(reply, ToolOutcome) and reply.status in ("unknown", "timeout"))
 
     def _costs(self, request: Any, reply: Any) -> list[Job]:
         """Tokens as they come in, in the transaction of the reply they came with."""

@@ -17,6 +17,7 @@ from fsm_agent.conversation.effects import (
     AskApproval,
     CallModel,
     CheckSignals,
+    Failure,
     Prefetch,
     Preserve,
     Reply,
@@ -38,14 +39,18 @@ IN_DOUBT = (
     "Unknown outcome: the process ended while this ran, and nobody can say whether it took effect. It was not"
     " run again. Find out what happened before repeating it."
 )
+LOST = Failure("lost", "the process ended before the reply came; nobody knows whether the request left")
 
 
 @dataclass(slots=True)
 class ConversationRecording(Recording):
-    """``results`` by call id and ``reply_of_model`` are given by a person."""
+    """``results`` by call id and ``reply_of_model`` are given by a person. ``resumed``: the visit was
+    begun by another process, and its row has paid for one request to a model. Whether that left, nobody
+    can say."""
 
     results: dict[str, str] = field(default_factory=dict)
     reply_of_model: Reply | None = None
+    resumed: bool = False
 
     @classmethod
     def of(cls, effects: Iterable[Effect], answers: Mapping[str, Any] | None = None) -> ConversationRecording:
@@ -97,6 +102,8 @@ class ConversationRecording(Recording):
             if by_hand is not UNKNOWN:
                 self.origins[ordinal, place] = "by hand"
                 return by_hand
+        if self.resumed and isinstance(request, CallModel) and (entry is None or entry.reply is None):
+            return LOST
         if entry is None:
             return UNKNOWN
         if entry.reply is not None:

@@ -20,8 +20,7 @@ from fsm_agent.sessions.store.store import Begun, Store
 @dataclass(slots=True)
 class Position:
     """``snapshot`` as ``Turns.snapshot`` gives it, ``row`` the id of the row that led there, ``transcript``
-    and ``own`` the rows as (number, row); the number is ``None`` for a row that is not stored. ``in_flight``:
-    model calls whose end nobody saw."""
+    and ``own`` the rows as (number, row); the number is ``None`` for a row that is not stored."""
 
     turn: TurnInfo
     snapshot: dict[str, Any]
@@ -30,7 +29,6 @@ class Position:
     transcript: list[tuple[int | None, Message]]
     own: list[tuple[int | None, Message]]
     recording: ConversationRecording = field(default_factory=ConversationRecording)
-    in_flight: int = 0
 
     @property
     def version(self) -> int:
@@ -69,11 +67,11 @@ def position_of(store: Store, turn_id: str, seq: int | None = None) -> Position:
                     ).fetchone()[0]
                 )
                 own.append((one, kept))
-    effects = turns.effects(turn_id, at)
-    recording = ConversationRecording.of(effects, answers if at == info.forked_at else None)
-    flying = sum(e.kind == "CallModel" and e.reply is None for e in effects)
+    recording = ConversationRecording.of(
+        turns.effects(turn_id, at), answers if at == info.forked_at else None
+    )
     row = last[0].row if last else None
-    return Position(info, snapshot, settings, row, list(rows), own, recording, flying)
+    return Position(info, snapshot, settings, row, list(rows), own, recording)
 
 
 _KEPT = "SELECT settings, COALESCE(answers, 'null') FROM turns WHERE id = ?"
@@ -84,7 +82,7 @@ async def take_over(store: Store, position: Position, session: Session) -> Begun
     written up to that moment. Raises ``SessionBusy`` while its owner lives."""
     begun = await store.claim(session, position.turn, position.version, position.newest)
     now = position_of(store, position.turn.id)
-    position.recording, position.in_flight = now.recording, now.in_flight
+    position.recording, now.recording.resumed = now.recording, True
     adopt(session, position)
     return replace(begun, recording=now.recording)
 

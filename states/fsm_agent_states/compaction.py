@@ -1,0 +1,37 @@
+"""The transition table of a compaction that a person asks for, between turns. It has the rungs of the turn's
+table, and its one state is the turn's: each request to a model is a row's here, too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fsm_agent.fsm.table import Counter, Table, end, lines_of, on
+from fsm_agent_states.table import SUMMARISER, UNAIDED
+
+
+def _default_limits() -> Mapping[str, int]:
+    """Return the limits with default settings and one auxiliary model."""
+    from fsm_agent_states.table import TURN
+
+    limits = TURN.default_limits() if TURN.default_limits else {}
+    return {name: limits[name] for name in ("attempts", "summarisers", "unaided")}
+
+
+COMPACTION = Table(
+    name="compaction",
+    states=("Compress", "Done"),
+    final="Done",
+    counters=(Counter("attempts", cap=True), Counter("summarisers"), Counter("unaided")),
+    lines=lines_of(
+        {
+            "Compress": [
+                on("unsummarised", SUMMARISER, UNAIDED, end("unchanged", "Done"), why="one request a visit"),
+                on("compressed", end("compacted", "Done"), why="fewer rows, fewer tokens or no images"),
+                on("stuck", end("unchanged", "Done"), why="nothing can go"),
+                on("outgrown", end("unchanged", "Done"), why="same, but the next model is wider"),
+                on("cancelled", end("interrupted", "Done"), why="a person broke it off"),
+            ]
+        }
+    ),
+    default_limits=_default_limits,
+)

@@ -1,0 +1,180 @@
+"""One request to a model, one row that paid for it: counted by the server that gets them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsm_agent import Agent, tool
+from fsm_agent.fsm.table import Table
+from fsm_agent.fsm.verify import verify_table
+from fsm_agent.sessions.turn import Turn
+from fsm_agent.testing import FakeClock, Received, ScriptedServer, call, repeat, silence, status, text, tools
+from fsm_agent_states.compaction import COMPACTION
+from fsm_agent_states.table import TURN
+
+WORDS = "words and more words " * 60
+LONG: list[dict[str, Any]] = [
+    {"role": role, "content": f"{role} {number}: {WORDS}"}
+    for number in range(40)
+    for role in ("user", "assistant")
+]
+"""Too long for a window of 8,192 tokens."""
+
+
+def on(server: ScriptedServer, home: Path, **options: Any) -> Agent:
+    given = {"context_window": 8192, "toolsets": [], "clock": FakeClock(), **options}
+    return Agent("openai:m", base_url=server.url, api_key="sk-of-nobody", home=home, **given)
+
+
+def auxiliaries(server: ScriptedServer, number: int) -> list[dict[str, Any]]:
+    return [
+        {"model": f"openai:small-{place}", "base_url": server.url, "api_key": "k"} for place in range(number)
+    ]
+
+
+@pytest.mark.parametrize(("cap", "sent"), [(1, 1), (2, 2), (5, 5), (60, 8)])
+def test_summarisers_that_fail_are_paid_for_one_by_one(tmp_path: Path, cap: int, sent: int) -> None:
+    """Five auxiliary models and the main one are asked for a summary; without one the turn goes on."""
+    with ScriptedServer([*[status(500)] * 6, repeat(text("ok"))]) as server:
+        agent = on(
+            server, tmp_path, auxiliary=auxiliaries(server, 5), tools=[tool(lambda: "x", name="look")],
+            settings={"max_attempts_per_turn": cap},
+        )  # fmt: skip
+        turn = agent.start("go", conversation_history=LONG)
+        result = turn.run()
+        agent.close()
+        assert server.completions == result.attempts == min(sent, 7)
+    rows = [step.row for step in turn.steps if step.row.startswith("Compress.unsummarised")]
+    assert rows[: min(cap, 6)] == ["Compress.unsummarised/1"] * min(cap, 6)
+    assert result.turn_exit_reason == ("text_response" if cap > 6 else "attempt_cap_reached")
+
+
+def test_a_summariser_that_fails_is_followed_by_the_next(tmp_path: Path) -> None:
+    with ScriptedServer([status(500), text("what was said before"), text("ok")]) as server:
+        agent = on(server, tmp_path, auxiliary=auxiliaries(server, 3))
+        result = agent.run_conversation("go", conversation_history=LONG)
+        agent.close()
+        assert [body["model"] for body in server.bodies] == ["small-0", "small-1", "m"]
+    assert (result.final_response, result.attempts) == ("ok", 3)
+    assert result.compressions[0]["model"] == "small-1"
+
+
+def test_when_nobody_may_do_without_a_model_the_history_stays_as_it_is(tmp_path: Path) -> None:
+    settings = {"compression": {"without_model": False}}
+    with ScriptedServer([status(500), text("ok")]) as server:
+        agent = on(server, tmp_path, settings=settings)
+        turn = agent.start("go", conversation_history=LONG)
+        result = turn.run()
+        agent.close()
+        assert len(server.bodies[1]["messages"]) == len(LONG) + 2
+    assert "Compress.unsummarised/3" in [step.row for step in turn.steps]
+    assert (result.final_response, result.attempts, result.compressions) == ("ok", 2, [])
+
+
+async def cut_off(turn: Turn, server: ScriptedServer) -> None:
+    """Break a turn off while its next request is out."""
+    before = server.completions
+    task = asyncio.ensure_future(turn.arun())
+    while server.completions == before and not task.done():
+        await asyncio.sleep(0.005)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("history", [[], LONG], ids=["request", "summary"])
+@pytest.mark.parametrize("anew", [False, True], ids=["same process", "another"])
+def test_a_request_that_was_out_when_the_process_ended_is_paid_for(
+    tmp_path: Path, history: list[dict[str, Any]], anew: bool
+) -> None:
+    """However often that happens: the server gets no more requests than the cap says."""
+    with ScriptedServer(repeat(silence("headers"))) as server:
+        one = on(server, tmp_path, settings={"max_attempts_per_turn": 2})
+        turn = one.start("go", conversation_history=history)
+        for _ in range(6):
+            if turn.result is None:
+                asyncio.run(cut_off(turn, server))
+            if anew and turn.result is None:
+                turn = on(server, tmp_path).resume(turn.id)
+        assert turn.result is not None
+        assert server.completions == turn.result.attempts == 2
+    assert turn.result.turn_exit_reason == "attempt_cap_reached"
+
+
+def test_so_many_lost_requests_end_the_turn(tmp_path: Path) -> None:
+    with ScriptedServer(repeat(silence("headers"))) as server:
+        turn = on(server, tmp_path, settings={"max_lost_requests": 2}).start("go")
+        while turn.result is None:
+            asyncio.run(cut_off(turn, server))
+        assert server.completions == turn.result.attempts == 3
+    assert turn.result.turn_exit_reason == "api_retries_exhausted"
+
+
+def test_a_turn_that_stood_before_its_request_goes_on_with_the_next(tmp_path: Path) -> None:
+    """Nobody can say whether the request left; so it counts, and the answer comes all the same."""
+    with ScriptedServer([text("ok")]) as server:
+        turn = on(server, tmp_path).start("go")
+        while asyncio.run(turn.step()).dest != "CallLLM":  # type: ignore[union-attr]
+            pass
+        turn = on(server, tmp_path).resume(turn.id)
+        assert turn.run().final_response == "ok"
+        assert server.completions == 1 <= turn.result.attempts == 2  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("replies", "sent"), [([text("a summary")], 1), ([status(500)] * 3, 3)])
+def test_a_compaction_that_a_person_asks_for_has_a_bound(
+    tmp_path: Path, replies: list[Any], sent: int
+) -> None:
+    with ScriptedServer([text("ok"), *replies]) as server:
+        agent = on(server, tmp_path, context_window=100_000, auxiliary=auxiliaries(server, 2))
+        agent.run_conversation("go", conversation_history=LONG)
+        assert agent.compact() is not None
+        agent.close()
+        assert server.completions == 1 + sent <= 1 + bound(COMPACTION, attempts=3, summarisers=3, unaided=1)
+
+
+def bound(table: Table, **limits: int) -> int:
+    """The printed bound on requests."""
+    report = verify_table(table, limits)
+    assert report.ok
+    (most,) = [one.value for one in report.figures if one.quantity == "attempts spent"]
+    assert most is not None
+    return most
+
+
+def test_no_more_than_the_table_says_can_be_sent() -> None:
+    """What the other tests of this page count at the server, for the turn."""
+    assert TURN.default_limits is not None
+    assert bound(TURN, **TURN.default_limits()) == 360
+
+
+def delegated(goal: str) -> Any:
+    return tools(call("delegate_task", {"tasks": [{"goal": f"{goal}-{n}"} for n in "ab"]}))
+
+
+@pytest.mark.parametrize("mode", ["independent", "shared", "tree_cap"])
+@pytest.mark.parametrize("most", [1, 4, 9])
+def test_a_tree_of_turns_sends_no_more_than_its_cap(tmp_path: Path, mode: str, most: int) -> None:
+    """Children that go on for ever, with children of their own."""
+
+    def answer(request: Received) -> Any:
+        asked = str(request.body["messages"][1]["content"])
+        depth = asked.count("-")
+        return delegated(asked.split("\n")[0][:20]) if depth < 2 else tools(call("look"))
+
+    settings = {
+        "delegation": {"budget": mode, "max_attempts_per_tree": most, "max_depth": 2, "max_iterations": 20}
+    }
+    with ScriptedServer(repeat(answer)) as server:
+        agent = on(
+            server, tmp_path, toolsets=["delegate"], tools=[tool(lambda: "seen", name="look")],
+            settings=settings, context_window=100_000,
+        )  # fmt: skip
+        result = agent.run_conversation("go")
+        agent.close()
+        assert server.completions == most
+    assert result.turn_exit_reason == "attempt_cap_reached"
+    assert result.attempts < most or most == 1

@@ -43,12 +43,15 @@ class QuestionPart:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """May this call run? ``task`` is the delegated task that it is for, if any. ``remembered`` is the pattern
-    that an answer for longer than once would hold for, empty when the call cannot be remembered: then only
-    "once" and "deny" may be offered. ``characters`` and ``lines`` are those of all values."""
+    """May this call run? ``task`` is the delegated task that it is for, if any, ``why`` what is special about
+    it, and ``where`` it would run if its tool has a sandbox. ``remembered`` is the pattern that an answer for
+    longer than once would hold for, empty when the call cannot be remembered: then only "once" and "deny" may
+    be offered. ``characters`` and ``lines`` are those of all values."""
 
     name: str
     task: str
+    why: str
+    where: str
     parts: tuple[QuestionPart, ...]
     remembered: str
     characters: int
@@ -59,12 +62,15 @@ class Question:
         """``encoding``: what it cannot carry is escaped."""
         values = list(_values(request.arguments))
         parts = tuple(QuestionPart(place, visible(text, encoding), words) for place, text, words in values)
-        task, pattern = "", ""
+        task = why = where = pattern = ""
         if isinstance(request, AskApproval):
-            task, pattern = request.origin, request.pattern if rememberable(request) else ""
+            task, why, where = request.origin, request.why, request.where
+            pattern = request.pattern if rememberable(request) else ""
         return cls(
             visible(request.name, encoding, lines=False),
             visible(task, encoding),
+            visible(why, encoding),
+            visible(where, encoding),
             parts,
             visible(pattern, encoding),
             sum(len(text) for _, text, _ in values),
@@ -82,8 +88,13 @@ class Question:
         before = [_sentence(f"{head}:" if call else f"{head}, without arguments")]
         if self.task:
             before += _labelled("(for the delegated task)", self.task, width)
+        if self.where:
+            before += _labelled("(runs)", self.where, width)
+        if self.why:
+            before += _labelled("(asked because)", self.why, width)
         after = [_sentence(f"{head}, shown above")] if long else []
-        shown = (self.name, self.task, self.remembered, *(f"{one.place} {one.shown}" for one in self.parts))
+        told = (self.name, self.task, self.why, self.where, self.remembered)
+        shown = (*told, *(f"{one.place} {one.shown}" for one in self.parts))
         if any(ESCAPE.search(text) for text in shown):
             after.append(QuestionRow(ESCAPES))
         if self.remembered:

@@ -44,13 +44,15 @@ HARMLESS = frozenset({"timeout", "description"})
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A call as patterns see it: a ``command``, or ``paths`` (absolute, links followed), or neither."""
+    """A call as patterns see it: a ``command``, or ``paths`` (absolute, links followed), or neither.
+    ``given``: the paths as they stand in the arguments, also those in lists."""
 
     tool: str
     arguments: Mapping[str, Any]
     command: str | None = None
     paths: tuple[str, ...] = ()
     plain: bool = True
+    given: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -60,7 +62,9 @@ class Asked:
         lines = {name: value for name in COMMANDS if isinstance(value := arguments.get(name), str)}
         given = [arguments.get(name) for name in path_arguments]
         paths = tuple(
-            os.path.realpath(os.path.join(workdir, path)) for path in given if isinstance(path, str)
+            os.path.realpath(os.path.join(workdir, path))
+            for path in given
+            if isinstance(path, str) and "\0" not in path
         )
         others = {
             name for name, value in arguments.items() if name not in lines and value not in (None, "", ".")
@@ -72,6 +76,12 @@ class Asked:
             "\n".join(lines.values()) or None,
             paths if len(paths) == len(path_arguments) else (),
             plain,
+            tuple(
+                path
+                for one in given
+                for path in (one if isinstance(one, list | tuple) else [one])
+                if isinstance(path, str)
+            ),
         )
 
     @property
@@ -125,6 +135,11 @@ class Pattern:
                 "tool, tool(text) or tool(folder/**), with * for anything",
             )
         return cls(text.strip(), found["tool"], found["what"])
+
+    @property
+    def exact(self) -> bool:
+        """Say whether the pattern stands for one call, one command or one path alone."""
+        return self.what is not None and _unescaped(self.what) is not None
 
     def names(self, tool: str) -> bool:
         """Say whether the pattern is for this tool."""

@@ -3,6 +3,10 @@
 Asked in this order, and the first that has an answer gives it: hard lines (never); what is forbidden by the
 settings or for good; a ``before_tool`` callback that blocks; what is allowed by the settings, for good, or
 for this session; a ``before_tool`` callback that approves; a person. Whatever goes wrong on the way means no.
+A call that writes a file which acts later (``acting_files``) is allowed for good or for this session only by
+a pattern that names the file.
+A call that stays in a sandbox which is enough of a wall (``sandbox.policy``) needs no yes unless a rule asks
+for one; for a call that leaves its sandbox no yes counts that was given to the tool as a whole.
 For a turn that came in a file nothing counts that was allowed beforehand, see ``for_imported``.
 (Why: decisions 68 and 81.)
 """
@@ -16,12 +20,15 @@ import math
 import weakref
 from collections.abc import Collection, Coroutine, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
+from fsm_agent.approvals.acting_files import acts_later
 from fsm_agent.approvals.policy import hard_line
 from fsm_agent.approvals.question import rememberable
 from fsm_agent.approvals.repository import Grant, Grants, Verdict
 from fsm_agent.approvals.rules import Asked, Pattern
+from fsm_agent.conversation.confinement import Confinement
 from fsm_agent.conversation.effects import Approval, AskApproval, Effect, ToolSpec
 from fsm_agent.errors import StoreError
 from fsm_agent.runtime.callbacks import Callbacks
@@ -70,6 +77,7 @@ class Approvals:
         )
         self._specs: dict[str, ToolSpec] = {}
         self._imported, self._outside = False, frozenset[str]()
+        self._confinements: Mapping[str, Confinement] = {}
 
     def for_child(self, callbacks: Callbacks, origin: str, *, ask: bool) -> Approvals:
         """Those of a child turn: under the same rules and checks, without what was approved for this session.
@@ -101,9 +109,15 @@ class Approvals:
         strict._imported, strict._specs = True, {}
         return strict
 
-    def looked_at(self, tools: tuple[ToolSpec, ...], outside: Collection[str] = ()) -> tuple[ToolSpec, ...]:
+    def looked_at(
+        self,
+        tools: tuple[ToolSpec, ...],
+        outside: Collection[str] = (),
+        confinements: Mapping[str, Confinement] = MappingProxyType({}),
+    ) -> tuple[ToolSpec, ...]:
         """The tools of a turn; those that the rules have something to say about are asked about before they
-        run. ``outside``: names of those that reach others than this machine."""
+        run. ``outside``: names of those that reach others than this machine. ``confinements``: the sandboxes
+        of those that run in one, by the tools' names."""
         try:
             denied = [
                 *self._denied,
@@ -112,6 +126,7 @@ class Approvals:
         except StoreError:
             denied = [Pattern.of("*")]
         self._specs, self._outside = {tool.name: tool for tool in tools}, frozenset(outside)
+        self._confinements = confinements
         return tuple(
             replace(tool, approval="ask") if self._concerns(tool, denied) else tool for tool in tools
         )
@@ -119,7 +134,7 @@ class Approvals:
     def _concerns(self, tool: ToolSpec, denied: list[Pattern]) -> bool:
         ruled = self._rules.policy.get(tool.name) in ("ask", "deny")
         forbidden = any(pattern.names(tool.name) for pattern in denied)
-        return tool.approval == "never" and (ruled or forbidden or self._suspected(tool))
+        return tool.approval == "never" and (ruled or forbidden or self._suspected(tool) or _writes(tool))
 
     def _suspected(self, tool: ToolSpec) -> bool:
         """Does a stranger's call need a yes, although ours does not? To read a page is to tell its server."""
@@ -132,13 +147,14 @@ class Approvals:
         remembers it."""
         call = self._call(request.name, request.arguments)
         try:
-            settled = await self._settled(call, interrupted, session)
+            why = self._why(call)
+            settled = await self._settled(call, why, interrupted, session)
         except StoreError as error:
             return Approval(False, f"what was decided before cannot be read: {error}")
         if settled is not None:
             return settled
         if not self._callbacks.has("approval"):
-            return Approval(False, self._nobody)
+            return Approval(False, f"{self._nobody}; it is asked because {why}" if why else self._nobody)
         turnstile = self._turnstiles.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         finish, _ = await self._waited(
             turnstile.acquire(), interrupted, limited=False
@@ -156,8 +172,10 @@ class Approvals:
             )
         return answer
 
-    async def _settled(self, call: Asked, interrupted: asyncio.Event, session: str) -> Approval | None:
-        """An answer that no person is needed for."""
+    async def _settled(
+        self, call: Asked, why: str, interrupted: asyncio.Event, session: str
+    ) -> Approval | None:
+        """An answer that no person is needed for. ``why``: see ``_why``."""
         if call.command is not None and (reason := hard_line(call.command, directory=self._workdir)):
             return Approval(False, f"this can never be approved: {reason}")
         remembered, policy = self._remembered(session), self._rules.policy.get(call.tool)
@@ -167,11 +185,17 @@ class Approvals:
         said = await self._hook(call.tool, call.arguments, interrupted)
         if said is not None and not said.granted:
             return said
-        if not self._imported and (self._rules.bypass or policy == "allow"):
+        confinement = self._confinements.get(call.tool)
+        leaves = confinement is not None and confinement.left_by(call.arguments)
+        if not self._imported and (self._rules.bypass or (policy == "allow" and not leaves)):
             return Approval(True, "allowed by the settings")
-        if any(pattern.allows(call, self._workdir) for pattern in self._allowing(remembered)):
+        allowing = [one for one in self._allowing(remembered) if one.exact or not (why or leaves)]
+        if any(pattern.allows(call, self._workdir) for pattern in allowing):
             return Approval(True, "approved before", "session")
-        return self._own(call.tool) if said is None else said
+        walled = confinement is not None and confinement.frees(call.arguments)
+        if walled and not self._imported and policy != "ask":
+            return Approval(True, "it stays in the sandbox")
+        return self._own(call.tool, why) if said is None else said
 
     def _allowing(self, remembered: list[Grant]) -> list[Pattern]:
         given = [grant for grant in remembered if grant.verdict == "allow"]
@@ -182,18 +206,22 @@ class Approvals:
     def _remembered(self, session: str) -> list[Grant]:
         return [*self._grants.all(), *(self._grants.of_session(session, self._workdir) if session else ())]
 
-    def _own(self, tool: str) -> Approval | None:
-        """A tool that is only looked at because something of it is forbidden needs no yes for the rest."""
+    def _own(self, tool: str, why: str) -> Approval | None:
+        """A tool that is only looked at because of something that its calls may touch needs no yes for the
+        rest."""
         spec = self._specs.get(tool)
         ruled = self._rules.policy.get(tool) == "ask"
-        free = spec is not None and spec.approval == "never" and not ruled and not self._suspected(spec)
+        free = spec is not None and spec.approval == "never" and not (ruled or why or self._suspected(spec))
         return Approval(True, "not forbidden") if free else None
 
     def posed(self, request: AskApproval) -> AskApproval:
-        """The question as a person is asked it: with the pattern that would be remembered, and the task that
-        it is for."""
+        """The question as a person is asked it: with the pattern that would be remembered, the task that it
+        is for, why it is asked, and where the call would run."""
         call = self._call(request.name, request.arguments)
-        return replace(request, pattern=call.exactly, origin=self._origin)
+        confinement = self._confinements.get(call.tool)
+        where = "" if confinement is None else confinement.where(call.arguments)
+        why = self._why(call)
+        return replace(request, pattern=call.exactly, origin=self._origin, why=why, where=where)
 
     async def _person(self, request: AskApproval, session: str) -> Approval:
         question = self.posed(request)
@@ -252,6 +280,14 @@ class Approvals:
 
     # Helpers
 
+    def _why(self, call: Asked) -> str:
+        """Why the call needs a yes, whatever its tool needs; empty for most."""
+        spec = self._specs.get(call.tool)
+        if spec is None or not _writes(spec):
+            return ""
+        found = (acts_later(path, self._workdir) for path in call.given)
+        return next((why for why in found if why), "")
+
     def _call(self, name: str, arguments: Mapping[str, Any]) -> Asked:
         spec = self._specs.get(name)
         try:
@@ -273,6 +309,10 @@ class Approvals:
         finally:
             if not task.done():
                 task.cancel()
+
+
+def _writes(tool: ToolSpec) -> bool:
+    return tool.effect != "pure" and bool(tool.path_arguments)
 
 
 def read_answer(answer: Any) -> Approval:

@@ -30,6 +30,7 @@ from fsm_agent.support.threads import LOOP
 from fsm_agent.support.version import __version__
 from fsm_agent.toolsets.mcp.log import LOGS
 from fsm_agent.toolsets.mcp.servers import McpServers
+from fsm_agent.toolsets.sandbox import sandbox_of
 
 PACKAGES = (
     "transitions",
@@ -47,6 +48,7 @@ PACKAGES = (
     "google-re2",
 )
 OLDEST = (3, 11)
+SANDBOXES = ("bubblewrap", "docker", "podman")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ def _findings(home: str | None) -> Iterator[Finding]:
     yield _servers()
     yield _model(config)
     yield _mcp_servers(home, config)
+    yield _sandbox(home, config)
     yield _terminal()
 
 
@@ -238,6 +241,24 @@ def _mcp_servers(given: str | None, config: Config) -> Finding:
         else f"see config.toml, and what they said in {home / LOGS}"
     )
     return Finding("mcp servers", ", ".join(f"{name}: {words}" for name, (_, words) in seen.items()), todo)
+
+
+def _sandbox(given: str | None, config: Config) -> Finding:
+    """Every backend is tried, so that a person knows what there is to choose from."""
+    try:
+        rules, home = Settings.of(None, config.settings).sandbox, home_of(given, os.environ)
+    except ConfigError:
+        return Finding("sandbox", "not looked at, because the settings or the home cannot be used")
+    found, todo = [], ""
+    for backend in SANDBOXES:
+        place = sandbox_of(rules.model_copy(update={"backend": backend}), Path.cwd(), home)
+        try:
+            trouble = place.trouble(Path.cwd())
+        except ConfigError as error:
+            trouble = str(error), "work in another folder, or correct the setting"
+        found.append(f"{backend} does not work ({trouble[0]})" if trouble else f"{backend} works")
+        todo = trouble[1] if trouble and backend == rules.backend else todo
+    return Finding("sandbox", mask(f"commands run in: {rules.backend}; {', '.join(found)}"), todo)
 
 
 def _terminal() -> Finding:

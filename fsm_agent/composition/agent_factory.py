@@ -141,7 +141,15 @@ def _tools(
     mine = [name for name in options.toolsets if name != "delegate" or services.child_factory.allowed]
     home, settings = services.home, services.settings
     offered = [
-        *tools_of(groups, services.workdir, home / RESULTS, home, services.notes, settings.web),
+        *tools_of(
+            groups,
+            services.workdir,
+            home / RESULTS,
+            home,
+            services.notes,
+            settings.web,
+            settings.sandbox,
+        ),
         *agent_tools(mine, services),
         *(bridge_tools(more) if more is not None and settings.tool.bridge_above is not None else ()),
     ]

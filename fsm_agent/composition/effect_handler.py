@@ -149,7 +149,7 @@ class EffectHandler:
     def _tools(self) -> tuple[ToolSpec, ...]:
         services = self._services
         specs = (*services.tools.specs, *services.agent_tools.specs)
-        specs = self._approvals.looked_at(specs, services.tools.outside_names)
+        specs = self._approvals.looked_at(specs, services.tools.outside_names, services.tools.confinements)
         self._admission.opened(specs)
         return bridged(specs, services.tools.late_names, services.settings.tool.bridge_above)
 

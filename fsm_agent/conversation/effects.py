@@ -171,14 +171,17 @@ class RunTool:
 @dataclass(frozen=True, slots=True)
 class AskApproval:
     """May this call run? Waits for a person; nobody there means no. Whoever is asked is told the ``pattern``
-    that an answer for longer than once is remembered under, and of a child turn the task that it works on
-    (``origin``)."""
+    that an answer for longer than once is remembered under, of a child turn the task that it works on
+    (``origin``), of a call that needs a yes for what it touches, ``why``, and of a tool that has a sandbox,
+    ``where`` the call would run."""
 
     call_id: str
     name: str
     arguments: Mapping[str, Any]
     pattern: str = ""
     origin: str = ""
+    why: str = ""
+    where: str = ""
 
     @property
     def question_id(self) -> str:

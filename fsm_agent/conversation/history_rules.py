@@ -108,7 +108,10 @@ def unanswered(rows: Sequence[Message]) -> list[ToolCall]:
 
 def fallback_id(call: ToolCall, number: int) -> str:
     """An id for a call that came without one: the same call gets the same id in every run."""
-    return "call_" + hashlib.sha256(f"{call.name}|{call.arguments}|{number}".encode()).hexdigest()[:16]
+    return (
+        "call_"
+        + hashlib.sha256(f"{call.name}|{call.arguments}|{number}".encode("utf-8", "replace")).hexdigest()[:16]
+    )
 
 
 def _unique(call_id: str, seen: set[str], taken: set[str]) -> str:

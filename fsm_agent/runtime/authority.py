@@ -17,7 +17,7 @@ from fsm_agent.conversation.effects import Approval, AskApproval, RunTool, ToolS
 
 FIELDS = frozenset({"attended", "auxiliary", "has_memory", "runtime", "tools", "workdir"})
 """Fields of a turn that one which goes on has from its agent, whatever is stored of them."""
-SETTINGS = ("approval", "credential", "delegation", "mcp", "memory", "store", "web")
+SETTINGS = ("approval", "credential", "delegation", "mcp", "memory", "sandbox", "store", "web")
 """Groups of settings likewise. The others (limits, budgets, patience) are those that the turn was begun
 with."""
 

@@ -387,6 +387,29 @@ class Web(Group):
     max_bytes: Annotated[int, Field(ge=1_000, le=100_000_000)] = 2_000_000
 
 
+class SandboxSettings(Group):
+    """Where the terminal, background jobs and ``execute_code`` run: on this machine with your rights
+    (``local``), or in a sandbox made by ``bubblewrap`` (Linux), ``docker`` or ``podman`` (of ``image``, which
+    must be there). ``policy``: ``ask`` before a command as ever, or ``free``: a command inside needs no yes,
+    unless ``network`` is on or there are ``writable`` folders besides the working directory; one outside
+    always needs one. ``readable``: other files and folders it may read. Paths are absolute, of the home
+    (``~``), or in the working directory. ``environment``: variables it sees, besides the usual ones."""
+
+    backend: Literal["local", "bubblewrap", "docker", "podman"] = "local"
+    policy: Literal["ask", "free"] = "ask"
+    network: bool = False
+    writable: tuple[str, ...] = ()
+    readable: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+    image: Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w./:@-]*$")] = "python:3.13-slim"
+
+    @property
+    def free(self) -> bool:
+        """Say whether a command inside needs no yes."""
+        closed = not (self.network or self.writable)
+        return self.policy == "free" and self.backend != "local" and closed
+
+
 class Settings(BaseSettings):
     """All settings: what is given here, over the environment, over the defaults; ``of`` knows the config
     file, too. ``reasoning_effort``: how much a model that can think should think before it speaks; ``None``
@@ -435,6 +458,7 @@ class Settings(BaseSettings):
     prompt: Prompt = Prompt()
     memory: Memory = Memory()
     web: Web = Web()
+    sandbox: SandboxSettings = SandboxSettings()
     mcp: Mcp = Mcp()
     store: Storage = Storage()
 

@@ -58,7 +58,7 @@ def _words(schema: JsonSchema) -> str:
         case "object":
             return f"table of {_words(schema.get('additionalProperties', {}))}"
         case _:
-            return "text"
+            return f"text that fits {schema['pattern']}" if "pattern" in schema else "text"
 
 
 def _range(schema: JsonSchema) -> str:

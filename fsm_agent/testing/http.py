@@ -12,13 +12,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One request as it arrived. ``headers`` have lower-case names; ``time`` is wall time in seconds."""
+    """One request as it arrived. ``headers`` have lower-case names; ``time`` is wall time in seconds.
+    ``cut_off``: the client went away before the body was whole."""
 
     method: str
     path: str
     headers: Mapping[str, str]
     raw: bytes
     time: float
+    cut_off: bool = False
 
     @property
     def body(self) -> dict[str, Any]:
@@ -31,17 +33,22 @@ class Received:
 
 
 async def read_request(reader: asyncio.StreamReader, first: bytes, now: float) -> Received | None:
-    """Read a request whose first bytes may have been read already. ``None`` when the client is gone."""
+    """Read a request whose first bytes may have been read already. ``None`` when the client is gone before
+    its headers were whole."""
     try:
         head = first + await reader.readuntil(b"\r\n\r\n")
         start, *lines = head.decode("latin-1").split("\r\n")
         method, path, _ = start.split(" ", 2)
         pairs = (line.partition(":") for line in lines if line)
         headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
-        raw = await reader.readexactly(int(headers.get("content-length", 0)))
+        size = int(headers.get("content-length", 0))
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError, ValueError):
         return None
-    return Received(method, path, headers, raw, now)
+    try:
+        return Received(method, path, headers, await reader.readexactly(size), now)
+    except (asyncio.IncompleteReadError, ConnectionError) as gone:
+        partial = gone.partial if isinstance(gone, asyncio.IncompleteReadError) else b""
+        return Received(method, path, headers, partial, now, cut_off=True)
 
 
 def head(code: int, headers: Mapping[str, str]) -> bytes:

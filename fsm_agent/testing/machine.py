@@ -20,13 +20,16 @@ from typing import Any, ClassVar
 
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
+from fsm_agent.errors import UndeclaredEvent
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.turn_protocol import TurnLike
 from fsm_agent.testing.counting import CountingTurn
-from fsm_agent.testing.invariants import INVARIANTS, Invariant, Look
+from fsm_agent.testing.invariants import INVARIANTS, Invariant, InvariantBroken, Look, Place
 
-__all__ = ["TurnMachine"]
+__all__ = ["UNDECLARED", "TurnMachine"]
+
+UNDECLARED = "no event of any table"
 
 
 class TurnMachine(RuleBasedStateMachine):
@@ -90,6 +93,20 @@ class TurnMachine(RuleBasedStateMachine):
     def new_turn(self) -> None:
         """The turn has ended; the next one begins."""
         self._start()
+
+    @precondition(lambda self: self.turn.state != self.table.final)
+    @rule()
+    def undeclared_event(self) -> None:
+        """The machine is told of an event that no state has: it refuses it, and the turn stands where it
+        stood."""
+        before = Place.of(self.table, self.turn)
+        try:
+            self.machine.advance(self.turn, UNDECLARED)
+        except UndeclaredEvent:
+            after = Place.of(self.table, self.turn)
+            assert after == before, f"{before} became {after} by an event that nobody has"
+        else:
+            raise InvariantBroken(f"{self.table.name}: {before.state} took an event that it does not have")
 
     def _start(self) -> None:
         self.turns += 1

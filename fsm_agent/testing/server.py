@@ -36,7 +36,13 @@ DIALECTS: dict[str, Dialect] = {
     "/v1/responses": ResponsesDialect(),
     "/v1/messages": MessagesDialect(),
 }
-"""What is spoken at which path."""
+"""What is spoken at which path, whatever stands before it."""
+
+
+def _spoken(path: str) -> str:
+    """A path without what tells clients apart."""
+    _, version, rest = path.rpartition("/v1/")
+    return version + rest
 
 
 class ScriptedServer:
@@ -46,11 +52,12 @@ class ScriptedServer:
 
     The script is used up in order; once it is, the server answers 500 and notes the request in ``overrun``.
     The list of models at ``<url>/models`` is not counted. The server runs in a thread of its own and never
-    prints.
+    prints. Clients that are given addresses of their own (``at``) can be told apart by the paths of what was
+    received.
 
-    ``requests``: what was received. ``served_usage``: the tokens of all replies served to their end.
-    ``closed_early``: how many clients went away during a reply. ``errors``: what hooks and callable entries
-    raised."""
+    ``requests``: what was received. ``cut_off``: requests of clients that went away before all was sent.
+    ``served_usage``: the tokens of all replies served to their end. ``closed_early``: how many clients went
+    away during a reply. ``errors``: what hooks and callable entries raised."""
 
     def __init__(
         self,
@@ -60,6 +67,7 @@ class ScriptedServer:
     ) -> None:
         self.requests: list[Received] = []
         self.overrun: list[Received] = []
+        self.cut_off: list[Received] = []
         self.errors: list[Exception] = []
         self.closed_early = 0
         self.served_usage: Usage = NO_USAGE
@@ -76,6 +84,10 @@ class ScriptedServer:
     def url(self) -> str:
         """The base URL to give to a client; it ends in ``/v1``."""
         return f"http://127.0.0.1:{self.port}/v1"
+
+    def at(self, name: str) -> str:
+        """The same server at another base URL, for one of several clients. ``name`` may hold slashes."""
+        return f"http://127.0.0.1:{self.port}/{name}/v1"
 
     @property
     def completions(self) -> int:
@@ -140,6 +152,9 @@ class ScriptedServer:
         first = b""
         try:
             while (request := await http.read_request(reader, first, time.time())) is not None:
+                if request.cut_off:
+                    self.cut_off.append(request)
+                    break
                 reply = await self._choose(request)
                 over, first = await self._reply(reply, request, reader, writer)
                 if over:
@@ -156,10 +171,10 @@ class ScriptedServer:
 
     async def _choose(self, request: Received) -> Reply:
         """The next entry of the script, for a completion; hooks run in a worker thread."""
-        if request.method == "GET" and request.path == "/v1/models":
+        if request.method == "GET" and _spoken(request.path) == "/v1/models":
             listed = [{"id": name, "object": "model"} for name in self._models]
             return Reply(shape="verbatim", body={"object": "list", "data": listed})
-        if request.method != "POST" or request.path not in DIALECTS:
+        if request.method != "POST" or _spoken(request.path) not in DIALECTS:
             return status(404, {"error": {"message": f"no such path: {request.path}", "type": "scripted"}})
         self.requests.append(request)
         try:
@@ -183,7 +198,7 @@ class ScriptedServer:
     ) -> tuple[bool, bytes]:
         """Answer, and watch for a client that goes away meanwhile. Returns (connection over, bytes read too
         many)."""
-        dialect, stream = DIALECTS.get(request.path, CHAT), bool(request.body.get("stream"))
+        dialect, stream = DIALECTS.get(_spoken(request.path), CHAT), bool(request.body.get("stream"))
         talk = asyncio.ensure_future(answer(reply, dialect, stream, len(self.requests), writer, self._count))
         watch = asyncio.ensure_future(reader.read(1))
         try:

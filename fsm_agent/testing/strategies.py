@@ -14,14 +14,32 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Any, Literal
 
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from fsm_agent.conversation.messages import Usage
-from fsm_agent.providers.scripted.replies import Call, Reply, call, status, tools
-from fsm_agent.testing.kinds import BROKEN, REFUSED, SAID, Answer, error_body
+from fsm_agent.conversation.effects import Failure
+from fsm_agent.conversation.messages import ModelReply, ToolCall, Usage
+from fsm_agent.providers.scripted.replies import (
+    Call,
+    Reply,
+    bad_json,
+    blank,
+    call,
+    cut,
+    cut_tool_call,
+    json_reply,
+    length,
+    overflow,
+    reasoning,
+    status,
+    text,
+    tools,
+)
+from fsm_agent.testing.kinds import BROKEN, KINDS, REFUSED, SAID, Answer, error_body
 from fsm_agent.tools import Tool
 
 __all__ = [
@@ -36,6 +54,7 @@ __all__ = [
     "moments",
     "replies",
     "small_settings",
+    "told_apart",
     "tool_calls",
     "usages",
     "windows",
@@ -207,6 +226,90 @@ def replies(tools: Sequence[Tool] = ()) -> SearchStrategy[Answer]:
 
 def _calling(calls: Sequence[Call], said: str, usage: Usage | None) -> Reply:
     return tools(*calls, text=said, usage=usage)
+
+
+def told_apart(offered: Sequence[Tool]) -> dict[str, SearchStrategy[Answer]]:
+    """Answers by what a turn makes of them, each kind with texts, calls and bodies of its own: what to choose
+    from where every kind should come about as often."""
+    words = st.text(st.characters(categories=["Lu", "Ll"]), min_size=1, max_size=12)
+    said, error = words.map("the answer is {}.".format), partial(st.builds, status)
+    good = st.lists(tool_calls(offered), min_size=1, max_size=3)
+    return {
+        "text": st.builds(text, said, usage=usages()),
+        "cut text": st.builds(length, said.map("{} ".format)) | st.builds(cut, said),
+        "announced": words.map("I'll look at the file {} now.".format).map(text),
+        "scratchpad": said.map("<scratchpad>{}".format).map(text),
+        "incomplete": st.builds(ModelReply, said, finish=st.just("incomplete")),
+        "thinking": st.builds(length, said.map("<think>{}".format)),
+        "thought": st.builds(reasoning, said),
+        "blank": st.just(blank()),
+        "tools": st.builds(_calling, good, st.just("") | said, usages()),
+        "no tool": st.builds(lambda name: tools(call(f"no-{name}")), words),
+        "bad json": words.map('{{"{}": }}'.format).map(lambda arguments: bad_json(arguments=arguments)),
+        "cut call": words.map('{{"text": "{}'.format).map(
+            lambda arguments: cut_tool_call(arguments=arguments)
+        ),
+        "dropped call": st.builds(
+            ModelReply, tool_calls=st.just((ToolCall("cut", "put", "{}"),)), cut=st.just(True)
+        ),
+        "odd calls": st.builds(
+            _calling, st.lists(malformed_calls(offered), min_size=1, max_size=2), said, usages()
+        ),
+        "401": error(st.sampled_from([401, 402]), st.none() | error_bodies()),
+        "429": error(st.just(429)),
+        "no reply": json_values().map(json_reply),
+        "503": error(st.sampled_from([503, 529])),
+        "unreachable": st.just(
+            Failure("transport", "x", exception="ConnectError", detail="refused", sent=False)
+        ),
+        "500": error(st.sampled_from([500, 502]), st.just("") | words),
+        "overflow": st.integers(100, 40_000).map(overflow),
+        "404": st.just(KINDS["no such model"]),
+        "policy": st.just(status(400, error_body("flagged", "content_policy_violation"))),
+        "certificate": st.just(KINDS["certificate"]),
+        "output cap": st.integers(1, 30_000).map(_capped),
+        "no output cap": st.just(KINDS["output cap unknown"]),
+        "repairable": st.sampled_from(
+            [KINDS[name] for name in ("no streaming", "no images", "signature", "grammar", "encode")]
+        ),
+    }
+
+
+SAID_FOR = {
+    "tools": "tools", "text": "text", "unverified": "text", "announced": "announced", "blank": "blank",
+    "cut_text": "cut text", "dropped_call": "dropped call", "cut_call": "cut call",
+    "incomplete": "incomplete",
+    "open_scratchpad": "scratchpad", "all_thinking": "thinking", "summary": "text", "no_summary": "blank",
+    "unknown_tools": "no tool", "bad_json": "bad json",
+    "thought": "thought", "thought_after_tools": "thought",
+    "repairable": "repairable", "bad_key": "401", "key_limited": "429", "limited": "no reply",
+    "overloaded": "503", "unreachable": "unreachable", "server_error": "500", "summary_failed": "500",
+    "overflow": "overflow", "outgrown": "overflow", "compression_off": "overflow", "rejected": "404",
+    "refused": "policy", "fatal": "certificate", "cap_unknown": "no output cap",
+    "compressed": "text", "unchanged": "text", "stuck": "text",
+}  # fmt: skip
+"""What is answered so that a state of the turn reports an event."""
+SAID_BEFORE = {"tools": ("no tool", "bad json"), "blank": ("thought",)}
+"""Answers that two states look at: the event of the second says more."""
+
+
+def answers_for(events: Sequence[str]) -> list[str]:
+    """Kinds of ``told_apart`` in the order in which models must answer for a turn to take these events, as
+    far as answers decide that."""
+    kinds: list[str] = []
+    for before, event in pairwise(("", *events)):
+        if (kind := SAID_FOR.get(event)) is not None:
+            if kind in SAID_BEFORE.get(before, ()):
+                kinds.pop()
+            kinds.append(kind)
+    return kinds
+
+
+def _capped(most: int) -> Reply:
+    return status(
+        400,
+        error_body(f"max_tokens is too large: 90000. This model supports at most {most} completion tokens."),
+    )
 
 
 # Histories

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, overload
 
+from fsm_agent.conversation.confinement import Confinement
 from fsm_agent.conversation.effects import Concurrency, Effect, ToolSpec
 from fsm_agent.errors import ConfigError
 from fsm_agent.tools.docstring import described
@@ -34,7 +35,8 @@ class Tool:
     """A function with all that a turn must know of it. Calling a ``Tool`` calls the function, unchecked.
 
     ``external``: its results are wrapped as untrusted data. ``closer`` releases what the tool holds
-    (processes, connections) when its agent is closed; tools may share one, and it may be called twice."""
+    (processes, connections) when its agent is closed; tools may share one, and it may be called twice.
+    ``confinement``: the sandbox that its calls run in, if there is one."""
 
     spec: ToolSpec
     handler: Handler
@@ -42,6 +44,7 @@ class Tool:
     signature: Signature = field(repr=False)
     external: bool = False
     closer: Callable[[], None] | None = field(default=None, repr=False)
+    confinement: Confinement | None = None
 
     def __post_init__(self) -> None:
         for name in functools.WRAPPER_ASSIGNMENTS:
@@ -74,6 +77,8 @@ def tool(
     max_result_chars: int | None = None,
     approval: Approval = "never",
     external: bool = False,
+    note: str = "",
+    hidden: Sequence[str] = (),
 ) -> Callable[[Handler], Tool]: ...
 def tool(function: Handler | None = None, /, **options: Any) -> Tool | Callable[[Handler], Tool]:
     """Make a tool of a function, synchronous or asynchronous; used bare or with options.
@@ -88,7 +93,8 @@ def tool(function: Handler | None = None, /, **options: Any) -> Tool | Callable[
     with the same key, the second time changes nothing more; ``unsafe`` never, it runs at most once.
     ``timeout`` in seconds and ``max_result_chars``: ``None`` for the settings' values. ``approval``: ``ask``
     waits for a person. ``external``: its results come from somebody else and reach the model marked as
-    untrusted data.
+    untrusted data. ``note`` is added to the description; parameters in ``hidden``, which have
+    defaults, are not shown to the model: for what is known only where the tool is made.
 
     A parameter ``idempotency_key: str`` is not shown to the model. It gets the call's key, the same when the
     call is repeated, and empty outside a turn: hand it on to a service that knows such keys.
@@ -121,6 +127,8 @@ def _tool_of(
     max_result_chars: int | None = None,
     approval: str = "never",
     external: bool = False,
+    note: str = "",
+    hidden: Sequence[str] = (),
 ) -> Tool:
     if not inspect.isroutine(handler):
         raise ConfigError(
@@ -129,7 +137,8 @@ def _tool_of(
     name = name if name is not None else handler.__name__
     _check_options(name, concurrency, effect, timeout, max_result_chars, approval)
     paths = (path_arguments,) if isinstance(path_arguments, str) else tuple(map(str, path_arguments))
-    options = (name, concurrency, paths, effect, timeout, max_result_chars, approval)
+    unseen = (hidden,) if isinstance(hidden, str) else tuple(map(str, hidden))
+    options = (name, concurrency, paths, effect, timeout, max_result_chars, approval, note, unseen)
     spec, signature = _known(handler, options) or _read(handler, *options)
     return Tool(spec, handler, inspect.iscoroutinefunction(handler), signature, external)
 
@@ -157,6 +166,8 @@ def _read(
     timeout: float | None,
     max_result_chars: int | None,
     approval: Any,
+    note: str,
+    hidden: tuple[str, ...],
 ) -> tuple[ToolSpec, Signature]:
     """What a model is told of the function, and how its calls are checked; the options were checked
     before."""
@@ -166,10 +177,15 @@ def _read(
     signature = signature_of(handler, name, descriptions)
     for path in paths:
         _one_of(f"path_arguments of tool {name!r}", path, [known for known in names if known != KEY])
+    schema = signature.schema()
+    optional = [known for known in schema["properties"] if known not in schema.get("required", ())]
+    for one in hidden:
+        _one_of(f"hidden of tool {name!r}", one, optional)
+    schema["properties"] = {key: value for key, value in schema["properties"].items() if key not in hidden}
     spec = ToolSpec(
         name=name,
-        description=description,
-        parameters=signature.schema(),
+        description=f"{description}\n\n{note}" if note else description,
+        parameters=schema,
         concurrency=concurrency,
         effect=effect,
         path_arguments=paths,

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from fsm_agent.conversation.confinement import Confinement
 from fsm_agent.conversation.effects import RunTool, ToolOutcome, ToolSpec, ToolStatus
 from fsm_agent.conversation.messages import Part
 from fsm_agent.errors import ConfigError
@@ -84,6 +85,11 @@ class ToolRunner:
         """Of the tools whose results come from somebody else: their calls leave this machine."""
         late = self._more.tools() if self._more is not None else ()
         return frozenset(tool.spec.name for tool in (*self._tools.values(), *late) if tool.external)
+
+    @property
+    def confinements(self) -> dict[str, Confinement]:
+        """Of the tools that run in a sandbox, by their names."""
+        return {name: tool.confinement for name, tool in self._tools.items() if tool.confinement is not None}
 
     @property
     def lasting_names(self) -> tuple[str, ...]:

@@ -26,12 +26,13 @@ from pathlib import Path
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.memory.files import Notes
-from fsm_agent.settings.model import Memory, Web
+from fsm_agent.settings.model import Memory, SandboxSettings, Web
 from fsm_agent.support.home import home_of
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.code import code_tools
 from fsm_agent.toolsets.core import core, files
 from fsm_agent.toolsets.memory import memory_tools
+from fsm_agent.toolsets.sandbox import CommandPlace, usable_sandbox
 from fsm_agent.toolsets.skills import skill_tools
 from fsm_agent.toolsets.terminal import job_tools, terminal_tools
 from fsm_agent.toolsets.web import web_tools
@@ -47,10 +48,15 @@ class ToolsetPlace:
     home: Path | None = None
     notes: Notes | None = None
     web: Web = field(default_factory=Web)
+    sandbox: SandboxSettings = field(default_factory=SandboxSettings)
 
     def at_home(self) -> Path:
         """Return the home directory: the one given, or the usual one."""
         return self.home or home_of(None, os.environ)
+
+    def commands(self) -> CommandPlace:
+        """Return where commands run. Raises ``ConfigError`` for a sandbox that does not work here."""
+        return usable_sandbox(self.sandbox, self.root, self.home)
 
     @property
     def protected(self) -> tuple[Path, ...]:
@@ -58,12 +64,16 @@ class ToolsetPlace:
         return () if self.home is None else (self.home,)
 
 
+def _terminal(root: Path, place: CommandPlace) -> tuple[Tool, ...]:
+    return (*terminal_tools(root, place), *job_tools(root, place))
+
+
 TOOLSETS: dict[str, Callable[[ToolsetPlace], tuple[Tool, ...]]] = {
-    "core": lambda place: core(place.root, place.results, place.protected),
+    "core": lambda place: core(place.root, place.results, place.protected, place.commands()),
     "files": lambda place: files(place.root, place.results, place.protected),
-    "terminal": lambda place: (*terminal_tools(place.root), *job_tools(place.root)),
+    "terminal": lambda place: _terminal(place.root, place.commands()),
     "web": lambda place: web_tools(place.web),
-    "code": lambda place: code_tools(),
+    "code": lambda place: code_tools(place.commands()),
     "memory": lambda place: memory_tools(place.notes or Notes.at(place.at_home(), Memory())),
     "skills": lambda place: skill_tools(place.at_home(), place.root),
 }
@@ -79,14 +89,18 @@ def toolset(
     home: Path | None = None,
     notes: Notes | None = None,
     web: Web | None = None,
+    sandbox: SandboxSettings | None = None,
 ) -> tuple[Tool, ...]:
     """The tools of a group, bound to the working directory ``root`` (default: the process's own). ``results``
     is where long tool results are saved; they can be read there. ``home`` holds skills and, unless ``notes``
     are given, the memory files.
 
-    Raises ``ConfigError`` for an unknown name, and for a root that is no directory.
+    Commands run where ``sandbox`` says.
+
+    Raises ``ConfigError`` for an unknown name, for a root that is no directory, and for a sandbox that does
+    not work here.
     """
-    return toolsets([name], root, results, home, notes, web)
+    return toolsets([name], root, results, home, notes, web, sandbox)
 
 
 def toolsets(
@@ -96,6 +110,7 @@ def toolsets(
     home: Path | None = None,
     notes: Notes | None = None,
     web: Web | None = None,
+    sandbox: SandboxSettings | None = None,
 ) -> tuple[Tool, ...]:
     """The tools of several groups; one that is in two of them, such as the terminal, only once."""
     directory = Path.cwd() if root is None else Path(root)
@@ -103,7 +118,9 @@ def toolsets(
         raise ConfigError(
             "the working directory of a toolset cannot be used", str(directory), "an existing directory"
         )
-    place = ToolsetPlace(directory.resolve(), results, home, notes, web or Web())
+    place = ToolsetPlace(
+        directory.resolve(), results, home, notes, web or Web(), sandbox or SandboxSettings()
+    )
     found: dict[str, Tool] = {}
     for name in names:
         if name not in TOOLSETS:

@@ -4,7 +4,6 @@ environment."""
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 from math import ceil
 from pathlib import Path
@@ -12,9 +11,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fsm_agent.tools import Tool, ToolFailure, tool
+from fsm_agent.tools import Tool, ToolFailure
 from fsm_agent.toolsets.process import TERM_GRACE, ProcessEnded, run, run_errors
 from fsm_agent.toolsets.process_supervisor import SupervisorOrder
+from fsm_agent.toolsets.sandbox import LOCAL, CommandPlace
+from fsm_agent.toolsets.sandbox.confined import command_tool
 
 MAX_SECONDS = 300
 MAX_CODE = 200_000
@@ -28,9 +29,13 @@ for root."""
 SCRIPT = "main.py"
 
 
-class Sandbox:
+class CodeRunner:
     """Runs code in a folder that is thrown away. The limits are against accidents; what keeps harm away is
-    that a person reads the code first: it can still read the user's files and use the network."""
+    the sandbox, or, without one, that a person reads the code first: it can then read the user's files and
+    use the network."""
+
+    def __init__(self, place: CommandPlace = LOCAL) -> None:
+        self.place = place
 
     async def execute_code(
         self,
@@ -53,26 +58,30 @@ class Sandbox:
             tempfile.TemporaryDirectory(prefix="fsm-agent-code-", ignore_cleanup_errors=True) as folder,
             run_errors(),
         ):
-            ended = await run(_order(code, folder, timeout), _environment(folder), timeout)
+            ended = await run(*_prepared(code, folder, timeout, self.place), timeout)
         output = ended.output.strip("\n") or "(no output)"
         if ended.timed_out:
             raise ToolFailure(f"Killed after {timeout:g} seconds. Output so far:\n{output}")
         return f"{_how(ended)}\n{output}"
 
 
-def code_tools() -> tuple[Tool, ...]:
-    """execute_code."""
-    return (tool(approval="ask", timeout=MAX_SECONDS + 60)(Sandbox().execute_code),)
+def code_tools(place: CommandPlace = LOCAL) -> tuple[Tool, ...]:
+    """execute_code, run in ``place``."""
+    return (command_tool(CodeRunner(place).execute_code, place, MAX_SECONDS + 60),)
 
 
-def _order(code: str, folder: str, timeout: float) -> SupervisorOrder:
-    """What to run, after the program was written down."""
-    Path(folder, SCRIPT).write_text(code, encoding="utf-8", errors="replace")
+def _prepared(
+    code: str, folder: str, timeout: float, place: CommandPlace
+) -> tuple[SupervisorOrder, dict[str, str]]:
+    """What to run, and its environment, after the program was written down."""
+    root = Path(folder).resolve()
+    (root / SCRIPT).write_text(code, encoding="utf-8", errors="replace")
     limits = {"CPU": ceil(timeout) + 1, "AS": MEMORY, "FSIZE": FILE, "NOFILE": OPEN_FILES, "CORE": 0}
     if (running := _running()) is not None:
         limits["NPROC"] = running + PROCESSES
-    command = [sys.executable, "-I", "-B", "-u", "-X", "utf8", SCRIPT]
-    return SupervisorOrder(command, folder, TERM_GRACE, limits=limits, sweep=True, limit=timeout + 5)
+    command = [place.python, "-I", "-B", "-u", "-X", "utf8", SCRIPT]
+    order = SupervisorOrder(command, str(root), TERM_GRACE, limits=limits, sweep=True, limit=timeout + 5)
+    return place.entered(order, _environment(str(root)), root)
 
 
 def _environment(folder: str) -> dict[str, str]:

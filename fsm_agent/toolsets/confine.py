@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from fsm_agent.approvals.acting_files import plain_name
 from fsm_agent.tools import ToolFailure
 
 _GIT = frozenset((".git", "git~1"))
@@ -38,7 +38,7 @@ def writable(root: Path, path: str, protected: Sequence[Path] = ()) -> Path:
     configuration in it are programs that would run without anybody's yes, and so are ``protected`` folders.
     Raises ``ToolFailure``."""
     real = resolve(root, path)
-    if any(_plain(part) in _GIT for part in real.relative_to(root.resolve()).parts):
+    if any(plain_name(part) in _GIT for part in real.relative_to(root.resolve()).parts):
         raise ToolFailure(f"{path}: files of Git itself are not written; use git.")
     for folder in protected:
         closed = folder.resolve()
@@ -69,11 +69,3 @@ def plain_errors(path: str) -> Iterator[None]:
         raise ToolFailure(f"{path}: no such file or directory.") from None
     except OSError as error:
         raise ToolFailure(f"{path}: {error.strerror or error}.") from None
-
-
-def _plain(part: str) -> str:
-    """The name as some file systems read it: without case, invisible characters, streams, and dots or spaces
-    at its end."""
-    text = unicodedata.normalize("NFKC", part).casefold()
-    text = "".join(character for character in text if unicodedata.category(character) != "Cf")
-    return text.split(":")[0].rstrip(" .")

@@ -9,6 +9,7 @@ from pathlib import Path
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.edit import edit_tools
 from fsm_agent.toolsets.files import file_tools
+from fsm_agent.toolsets.sandbox import LOCAL, CommandPlace
 from fsm_agent.toolsets.search import search_tools
 from fsm_agent.toolsets.seen import Seen
 from fsm_agent.toolsets.small import small_tools
@@ -22,6 +23,8 @@ def files(root: Path, results: Path | None = None, protected: Sequence[Path] = (
     return (*file_tools(root, results, seen), *search_tools(root), *edit_tools(root, seen, protected))
 
 
-def core(root: Path, results: Path | None = None, protected: Sequence[Path] = ()) -> tuple[Tool, ...]:
-    """``files``, the terminal, the time and a calculator."""
-    return (*files(root, results, protected), *terminal_tools(root), *small_tools())
+def core(
+    root: Path, results: Path | None = None, protected: Sequence[Path] = (), place: CommandPlace = LOCAL
+) -> tuple[Tool, ...]:
+    """``files``, the terminal (which runs commands in ``place``), the time and a calculator."""
+    return (*files(root, results, protected), *terminal_tools(root, place), *small_tools())

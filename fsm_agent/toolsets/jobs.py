@@ -23,10 +23,10 @@ from fsm_agent.toolsets.process import (
     TERM_GRACE,
     environment,
     report_from,
-    shell_words,
     supervisor_words,
 )
 from fsm_agent.toolsets.process_supervisor import SupervisorOrder, SupervisorReport
+from fsm_agent.toolsets.sandbox import LOCAL, CommandPlace
 
 MAX_RUNNING = 8
 MAX_KEPT = 32
@@ -150,8 +150,16 @@ class Jobs:
         self._folder: Path | None = None
         self._closing: Callable[[], object] | None = None
 
-    def start(self, command: str, directory: Path, limit: float) -> Job:
-        """Start a shell's command line. Raises ``ToolFailure`` when there are too many, ``OSError`` when it
+    def start(
+        self,
+        command: str,
+        directory: Path,
+        limit: float,
+        place: CommandPlace = LOCAL,
+        root: Path | None = None,
+    ) -> Job:
+        """Start a shell's command line in ``place``, where ``root`` (default ``directory``) is the working
+        directory. Raises ``ToolFailure`` when there are too many, ``OSError`` when it
         cannot be."""
         with self._lock:
             running = [job.id for job in self._jobs.values() if job.running]
@@ -161,7 +169,9 @@ class Jobs:
                     " first."
                 )
             self._count += 1
-            job = self._started(f"job{self._count}", command, directory, limit)
+            order = SupervisorOrder(place.shell(command), str(directory), TERM_GRACE, sweep=True, limit=limit)
+            inside = place.entered(order, environment(), root or directory)
+            job = self._started(f"job{self._count}", command, *inside)
             self._jobs[job.id] = job
             self._forget()
             return job
@@ -186,13 +196,10 @@ class Jobs:
             self._jobs.clear()
             self._folder = self._closing = None
 
-    def _started(self, name: str, command: str, directory: Path, limit: float) -> Job:
+    def _started(self, name: str, command: str, order: SupervisorOrder, environ: dict[str, str]) -> Job:
         folder = self._place() / name
         folder.mkdir(mode=0o700)
-        order = SupervisorOrder(
-            shell_words(command), str(directory), TERM_GRACE,
-            log=str(folder), log_bytes=self.log_bytes, sweep=True, limit=limit,
-        )  # fmt: skip
+        order = order._replace(log=str(folder), log_bytes=self.log_bytes)
         line, far_end = socket.socketpair()
         with far_end:
             try:
@@ -201,7 +208,7 @@ class Jobs:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
-                    env=environment(),
+                    env=environ,
                     pass_fds=(far_end.fileno(),),
                     start_new_session=True,
                 )
@@ -209,7 +216,7 @@ class Jobs:
                 line.close()
                 folder.rmdir()
                 raise
-        return Job(name, command, folder, process, line, limit)
+        return Job(name, command, folder, process, line, order.limit)
 
     def _place(self) -> Path:
         """The folder of the outputs. It is taken away at the latest when the interpreter ends."""

@@ -7,12 +7,10 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import socket
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import process_supervisor
@@ -42,11 +40,6 @@ class ProcessEnded:
     output: str
     timed_out: bool
     left: bool = False
-
-
-def shell_words(command: str) -> list[str]:
-    """The command line as words that start a shell with it."""
-    return [shutil.which("bash") or "/bin/sh", "-c", command]
 
 
 def environment() -> dict[str, str]:
@@ -94,11 +87,6 @@ def run_errors() -> Iterator[None]:
         yield
     except OSError as error:
         raise ToolFailure(f"It could not be run: {error.strerror or error}.") from None
-
-
-async def run_shell(command: str, directory: Path, limit: float) -> ProcessEnded:
-    """``run`` for a shell's command line in the agent's own environment."""
-    return await run(SupervisorOrder(shell_words(command), str(directory), TERM_GRACE), environment(), limit)
 
 
 async def run(order: SupervisorOrder, environ: Mapping[str, str], limit: float) -> ProcessEnded:

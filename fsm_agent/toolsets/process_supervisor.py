@@ -28,6 +28,8 @@ SETTLE = 0.5
 """Seconds in which what a command leaves behind may end by itself, such as the ``tee`` of a process
 substitution."""
 SWEEPS = 50
+FINISH = 3.0
+"""Seconds that the program which takes away the rest may take."""
 _SUBREAPER, _DEATH_SIGNAL = 36, 1
 """``prctl`` numbers of Linux."""
 
@@ -37,7 +39,10 @@ class SupervisorOrder(NamedTuple):
     ``grace``: seconds between asking to end and killing. ``limits``: by the names of the resource module,
     without ``RLIMIT_``. ``log``: a folder that takes the output, the newest ``log_bytes`` of it; without, the
     output goes where this script's own goes. ``sweep``: when the command ends, daemons that it left are ended
-    too, not only its own group. ``limit``: seconds after which the command is ended, 0 for never."""
+    too, not only its own group. ``limit``: seconds after which the command is ended, 0 for never. ``held``:
+    the command is a sandbox, and what runs in it is asked to end instead of its own two processes, with which
+    all of it ends. ``finish``: words of a program that takes away what the command may have left elsewhere,
+    run at the end, whatever it was."""
 
     command: list[str]
     directory: str
@@ -48,6 +53,8 @@ class SupervisorOrder(NamedTuple):
     sweep: bool = False
     limit: float = 0
     line: int = -1
+    held: bool = False
+    finish: list[str] = []  # noqa: RUF012  # never changed
 
 
 class SupervisorReport(NamedTuple):
@@ -124,13 +131,14 @@ class Supervisor:
             source = self._look(source)
         left = not self.unwanted and not self._gone_within(SETTLE)
         if self.unwanted or left:
-            _signal_group(self.child.pid, signal.SIGTERM)
+            self._ask()
             self._gone_within(self.order.grace)
             _signal_group(self.child.pid, signal.SIGKILL)
         code = self.child.wait()
         if self.unwanted or self.order.sweep:
             left = self._swept() or left
         self._drain(source)
+        self._finish()
         return SupervisorReport(code, left, self.late, seconds=time.monotonic() - began)
 
     def _confine(self) -> None:
@@ -143,6 +151,23 @@ class Supervisor:
                 hard = resource.getrlimit(number)[1]
                 value = value if hard == resource.RLIM_INFINITY else min(value, hard)
                 resource.setrlimit(number, (value, value))
+
+    def _ask(self) -> None:
+        """Ask to end whoever may have something to put in order first."""
+        if not self.order.held:
+            _signal_group(self.child.pid, signal.SIGTERM)
+            return
+        waiting = [second for first in _children(self.child.pid) for second in _children(first)]
+        while waiting:
+            pid = waiting.pop()
+            waiting += _children(pid)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGTERM)
+
+    def _finish(self) -> None:
+        if self.order.finish:
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                subprocess.run(self.order.finish, timeout=FINISH, check=False)  # noqa: S603  # the agent's own
 
     def _stop(self, *_: Any) -> None:
         self.unwanted = True
@@ -192,7 +217,7 @@ class Supervisor:
         """Kill what left the group: such processes became children of this script. Were there any?"""
         found = False
         for _ in range(SWEEPS):
-            children = list(_children())
+            children = list(_children(os.getpid()))
             for pid in children:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
@@ -255,9 +280,8 @@ def _signal_group(group: int, number: int) -> bool:
     return True
 
 
-def _children() -> Iterator[int]:
-    """The running children of this process, as far as the system shows them."""
-    own = str(os.getpid())
+def _children(of: int) -> Iterator[int]:
+    """The running children of a process, as far as the system shows them."""
     try:
         numbers = [name for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
@@ -268,7 +292,7 @@ def _children() -> Iterator[int]:
             open(f"/proc/{number}/stat", encoding="utf-8", errors="replace") as file,
         ):
             state, parent = file.read().rpartition(")")[2].split()[:2]
-            if parent == own and state != "Z":
+            if parent == str(of) and state != "Z":
                 yield int(number)
 
 

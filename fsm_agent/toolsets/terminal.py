@@ -15,7 +15,11 @@ from fsm_agent.tools import Tool, ToolFailure, cancelled, tool
 from fsm_agent.toolsets.confine import resolve
 from fsm_agent.toolsets.jobs import Job, Jobs
 from fsm_agent.toolsets.output import readable
-from fsm_agent.toolsets.process import ProcessEnded, run_errors, run_shell
+from fsm_agent.toolsets.process import TERM_GRACE, ProcessEnded, environment, run, run_errors
+from fsm_agent.toolsets.process_supervisor import SupervisorOrder
+from fsm_agent.toolsets.sandbox import LOCAL, CommandPlace
+from fsm_agent.toolsets.sandbox.confined import command_tool
+from fsm_agent.toolsets.sandbox.place import LEFT
 
 MAX_SECONDS = 600
 MAX_JOB_SECONDS = 86_400
@@ -23,7 +27,6 @@ PAGE = 20_000
 """Bytes of a job's output in one answer."""
 _LOOK = 0.05
 """Seconds between two looks at a job that is waited for."""
-LEFT = "[What it left running in the background was ended with it.]"
 
 Command = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(min_length=1, max_length=20)]
@@ -32,14 +35,15 @@ Name = Annotated[str, Field(min_length=1, max_length=20)]
 class Terminal:
     """The shell of one working directory."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, place: CommandPlace = LOCAL) -> None:
+        self.root, self.place = root, place
 
     async def terminal(
         self,
         command: Command,
         directory: str = ".",
         timeout: Annotated[float, Field(gt=0, le=MAX_SECONDS)] = 120,
+        outside: bool = False,
     ) -> str:
         """Run a shell command and return its exit code and output (standard output and error together).
 
@@ -51,10 +55,11 @@ class Terminal:
             command: The command line.
             directory: Where to run it, relative to the working directory.
             timeout: Seconds after which the command and all that it started are killed.
+            outside: Run it outside the sandbox, which the user is asked about.
         """
-        place = checked(self.root, command, directory)
+        folder, place = checked(self.root, command, directory), LOCAL if outside else self.place
         with run_errors():
-            ended = await run_shell(command, place, timeout)
+            ended = await run_shell(command, folder, timeout, place, self.root)
         if ended.timed_out:
             raise ToolFailure(
                 f"Killed after {timeout:g} seconds, with all that it started. Output so far:\n{_shown(ended)}"
@@ -66,14 +71,15 @@ class Terminal:
 class BackgroundProcess:
     """The jobs of one working directory, in the hands of its model."""
 
-    def __init__(self, root: Path, jobs: Jobs) -> None:
-        self.root, self.jobs = root, jobs
+    def __init__(self, root: Path, jobs: Jobs, place: CommandPlace = LOCAL) -> None:
+        self.root, self.jobs, self.place = root, jobs, place
 
     def job_start(
         self,
         command: Command,
         directory: str = ".",
         timeout: Annotated[float, Field(gt=0, le=MAX_JOB_SECONDS)] = 3_600,
+        outside: bool = False,
     ) -> str:
         """Start a shell command in the background, such as a server or a long build, and return the name of
         the job at once.
@@ -84,10 +90,11 @@ class BackgroundProcess:
             command: The command line. It must not put itself into the background.
             directory: Where to run it, relative to the working directory.
             timeout: Seconds after which the job and all that it started are ended.
+            outside: Run it outside the sandbox, which the user is asked about.
         """
-        place = checked(self.root, command, directory)
+        folder, place = checked(self.root, command, directory), LOCAL if outside else self.place
         with run_errors():
-            job = self.jobs.start(command, place, timeout)
+            job = self.jobs.start(command, folder, timeout, place, self.root)
         return f"Started {job.id}."
 
     def job_list(self) -> str:
@@ -142,25 +149,34 @@ class BackgroundProcess:
         return _told(stopped, None)
 
 
-def terminal_tools(root: Path) -> tuple[Tool, ...]:
+def terminal_tools(root: Path, place: CommandPlace = LOCAL) -> tuple[Tool, ...]:
     """The terminal. Its own limit ends before the turn's, so that the output so far is not lost."""
-    return (tool(approval="ask", timeout=MAX_SECONDS + 60)(Terminal(root).terminal),)
+    return (command_tool(Terminal(root, place).terminal, place, MAX_SECONDS + 60),)
 
 
-def job_tools(root: Path) -> tuple[Tool, ...]:
+def job_tools(root: Path, place: CommandPlace = LOCAL) -> tuple[Tool, ...]:
     """job_start, job_list, job_output, job_wait and job_stop. Starting needs a yes, looking and stopping do
     not."""
     jobs = Jobs()
-    background = BackgroundProcess(root, jobs)
+    background = BackgroundProcess(root, jobs, place)
     reader = tool(concurrency="parallel", effect="pure")
     tools = (
-        tool(approval="ask")(background.job_start),
+        command_tool(background.job_start, place),
         reader(background.job_list),
         reader(background.job_output),
         tool(concurrency="parallel", effect="pure", timeout=MAX_SECONDS + 60)(background.job_wait),
         tool(effect="idempotent")(background.job_stop),
     )
     return tuple(dataclasses.replace(one, closer=jobs.close) for one in tools)
+
+
+async def run_shell(
+    command: str, directory: Path, limit: float, place: CommandPlace = LOCAL, root: Path | None = None
+) -> ProcessEnded:
+    """``run`` for a shell's command line in ``place``, where ``root`` (default ``directory``) is the working
+    directory."""
+    order = SupervisorOrder(place.shell(command), str(directory), TERM_GRACE)
+    return await run(*place.entered(order, environment(), root or directory), limit)
 
 
 def checked(root: Path, command: str, directory: str) -> Path:

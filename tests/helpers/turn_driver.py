@@ -396,14 +396,15 @@ def settings_of(config: Config) -> Settings:
     """The settings that give the limits of ``config``; made once a configuration, which costs more than a
     turn."""
     if config.name not in SETTINGS:
-        SETTINGS[config.name] = Settings.of(_settings(config))
+        SETTINGS[config.name] = Settings.of(settings_in(config))
     return SETTINGS[config.name]
 
 
 SETTINGS: dict[str, Settings] = {}
 
 
-def _settings(config: Config) -> dict[str, Any]:
+def settings_in(config: Config) -> dict[str, Any]:
+    """The same as a mapping."""
     limits = config.limits
     return {
         "max_iterations": limits["iterations"],

@@ -176,6 +176,17 @@ def test_reasoning_beside_tools_does_not_become_text() -> None:
     assert reasoning("x").text == ""
 
 
+def test_a_supplied_call_without_an_id_may_have_half_a_character_in_it() -> None:
+    """Its id is made from the arguments."""
+    made = {"id": "", "type": "function", "function": {"name": "echo", "arguments": "half \udd6a"}}
+    history = [
+        {"role": "assistant", "content": "a", "tool_calls": [made]},
+        {"role": "tool", "tool_call_id": "", "content": "half"},
+    ]
+    played = play([text("hi")], history=history)
+    assert (played.result.final_response, played.exit) == ("hi", "text_response")
+
+
 @pytest.mark.parametrize("before", range(6))
 def test_half_a_character_of_a_model_can_be_printed(before: int) -> None:
     """Models write surrogates as JSON escapes: a pair may arrive in two pieces, and a half may stay alone."""

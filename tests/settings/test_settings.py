@@ -23,7 +23,20 @@ from fsm_agent.testing import FakeClock
 
 TRIED: tuple[Any, ...] = (
     *(7, 0.5, 20_000, True, ["one"], {"terminal": "ask"}),
-    *("low", "ask", "chat", "rotate", "normal", "shared", "random", "1h", "warn", "other words"),
+    *(
+        "low",
+        "ask",
+        "chat",
+        "rotate",
+        "normal",
+        "shared",
+        "random",
+        "1h",
+        "warn",
+        "docker",
+        "free",
+        "other words",
+    ),
 )
 """Values for settings whose default is no number; each fits some of them."""
 

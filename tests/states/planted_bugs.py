@@ -20,10 +20,14 @@ from typing import Literal
 ROOT = Path(__file__).parents[2]
 STATES, EXAMPLES = "states/fsm_agent_states", "examples"
 TESTS = {
-    STATES: ["tests/states/test_row_coverage.py::test_the_footprints_of_the_turn_are_those_that_were_read"],
+    STATES: [
+        "tests/states/test_row_coverage.py::test_the_footprints_of_the_turn_are_those_that_were_read",
+        "tests/states/test_agent_machine.py::test_sixty_agents_take_most_rows",
+    ],
     EXAMPLES: ["tests/workflow/test_examples_of_tables.py", "-k", "row or pair or footprints or random"],
 }
-"""What ``docs/testing.md`` tells people to write: scripts of rows and pairs, footprints, random turns."""
+"""What ``docs/testing.md`` tells people to write: scripts of rows and pairs, footprints, random turns and
+worlds."""
 
 Kind = Literal["effect", "data", "event", "counter"]
 
@@ -105,7 +109,7 @@ def _tests(tree: Path, arguments: list[str]) -> int:
     environment = {**os.environ, "PYTHONPATH": path}
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments]
     done = subprocess.run(
-        command, cwd=tree, env=environment, capture_output=True, text=True, timeout=300, check=False
+        command, cwd=tree, env=environment, capture_output=True, text=True, timeout=900, check=False
     )
     assert done.returncode in (0, 1), done.stdout[-2_000:] + done.stderr[-2_000:]
     return done.returncode

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from fsm_agent import Agent
 from fsm_agent.conversation.effects import Failure, ModelRequest
 from fsm_agent.conversation.messages import ModelReply, ToolCall, Usage
 from fsm_agent.providers.openai_port import OpenAIChat
@@ -276,6 +277,26 @@ def test_a_script_that_raises_is_a_500_and_remembered(entry: Any, capfd: pytest.
         assert post(connection, {})[0] == 500
     assert len(server.errors) == 1
     assert capfd.readouterr() == ("", "")
+
+
+def test_clients_with_addresses_of_their_own_are_told_apart() -> None:
+    with ScriptedServer(repeat(text("hi"))) as server:
+        for name in ("one", "two/three"):
+            agent = Agent("openai:m", base_url=server.at(name), api_key="k", toolsets=[])
+            assert agent.chat("go") == "hi"
+            agent.close()
+    paths = [received.path for received in server.requests]
+    assert paths == ["/one/v1/chat/completions", "/two/three/v1/chat/completions"]
+
+
+def test_a_request_that_was_not_sent_to_its_end_is_known() -> None:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: 100\r\n\r\n"
+    with ScriptedServer([text("never asked for")]) as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.sendall(head + b"half of it")
+        until(lambda: bool(server.cut_off))
+    (received,) = server.cut_off
+    assert (received.raw, received.cut_off, server.completions) == (b"half of it", True, 0)
 
 
 def test_silence_calls_its_hook_and_sees_the_client_go() -> None:

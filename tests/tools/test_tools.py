@@ -159,6 +159,17 @@ def test_descriptions_come_from_the_docstring(handler: Callable[..., None]) -> N
     assert spec.description == "Weather for a city.\n\nSlow." + rest
 
 
+def shout(words: str, loud: bool = True) -> None:
+    """Say it."""
+
+
+def test_a_note_is_added_and_what_is_hidden_is_not_shown() -> None:
+    spec = tool(note="Only here.", hidden=["loud"])(shout).spec
+    assert (spec.description, list(spec.parameters["properties"])) == ("Say it.\n\nOnly here.", ["words"])
+    spec = tool(shout).spec
+    assert (spec.description, list(spec.parameters["properties"])) == ("Say it.", ["words", "loud"])
+
+
 def test_a_description_in_the_annotation_wins() -> None:
     def handler(city: Annotated[str, Field(description="from the annotation")]) -> None:
         """city: from the docstring"""
@@ -200,6 +211,8 @@ class Holder:
         (lambda: tool(timeout=0)(google), "above 0"),
         (lambda: tool(max_result_chars=-1)(google), "above 0"),
         (lambda: tool(path_arguments=("file",))(google), "city, days, unit"),
+        (lambda: tool(hidden=("file",))(shout), "given: file; allowed: loud"),
+        (lambda: tool(hidden=("words",))(shout), "given: words; allowed: loud"),
     ],
 )
 def test_what_cannot_be_a_tool_is_refused_in_one_line(make: Callable[[], object], words: str) -> None:

@@ -20,7 +20,7 @@ from fsm_agent.tools import ToolFailure, ToolRunner
 from fsm_agent.toolsets import toolset
 from fsm_agent.toolsets.confine import resolve
 from fsm_agent.toolsets.output import HEAD, TAIL
-from fsm_agent.toolsets.process import run_shell
+from fsm_agent.toolsets.terminal import run_shell
 from tests.helpers.leaping import LeapingLoop
 from tests.helpers.processes import alive, children
 from tests.helpers.waiting import PATIENCE, until, until_so
@@ -415,7 +415,7 @@ def test_a_daemon_that_a_command_starts_goes_on(tmp_path: Path, use: Use) -> Non
 def test_a_command_ends_with_the_process_that_wanted_it(tmp_path: Path) -> None:
     """Also when that process is killed, and can clean up nothing."""
     program = (
-        "import asyncio, pathlib\nfrom fsm_agent.toolsets.process import"
+        "import asyncio, pathlib\nfrom fsm_agent.toolsets.terminal import"
         " run_shell\nasyncio.run(run_shell('echo $$ > shell; setsid sleep 60 & echo $! > daemon; sleep 60',"
         " pathlib.Path('.'), 60))"
     )

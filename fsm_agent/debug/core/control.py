@@ -172,7 +172,7 @@ class Controller:
         own, person = asyncio.ensure_future(perform(request)), asyncio.ensure_future(asked.wait())
         try:
             await asyncio.wait({own, person}, timeout=SETTLES, return_when=asyncio.FIRST_COMPLETED)
-            if own.done() and own.result().reason != NOBODY:
+            if own.done() and not own.result().reason.startswith(NOBODY):
                 return own.result()
             answer = await self._asked("approval", request, None if own.done() else own, person)
             return await own if answer is PERFORM else answer
@@ -208,7 +208,7 @@ class Controller:
                 if stop.done():
                     return Approval(False, "interrupted", interrupted=True) if kind == "approval" else PERFORM
                 if other is not None and other.done():
-                    if other.result().reason != NOBODY:
+                    if not other.result().reason.startswith(NOBODY):
                         return other.result()
                     other, held.elsewhere = None, False  # nobody was there; the debugger is
                 held.allowable = True

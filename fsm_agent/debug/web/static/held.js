@@ -97,6 +97,8 @@ function Call({ asked, approval }) {
   return html`<div class="call">
     <p class="line"><code class="call-name">${asked.name}</code> <span class="quiet">${asked.parts.length ? "" : "without arguments"}${long && `${plural(asked.characters, "character")} in ${plural(asked.lines, "line")}; all of it is here, scroll to see it`}</span></p>
     ${asked.task && html`<p class="quiet">for the delegated task</p><${Shown} text=${asked.task} kind="call-task" label="task" />`}
+    ${asked.where && html`<p class="quiet">runs</p><${Shown} text=${asked.where} kind="call-task" label="where it runs" />`}
+    ${asked.why && html`<p class="quiet">asked because</p><${Shown} text=${asked.why} kind="call-task" label="why it is asked" />`}
     ${asked.parts.map((part) => html`<div class="call-part"><span class="call-place">${part.place}</span>${part.words ? html`<${Shown} text=${part.shown} kind="call-text" label=${part.place} />` : html` <code class="call-json">= ${part.shown}</code>`}</div>`)}
     ${escapes && html`<p class="quiet"><code>\\x1b</code> and the like stand for unseen characters, <code>\\x5c</code> for a backslash.</p>`}
     ${asked.remembered && html`<p class="quiet">“For the session” would remember${alone}</p><${Shown} text=${asked.remembered} kind="call-remembered" label="what would be remembered" />`}

@@ -1,0 +1,183 @@
+"""Files that act later: a program runs them, or takes them for instructions, without anybody's asking.
+
+A tool that writes one of them needs a yes that says so, whatever the tool needs for other files. The line: on
+the list is what acts when a folder is entered or opened, a shell, an editor, an agent or a desktop starts, a
+commit is made or pushed, or a package manager is called. Not on it is what a person runs as the project's own
+code, such as ``Makefile``, ``conftest.py`` and the scripts of ``package.json``: that is what an agent is
+there to write."""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class ActingFiles:
+    """``names``: the ends of paths in lower case, with ``*`` for anything in one name and ``/**`` for all in
+    a folder. ``reason`` goes on after the path."""
+
+    reason: str
+    names: tuple[str, ...]
+
+    @cached_property
+    def _expression(self) -> re.Pattern[str]:
+        return re.compile("|".join(f"(?:.*/)?{_translated(name)}" for name in self.names), re.DOTALL)
+
+    def has(self, path: str) -> bool:
+        """Say whether ``path``, written as ``as_names`` does, is one of these."""
+        return self._expression.fullmatch(path) is not None
+
+
+def _translated(name: str) -> str:
+    return re.escape(name).replace(r"/\*\*", "(?:/.*)?").replace(r"\*", "[^/]*")
+
+
+ACTING_FILES: tuple[ActingFiles, ...] = (
+    ActingFiles("is run by a shell when it starts or ends", (
+        ".bashrc", ".bashrc.d/**", ".bash_profile", ".bash_login", ".bash_logout", ".bash_aliases",
+        ".profile", ".zshrc", ".zshrc.d/**", ".zshenv", ".zprofile", ".zlogin", ".zlogout", ".oh-my-zsh/**",
+        ".kshrc", ".mkshrc", ".cshrc", ".tcshrc", ".login", ".logout", ".inputrc", ".xonshrc",
+        ".config/fish/**", ".config/nushell/**", ".config/xonsh/**", ".config/powershell/**",
+        "*profile.ps1", ".pam_environment", ".config/environment.d/**", ".hushlogin",
+    )),
+    ActingFiles("is run by the system or the desktop by itself", (
+        ".config/autostart/**", ".config/autostart-scripts/**", ".config/systemd/**",
+        ".local/share/systemd/**", ".local/share/dbus-1/**", ".config/plasma-workspace/**",
+        "library/launchagents/**", "library/launchdaemons/**", ".xinitrc", ".xsession", ".xsessionrc",
+        ".xprofile", ".xserverrc", ".config/i3/**", ".config/sway/**", ".config/hypr/**",
+        "crontab", "crontabs/**", "cron.d/**", "cron.hourly/**", "cron.daily/**", "cron.weekly/**",
+        "cron.monthly/**", ".forward", ".procmailrc", ".mailcap",
+    )),
+    ActingFiles("decides who may log in, or runs when somebody does", (
+        ".ssh/**", ".shosts", ".rhosts", ".k5login",
+    )),
+    ActingFiles("names commands that Git or Mercurial runs", (
+        ".gitconfig", ".gitconfig.*", ".config/git/**", ".githooks/**", ".husky/**", ".hgrc", ".hg/**",
+        ".pre-commit-config.yaml", ".pre-commit-hooks.yaml", ".lintstagedrc*", "lefthook*.yml",
+        "lefthook*.yaml", ".lefthook*.yml", ".lefthook*.yaml", ".lefthook/**", ".overcommit.yml",
+    )),
+    ActingFiles("is taken by agents for instructions, or tells them what to run", (
+        "fsm_agent.md", "agents.md", "agents.override.md", "agent.md", "claude.md", "claude.local.md",
+        "gemini.md", "warp.md", ".hermes.md", "soul.md", "skill.md", ".agents/**", ".claude/skills/**",
+        ".claude/commands/**", ".claude/agents/**", ".claude/hooks/**", ".claude/rules/**",
+        ".claude/settings*.json", ".codex/**", ".gemini/**", ".cursorrules", ".cursor/**", ".windsurfrules",
+        ".windsurf/**", ".clinerules/**", ".roorules*", ".roo/**", ".continue/**", ".junie/**", ".kiro/**",
+        ".amazonq/**", ".augment/**", ".goosehints", ".rules", ".aider.conf.yml", ".opencode/**",
+        "opencode.json*", ".mcp.json", "mcp.json", "claude_desktop_config.json",
+        ".github/copilot-instructions.md", ".github/instructions/**", ".github/prompts/**",
+        ".github/agents/**", ".github/chatmodes/**",
+    )),
+    ActingFiles("is run when its folder is entered", (
+        ".envrc", ".direnvrc", ".config/direnv/**", "mise*.toml", ".mise*.toml", ".mise/**",
+        ".config/mise/**", ".rvmrc", ".autoenv*",
+    )),
+    ActingFiles("is run or obeyed by an editor that opens the folder", (
+        ".vscode/**", "*.code-workspace", ".idea/**", ".fleet/**", ".zed/**", ".theia/**", ".nova/**",
+        ".devcontainer/**", ".devcontainer.json", "*.sublime-project", ".vimrc", ".gvimrc", ".exrc",
+        ".nvimrc", ".nvim.lua", ".lvimrc", ".vim/**", ".config/nvim/**", ".config/vim/**", ".emacs",
+        ".emacs.d/**", ".config/emacs/**", ".spacemacs", ".dir-locals*.el", ".nanorc",
+    )),
+    ActingFiles("is run by a build server", (
+        ".github/workflows/**", ".github/actions/**", ".gitea/**", ".forgejo/**", ".gitlab-ci.yml",
+        ".gitlab/**", ".circleci/**", ".travis.yml", ".appveyor.yml", "appveyor.yml", "azure-pipelines*.yml",
+        ".azure-pipelines/**", "jenkinsfile*", "bitbucket-pipelines.yml", ".drone.yml", ".woodpecker*",
+        ".woodpecker/**", ".buildkite/**", ".cirrus.yml", ".ci/**", ".teamcity/**", ".builds/**",
+        ".build.yml", ".semaphore/**", "cloudbuild.yaml", "buildspec.yml",
+    )),
+    ActingFiles("is run by an interpreter or a debugger when it starts", (
+        "sitecustomize.py", "usercustomize.py", "*.pth", "pyvenv.cfg", ".pythonrc*", ".pythonstartup",
+        ".pdbrc*", ".ipython/**", ".jupyter/**", ".gdbinit", ".config/gdb/**", ".lldbinit", ".rprofile",
+        ".renviron", ".irbrc", ".pryrc", ".psqlrc", ".sqliterc", ".ghci", ".julia/config/**", ".perldb",
+    )),
+    ActingFiles("tells a package manager where to fetch code, or what to run", (
+        ".npmrc", ".yarnrc*", ".yarn/plugins/**", ".yarn/releases/**", "*pnpmfile.cjs", "bunfig.toml",
+        ".pypirc", "pip.conf", "pip.ini", "uv.toml", ".config/uv/**", ".condarc", "condarc", ".gemrc",
+        ".bundle/**", ".cargo/**", ".m2/**", ".mvn/**", ".gradle/**", ".nuget/**", "nuget.config",
+        ".composer/**", ".sbt/**", ".terraformrc", ".wgetrc", ".curlrc",
+    )),
+    ActingFiles("holds keys, or names commands that fetch them", (
+        ".netrc", "_netrc", ".git-credentials", ".docker/**", ".kube/**", ".aws/**", ".azure/**",
+        ".config/gcloud/**", ".config/gh/**", ".gnupg/**", ".my.cnf", ".pgpass", ".config/containers/**",
+    )),
+    ActingFiles("is run in a terminal when it opens", (
+        ".tmux.conf", ".config/tmux/**", ".screenrc", ".wezterm.lua", ".config/wezterm/**",
+        ".config/kitty/**", ".config/alacritty/**",
+    )),
+    ActingFiles("is found before other commands of the same name", (".local/bin/**",)),
+)  # fmt: skip
+"""By what happens with them. Nothing of ``.git`` is here, because no tool of ours writes into it."""
+OF_THE_ACCOUNT = "is in a hidden folder or file of your account, where programs keep what they obey"
+
+
+def acts_later(path: str, workdir: str, home: str | None = None) -> str:
+    """Why writing ``path`` needs a yes of its own, as one sentence; an empty text when it needs none.
+
+    Every name that leads to the file counts: the one given, the real one, and those of links in the folder of
+    the file, in ``workdir`` and in ``home`` (by default that of the user)."""
+    home = os.path.expanduser("~") if home is None else home
+    names = list(dict.fromkeys(_names_of(path, workdir, home)))
+    for one in names:
+        plain = as_names(one)
+        reason = next((row.reason for row in ACTING_FILES if row.has(plain)), "")
+        if not reason and _hidden_in(one, home, workdir):
+            reason = OF_THE_ACCOUNT
+        if reason:
+            return f"{path} {reason}" if one == names[0] else f"{path} (as {one}) {reason}"
+    return ""
+
+
+def plain_name(part: str) -> str:
+    """A name as some file systems read it: without case, invisible characters, streams, and dots or spaces at
+    its end."""
+    text = unicodedata.normalize("NFKC", part).casefold()
+    text = "".join(character for character in text if unicodedata.category(character) != "Cf")
+    return text.split(":")[0].rstrip(" .")
+
+
+def as_names(path: str) -> str:
+    """The path with ``plain_name`` of every part."""
+    return "/".join(plain_name(part) for part in re.split(r"[/\\]+", path) if part not in ("", "."))
+
+
+def _names_of(path: str, workdir: str, home: str) -> Iterator[str]:
+    if "\0" in path:  # no file has such a name
+        return
+    given = os.path.normpath(os.path.join(workdir, os.path.expanduser(path)))
+    real = os.path.realpath(os.path.join(workdir, os.path.expanduser(path)))
+    yield given
+    yield real
+    for folder in dict.fromkeys((os.path.dirname(real), workdir, home, os.path.join(home, ".config"))):
+        yield from _linked_in(folder, real)
+
+
+def _linked_in(folder: str, real: str) -> Iterator[str]:
+    """Names of ``real`` by the links in a folder: to it, and to a folder above it."""
+    try:
+        number = os.stat(real).st_ino if os.path.isfile(real) and os.stat(real).st_nlink > 1 else None
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    target = os.path.realpath(entry.path)
+                    if real == target or real.startswith(f"{target}/"):
+                        yield entry.path + real[len(target) :]
+                elif number is not None and entry.inode() == number and os.path.samefile(entry.path, real):
+                    yield entry.path
+    except OSError:  # no such folder, or one that cannot be read
+        return
+
+
+def _hidden_in(path: str, home: str, workdir: str) -> bool:
+    """Is the path in a hidden folder or file of the home, other than one in which we work?"""
+    base = Path(os.path.realpath(home))
+    try:
+        first = Path(path).relative_to(base).parts[:1]
+    except ValueError:
+        return False
+    hidden = bool(first) and first[0].startswith(".")
+    return hidden and not Path(os.path.realpath(workdir)).is_relative_to(base / first[0])

@@ -1,0 +1,43 @@
+"""Places to run commands in, chosen by ``sandbox.backend``.
+
+>>> sandbox_of(SandboxSettings(), Path("/work")).name
+'local'
+
+A command keeps its contract in each of them: limits, output, interrupts, and that nothing of it is left when
+the agent is gone. A backend that does not work is refused and never replaced by another one, because a person
+who chose a wall does not look whether it is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fsm_agent.errors import ConfigError
+from fsm_agent.settings.model import SandboxSettings
+from fsm_agent.toolsets.sandbox.boundary import Boundary
+from fsm_agent.toolsets.sandbox.bubblewrap import Bubblewrap
+from fsm_agent.toolsets.sandbox.container import Container
+from fsm_agent.toolsets.sandbox.place import LOCAL, CommandPlace
+
+__all__ = ["LOCAL", "CommandPlace", "sandbox_of", "usable_sandbox"]
+
+
+def sandbox_of(rules: SandboxSettings, base: Path, secret: Path | None = None) -> CommandPlace:
+    """Return the place that the settings name, for the working directory ``base``. ``secret``: the agent's
+    own home, which no command in a sandbox sees."""
+    boundary = Boundary(rules, base, secret)
+    match rules.backend:
+        case "local":
+            return LOCAL
+        case "bubblewrap":
+            return Bubblewrap(boundary)
+        case _:
+            return Container(rules.backend, boundary)
+
+
+def usable_sandbox(rules: SandboxSettings, base: Path, secret: Path | None = None) -> CommandPlace:
+    """``sandbox_of`` for a backend that was tried and works. Raises ``ConfigError`` that says what to do when
+    it does not."""
+    place = sandbox_of(rules, base, secret)
+    if trouble := place.trouble(base):
+        raise ConfigError("sandbox.backend does not work here", f"{place.name}: {trouble[0]}", trouble[1])
+    return place

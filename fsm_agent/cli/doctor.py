@@ -45,6 +45,7 @@ PACKAGES = (
     "prompt-toolkit",
     "tomlkit",
     "genai-prices",
+    "google-re2",
 )
 OLDEST = (3, 11)
 SANDBOXES = ("bubblewrap", "docker", "podman")

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -24,6 +25,7 @@ from fsm_agent.sessions.store.rewind.undo import undo as undone
 from fsm_agent.sessions.store.transfer.export import export_session, export_turn
 from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.sessions.store.transfer.trajectory import session_trajectory, turn_trajectory
+from fsm_agent.sessions.store.transfer.validation import MAX_LINE
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.home import home_of
 from fsm_agent.support.private_files import private_file
@@ -197,9 +199,9 @@ def import_file(home: str | None, file: str, as_json: bool) -> int:
     store = store_of(home)
     try:
         with Path(file).open("rb") if file != "-" else sys.stdin.buffer as stream:
-            done = import_lines(
-                store, (line.decode("utf-8") for line in stream), "standard input" if file == "-" else file
-            )
+            lines = iter(partial(stream.readline, MAX_LINE + 1), b"")
+            name = "standard input" if file == "-" else file
+            done = import_lines(store, (line.decode("utf-8") for line in lines), name)
     except OSError as error:
         raise ConfigError(f"the file cannot be read ({error.strerror})", file) from None
     if as_json:

@@ -16,6 +16,7 @@ from typing import Any, Literal, NoReturn
 
 from fsm_agent.conversation import lenient_json
 from fsm_agent.conversation.coercion import coerce
+from fsm_agent.conversation.nesting import OverlyNestedError, json_of
 
 __all__ = ["Kind", "Parsed", "coerce", "parse", "paths_conflict"]
 
@@ -44,8 +45,10 @@ def parse(text: str | None) -> Parsed:
     if not body:
         return Parsed("ok", {})
     try:
-        return _object(_STRICT.decode(body), repaired=False)
-    except (ValueError, RecursionError):
+        return _object(json_of(body, _STRICT), repaired=False)
+    except OverlyNestedError as error:
+        return Parsed("bad", error=str(error))
+    except ValueError:
         return _repaired(_unfenced(body))
 
 
@@ -66,8 +69,8 @@ def _components(path: str, cwd: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def _repaired(body: str) -> Parsed:
-    with contextlib.suppress(ValueError, RecursionError):
-        return _object(_STRICT.decode(body), repaired=True)
+    with contextlib.suppress(ValueError):
+        return _object(json_of(body, _STRICT), repaired=True)
     if not body.endswith(("}", "]")):
         return Parsed(
             "cut", error=f"the JSON stops after {len(body):,} characters, before its closing bracket"
@@ -86,8 +89,8 @@ def _repaired(body: str) -> Parsed:
 
 def _object(value: Any, *, repaired: bool) -> Parsed:
     if isinstance(value, str):
-        with contextlib.suppress(ValueError, RecursionError):
-            value, repaired = _STRICT.decode(value.strip()), True
+        with contextlib.suppress(ValueError):
+            value, repaired = json_of(value.strip(), _STRICT), True
     if isinstance(value, dict):
         return Parsed("ok", value, repaired)
     return Parsed("not_object", error=f"arguments must be a JSON object, not {_JSON_NAMES[type(value)]}")

@@ -5,11 +5,12 @@ validation tells the model what is wrong."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from fsm_agent.conversation.nesting import json_of
 
 Schema = Mapping[str, Any]
 
@@ -19,7 +20,7 @@ MAX_STEPS = 50_000
 ever."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,400}(\.0+)?")
-_DECIMAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_DECIMAL = re.compile(r"[+-]?([0-9]++(?:\.[0-9]*+)?|\.[0-9]++)([eE][+-]?[0-9]++)?")
 _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
     "integer": (int,),
@@ -205,7 +206,7 @@ def _container(text: str, wanted: type) -> Any:
     if text[:1] not in ("[", "{"):
         return None
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = json_of(text)
+    except ValueError:
         return None
     return value if isinstance(value, wanted) else None

@@ -11,13 +11,18 @@ from __future__ import annotations
 import re
 from typing import Any, NoReturn
 
-MAX_DEPTH = 200
-_SPACE = re.compile(r"[ \t\r\n]*")
+from fsm_agent.conversation.nesting import MAX_DEPTH
+
+MAX_STEPS = 20_000
+"""Values, names and escapes that are read of one text. Damage is mended in what models write; a longer list
+is faster asked for again than read here."""
+_SPACE, _CLOSERS = re.compile(r"[ \t\r\n]*+"), re.compile(r"[]} \t\r\n]*+")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?(?![\w.+-])")
 _WORD = re.compile(r"[^\W\d]\w*")
 _WORDS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
 _PLAIN = {quote: re.compile(rf"[^\\{quote}]*") for quote in "\"'"}
 _ESCAPES = {'"': '"', "'": "'", "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_HALF = re.compile("[\ud800-\udbff]")
 _HEX = re.compile(r"[0-9a-fA-F]{4}")
 
 
@@ -38,16 +43,15 @@ def read(text: str) -> tuple[Any, bool]:
 
 
 class _JsonReader:
-    __slots__ = ("at", "ended", "stack", "text")
+    __slots__ = ("at", "ended", "stack", "steps", "text")
 
     def __init__(self, text: str) -> None:
-        self.text, self.at, self.ended = text, 0, False
+        self.text, self.at, self.ended, self.steps = text, 0, False, 0
         self.stack: list[str] = []
 
     def document(self) -> tuple[Any, bool]:
         value = self.value()
-        while self.peek() in ("}", "]"):  # closers too many hide nothing
-            self.at += 1
+        self.at = _CLOSERS.match(self.text, self.at).end()  # type: ignore[union-attr]  # they hide nothing
         if self.peek():
             self.fail("the end of the text")
         return value, not self.ended
@@ -64,7 +68,13 @@ class _JsonReader:
         near = self.text[self.at : self.at + 20]
         raise DamagedError(f"expected {expected} at line {line} column {column}, found {near!r}")
 
+    def step(self) -> None:
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            self.fail("a shorter text, because this one is damaged")
+
     def value(self) -> Any:
+        self.step()
         char = self.peek()
         if char == "{":
             return self.object()
@@ -154,6 +164,7 @@ class _JsonReader:
                 return _paired("".join(parts))
             if not char:
                 self.fail("the end of a string")
+            self.step()
             parts.append(self.escape())
 
     def escape(self) -> str:
@@ -172,6 +183,6 @@ class _JsonReader:
 
 def _paired(text: str) -> str:
     """Two escaped halves of one character become that character, as in strict JSON."""
-    if not any("\ud800" <= char <= "\udbff" for char in text):
+    if not _HALF.search(text):
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")

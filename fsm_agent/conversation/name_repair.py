@@ -6,8 +6,10 @@ import difflib
 import re
 from collections.abc import Iterator, Sequence
 
-MAX_NAME = 128
-"""Characters; longer names are not compared, because comparing is quadratic. Providers allow 64."""
+MAX_NAME = 64
+"""Characters, as providers allow; longer names are not compared, because comparing is quadratic."""
+MAX_WRITTEN = 1_000
+"""Characters of what stands in the place of a name: a name, and what a model let follow it."""
 
 _QUOTES = "\"'`<>“”‘’«»"
 _AFTER_QUOTE = re.compile(f"[{_QUOTES}].*", re.DOTALL)
@@ -21,7 +23,7 @@ def repair_name(name: str, known: Sequence[str], cutoff: float = 0.7) -> str | N
     An exact name wins; then spelling (quotes and what follows them, case, dashes, camel case, a "tool" suffix
     once or twice); then likeness by ``difflib`` of at least ``cutoff`` (0 to 1). Two equally good answers are
     no answer."""
-    bare = _AFTER_QUOTE.sub("", name.strip().lstrip(_QUOTES)).strip()
+    bare = _AFTER_QUOTE.sub("", name[:MAX_WRITTEN].strip().lstrip(_QUOTES)).strip()
     if not bare:
         return None
     if bare in known:

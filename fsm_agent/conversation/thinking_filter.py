@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
-_NAMES = ("think", "thinking", "reasoning", "thought", "scratchpad", "reasoning_scratchpad")
-_TAG = re.compile(rf"<({'|'.join(_NAMES)})>", re.IGNORECASE)
-_FENCES = ("```", "~~~")
-_UNDECIDED = (*(f"<{name}>" for name in _NAMES), *_FENCES)
+from fsm_agent.support.texts import CLOSERS, MARK, MOST_MARKS, TAGS
+
+_HERE, _ON_A_LINE = re.compile(MARK, re.IGNORECASE), re.compile(f"(?m:^){MARK}", re.IGNORECASE)
+_UNDECIDED = (*(f"<{name}>" for name in TAGS), "```", "~~~")
+MOST_HELD = 1_000
+"""Characters of one line; nobody indents a tag by more."""
 
 
 class ThinkScrubber:
@@ -16,58 +18,78 @@ class ThinkScrubber:
 
     def __init__(self) -> None:
         self._held = ""
-        self._closer: str | None = None
+        self._closer: re.Pattern[str] | None = None
+        self._longest_closer = 0
         self._line_start = True
         self._fenced = False
         self._after_tag = False
+        self._marks = 0
 
     def feed(self, delta: str) -> tuple[str, str]:
         """The (visible, reasoning) text that this piece decides."""
-        self._held += delta
-        return self._decide(final=False)
+        return self._decide(self._held + delta, final=False)
 
     def flush(self) -> tuple[str, str]:
         """What was still held back, at the end of the stream."""
-        return self._decide(final=True)
+        return self._decide(self._held, final=True)
 
-    def _decide(self, *, final: bool) -> tuple[str, str]:
+    def _decide(self, text: str, *, final: bool) -> tuple[str, str]:
         visible: list[str] = []
         reasoning: list[str] = []
-        while self._held:
-            before = len(self._held)
+        at, before = 0, -1
+        while before < at < len(text):
+            before = at
             if self._closer is not None:
-                reasoning.append(self._thinking(final))
+                at = self._thinking(text, at, final, reasoning)
             else:
-                visible.append(self._talking(final))
-            if len(self._held) == before:
-                break
+                at = self._talking(text, at, final, visible)
+        self._held = text[at:]
         return "".join(visible), "".join(reasoning)
 
-    def _thinking(self, final: bool) -> str:
+    def _thinking(self, text: str, at: int, final: bool, reasoning: list[str]) -> int:
+        """Take reasoning from ``at`` on; returns where it ends."""
         assert self._closer is not None
-        end = self._held.lower().find(self._closer)
-        if end >= 0:
-            text, self._held = self._held[:end], self._held[end + len(self._closer) :]
+        if closer := self._closer.search(text, at):
+            reasoning.append(text[at : closer.start()])
             self._closer, self._line_start, self._after_tag = None, True, True
-            return text
-        keep = 0 if final else min(len(self._held), len(self._closer) - 1)
-        text, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
-        return text
+            return closer.end()
+        end = len(text) if final else max(at, len(text) - self._longest_closer + 1)
+        reasoning.append(text[at:end])
+        return end
 
-    def _talking(self, final: bool) -> str:
+    def _talking(self, text: str, at: int, final: bool, visible: list[str]) -> int:
+        """Take visible text from ``at`` to the next mark; returns where that ends."""
         if self._after_tag:
-            self._held = self._held.lstrip("\n")
-            self._after_tag = not self._held
-        if self._line_start:
-            start = self._held.lstrip(" \t")
-            if not self._fenced and (tag := _TAG.match(start)) is not None:
-                self._held, self._closer = start[tag.end() :], f"</{tag.group(1).lower()}>"
-                return ""
-            if not final and any(word.startswith(start.lower()) for word in _UNDECIDED):
-                return ""
-            self._fenced ^= start.startswith(_FENCES)
-        newline = self._held.find("\n")
-        end = len(self._held) if newline < 0 else newline + 1
-        text, self._held = self._held[:end], self._held[end:]
-        self._line_start = newline >= 0 if text else self._line_start
-        return text
+            at = _end_of_newlines(text, at)
+            self._after_tag = at == len(text)
+        mark, line = None, at if self._line_start else text.find("\n", at) + 1
+        if self._marks < MOST_MARKS and (line or self._line_start):
+            mark = _HERE.match(text, line) or _ON_A_LINE.search(text, line)
+        if mark is None:
+            end = len(text) if final else self._decided(text, at)
+        elif mark["tag"] and not self._fenced:
+            visible.append(text[at : mark.start()])
+            self._closer, self._longest_closer = CLOSERS[mark["tag"].lower()], len(mark["tag"]) + 3
+            self._marks += 1
+            return mark.end()
+        else:
+            self._fenced ^= mark["tag"] is None
+            self._marks += 1
+            end = text.find("\n", mark.end()) + 1 or len(text)
+        visible.append(text[at:end])
+        if end > at:
+            self._line_start = text[end - 1] == "\n"
+        return end
+
+    def _decided(self, text: str, at: int) -> int:
+        """Where the last line begins when it may still become a mark, else the end of the text."""
+        line = max(at, text.rfind("\n", at) + 1)
+        begun = text[line:].lstrip(" \t").lower() if len(text) - line <= MOST_HELD else "-"
+        may_become = (line > at or self._line_start) and any(word.startswith(begun) for word in _UNDECIDED)
+        return line if may_become and self._marks < MOST_MARKS else len(text)
+
+
+def _end_of_newlines(text: str, at: int) -> int:
+    while text.startswith("\n", at):
+        at += 1
+    return at

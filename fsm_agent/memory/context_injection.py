@@ -40,7 +40,8 @@ class MemoryRecall:
         """Ask the external memory what is to stay known of rows that a compaction takes."""
         if self._memory is None:
             return Prefetched()
-        return Prefetched(*await self._memory.pre_compress(rows, self._signals.event()))
+        found, problem = await self._memory.pre_compress(rows, self._signals.event())
+        return Prefetched(shorten(found, MOST, "the rest was left out"), problem)
 
     def sync(self, user: str, answer: str) -> None:
         if self._memory is not None:

@@ -27,11 +27,12 @@ class Project:
 def project(workdir: Path, cap: int) -> Project:
     """A file that is empty or cannot be read does not win."""
     notices: list[str] = []
+    root = _up_to_git_root(workdir)[-1]
     for files in _kinds(workdir):
         parts: list[str] = []
         for path in files:
             name = _name(path, workdir)
-            reading = read(path, name, cap)
+            reading = read(path, name, cap, inside=root)
             notices += [reading.notice] if reading.notice else []
             if reading.text:
                 parts.append(f"From {name}:\n\n{reading.text}")

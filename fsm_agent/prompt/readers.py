@@ -32,12 +32,15 @@ class Reading:
     usable: bool = True
 
 
-def read(path: Path, name: str, cap: int) -> Reading:
-    """The file called ``name``, capped and looked over. One that cannot be read, or is no text, is empty with
-    a notice; one that tries to give the agent other instructions is replaced by a note that says so."""
+def read(path: Path, name: str, cap: int, inside: Path | None = None) -> Reading:
+    """The file called ``name``, capped and looked over. One that cannot be read, is no text, or is a link
+    that leads out of the folder ``inside``, is empty with a notice; one that tries to give the agent other
+    instructions is replaced by a note that says so."""
     try:
         if not path.is_file():
             return Reading()
+        if inside is not None and leads_out(path, inside):
+            return Reading(notice=f"{name} is a link that leads out of the project; it was left out")
         text, size = _head_and_tail(path, cap)
     except OSError as error:
         return Reading(notice=f"{name} could not be read: {error.strerror or error}")
@@ -56,6 +59,12 @@ def read(path: Path, name: str, cap: int) -> Reading:
         else ""
     )
     return Reading(text.strip(), notice)
+
+
+def leads_out(path: Path, folder: Path) -> bool:
+    """Is the file behind the path outside of the folder? A repository can hold links to whatever its user can
+    read. Raises ``OSError``."""
+    return not path.resolve().is_relative_to(folder.resolve())
 
 
 def capped(text: str, cap: int) -> str:

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from fsm_agent.prompt.readers import leads_out
 from fsm_agent.support.injection_scan import scan
 from fsm_agent.support.texts import clean
 
@@ -56,7 +57,7 @@ def find_skills(home: Path, workdir: Path) -> Skills:
     notices: list[str] = []
     for folder in folders_of(home, workdir):
         for path in _skill_files(folder):
-            skill = _skill(path)
+            skill = _skill(path, None if folder.is_relative_to(home) else workdir)
             if isinstance(skill, str):
                 notices.append(f"skill {path.parent.name} cannot be used: {skill}")
             elif len(found) < MAX_SKILLS:
@@ -103,9 +104,11 @@ def _skill_files(folder: Path) -> list[Path]:
         return []
 
 
-def _skill(path: Path) -> Skill | str:
-    """The skill, or why it cannot be used."""
+def _skill(path: Path, inside: Path | None) -> Skill | str:
+    """The skill, or why it cannot be used. ``inside``: the folder that it must not lead out of."""
     try:
+        if inside is not None and leads_out(path, inside):
+            return f"its {SKILL_FILE} is a link that leads out of the project"
         with path.open(encoding="utf-8-sig", errors="replace") as file:
             values = front_matter(file.read(MAX_FRONT))
     except OSError as error:

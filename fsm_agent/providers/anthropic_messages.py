@@ -5,7 +5,6 @@ that some gateways send, and it reports an error inside a stream with the status
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar, Literal
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 
 from fsm_agent.conversation.effects import Failure, ModelRequest
 from fsm_agent.conversation.messages import ModelReply
+from fsm_agent.conversation.nesting import json_of
 from fsm_agent.providers.anthropic_reply import MessagesReply, whole_message
 from fsm_agent.providers.sdk_port import NO_KEY, SdkPort
 from fsm_agent.runtime.ports import StreamSink
@@ -44,7 +44,7 @@ class AnthropicMessages(SdkPort):
     async def _events(self, stream: Any) -> AsyncIterator[Any]:
         async for event in stream.raw_events(stream.response):
             if event.data:
-                yield json.loads(event.data)
+                yield json_of(event.data)
 
     async def _send(self, client: Any, request: ModelRequest) -> Any:
         from anthropic import AsyncStream

@@ -6,13 +6,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.messages import Finish, ModelReply, ToolCall, Usage
 from fsm_agent.providers.chat_reply import EMPTY
 from fsm_agent.providers.failures import event_failure, shape_failure
-from fsm_agent.providers.tool_calls import stable_id
+from fsm_agent.providers.reply_limits import NAME_CHARACTERS
+from fsm_agent.providers.tool_calls import named
 from fsm_agent.providers.usage import messages_usage
 from fsm_agent.runtime.ports import StreamSink
 
@@ -36,7 +38,7 @@ class Block:
 
     first: Mapping[str, Any]
     pieces: list[str] = field(default_factory=list)
-    signature: str = ""
+    signature: list[str] = field(default_factory=list)
     closed: bool = False
 
     @property
@@ -117,10 +119,10 @@ class MessagesReply:
 
     def _open(self, index: Any, first: Mapping[str, Any]) -> None:
         block = self._blocks[index] = Block(first)
-        block.signature = str(first.get("signature") or "")
+        block.signature = [str(first.get("signature") or "")]
         self._add(block, first.get("text") if block.kind == "text" else first.get("thinking"))
         if block.kind == "tool_use":
-            self._sink.tool(str(first.get("name") or ""))
+            self._sink.tool(str(first.get("name") or "")[:NAME_CHARACTERS])
 
     def _grow(self, index: Any, delta: Mapping[str, Any]) -> None:
         block = self._blocks.get(index)
@@ -129,7 +131,7 @@ class MessagesReply:
             self._torn = True
             block = self._blocks[index] = Block({"type": _KIND_OF_DELTA.get(str(delta.get("type")), "lost")})
         if isinstance(signature := delta.get("signature"), str):
-            block.signature += signature
+            block.signature.append(signature)
         if isinstance(part := delta.get("partial_json"), str):
             block.pieces.append(part)
         self._add(block, delta.get("text") or delta.get("thinking"))
@@ -209,34 +211,31 @@ class MessagesReply:
 
     def _calls(self) -> dict[Any, ToolCall]:
         """The tool calls by block, each with an id that is unique among them."""
-        calls: dict[Any, ToolCall] = {}
-        taken: set[str] = set()
-        for index, block in self._blocks.items():
-            if block.kind != "tool_use":
-                continue
-            name, call_id = str(block.first.get("name") or ""), str(block.first.get("id") or "")
-            if not call_id or call_id in taken:
-                call_id = stable_id(name, block.arguments, len(calls))
-            taken.add(call_id)
-            calls[index] = ToolCall(call_id, name, block.arguments)
-        return calls
+        used = {index: block for index, block in self._blocks.items() if block.kind == "tool_use"}
+        given = (
+            (str(block.first.get("id") or ""), str(block.first.get("name") or ""), block.arguments)
+            for block in used.values()
+        )
+        return dict(zip(used, named(given), strict=True))
 
     def _thoughts(self, calls: Mapping[Any, ToolCall]) -> Iterable[Mapping[str, Any]]:
         """The thinking blocks in order. One that does not lead the reply names the call it stands before,
         ``before`` is empty when none follows."""
-        indices = list(self._blocks)
-        for place, index in enumerate(indices):
-            block = self._blocks[index]
-            if block.kind not in THOUGHTS or not (block.closed or block.signature):
+        kinds = ((index, block.kind in THOUGHTS) for index, block in self._blocks.items())
+        leading = {index for index, _ in takewhile(lambda pair: pair[1], kinds)}
+        following = ""
+        kept: list[dict[str, Any]] = []
+        for index, block in reversed(self._blocks.items()):
+            following = calls[index].id if index in calls else following
+            if block.kind not in THOUGHTS or not (block.closed or any(block.signature)):
                 continue
-            kept: dict[str, Any] = {"type": block.kind, "issuer": self._issuer}
+            own: dict[str, Any] = {"type": block.kind, "issuer": self._issuer}
             if block.kind == "thinking":
-                kept |= {"thinking": block.text, "signature": block.signature}
+                own |= {"thinking": block.text, "signature": "".join(block.signature)}
             else:
-                kept["data"] = block.first.get("data", "")
-            if any(self._blocks[earlier].kind not in THOUGHTS for earlier in indices[:place]):
-                kept["before"] = next((calls[later].id for later in indices[place:] if later in calls), "")
-            yield kept
+                own["data"] = block.first.get("data", "")
+            kept.append(own | {"before": following} if index not in leading else own)
+        return kept[::-1]
 
 
 def whole_message(

@@ -4,21 +4,27 @@ text."""
 from __future__ import annotations
 
 import html
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fsm_agent.conversation.nesting import json_of
+
 LIMIT = 500
 """Longest message in characters (ERR-27)."""
 _DEPTH = 6
-_TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
+_TITLE = re.compile(r"<title[^<>]*>(.*?)(?:</title>|\Z)", re.IGNORECASE | re.DOTALL)
 _HTML = re.compile(r"^\s*(<!doctype|<html|<head|<body|<\?xml)", re.IGNORECASE)
-_HIDDEN = re.compile(r"<(script|style)\b.*?</\1>|<[^>]+>", re.IGNORECASE | re.DOTALL)
+_HIDDEN = re.compile(
+    r"<script\b.*?(?:</script>|\Z)|<style\b.*?(?:</style>|\Z)|<[^<>]+>", re.IGNORECASE | re.DOTALL
+)
+MOST = 200_000
+"""Characters that are looked at of one text; connections read less of an error."""
 
 
 def one_line(text: str, limit: int = LIMIT) -> str:
     """Collapse white space, and a page of HTML to its title or visible text; cut to ``limit`` characters."""
+    text = text[:MOST]
     if _HTML.match(text):
         title = _TITLE.search(text)
         text = "HTML page: " + html.unescape(title[1] if title else _HIDDEN.sub(" ", text))
@@ -102,11 +108,12 @@ def _sentence_in(text: str, depth: int) -> str:
 
 def _json_in(text: str) -> Any:
     """The JSON object inside a text, or ``None``."""
+    text = text[:MOST]
     start, end = text.find("{"), text.rfind("}")
     if not 0 <= start < end:
         return None
     try:
-        value = json.loads(text[start : end + 1])
+        value = json_of(text[start : end + 1])
     except ValueError:
         return None
     return value if isinstance(value, Mapping) else None

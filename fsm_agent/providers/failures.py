@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPStatus
+from json import JSONDecodeError
 from typing import Any
 
 from fsm_agent.conversation.effects import Failure
+from fsm_agent.conversation.nesting import OverlyNestedError
 from fsm_agent.providers import error_body
 from fsm_agent.providers.redirects import is_redirect, redirect_failure
+from fsm_agent.providers.reply_limits import too_much
 from fsm_agent.providers.retry_after import retry_after
 from fsm_agent.support.redaction import mask
 
@@ -68,9 +71,11 @@ def failure_from(exc: BaseException, now: float, secrets: Iterable[str] = ()) ->
             return body_failure(body, now, secrets, str(link))
     cause = next((link for link in chain if type(link).__name__ not in _WRAPPERS), exc)
     name = type(cause).__name__
+    if name == "BadBody":
+        return too_much(str(cause))
     if name in _LOCAL:
         return _plain("local", cause, chain, secrets, sent=False)
-    if isinstance(cause, (UnicodeDecodeError, ValueError)) and _is_decoding(cause):
+    if _is_decoding(cause):
         return _plain("transport", cause, chain, secrets, code="malformed_chunk")
     if any(_is_transport(link) for link in chain):
         return _plain("transport", cause, chain, secrets, sent=name not in _UNSENT)
@@ -190,7 +195,7 @@ def _asked(exc: BaseException) -> str:
 
 
 def _is_decoding(exc: BaseException) -> bool:
-    return type(exc).__name__ in ("JSONDecodeError", "UnicodeDecodeError", "DecodingError")
+    return isinstance(exc, (UnicodeDecodeError, RecursionError, JSONDecodeError, OverlyNestedError))
 
 
 def _is_transport(exc: BaseException) -> bool:

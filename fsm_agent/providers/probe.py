@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import http.client
 import ipaddress
-import json
 from urllib.parse import urlsplit
+
+from fsm_agent.conversation.nesting import json_of
 
 TIMEOUT = 0.3
 """Seconds; a server on loopback answers a list of models in a few milliseconds."""
@@ -34,7 +35,7 @@ def local_models(base_url: str) -> tuple[str, ...]:
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port or 80, timeout=TIMEOUT)
     try:
         connection.request("GET", parts.path.rstrip("/") + "/models", headers={"Accept": "application/json"})
-        listed = json.loads(connection.getresponse().read(_LARGEST))["data"]
+        listed = json_of(connection.getresponse().read(_LARGEST).decode())["data"]
         return tuple(str(row["id"]) for row in listed if row.get("id"))
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError, AttributeError):
         return ()

@@ -16,6 +16,8 @@ class Reasoning:
     def __init__(self) -> None:
         self._text: list[str] = []
         self._details: list[dict[str, Any]] = []
+        self._pieces: list[dict[str, list[str]]] = []
+        """Of each detail the fields that arrive in pieces."""
 
     @property
     def text(self) -> str:
@@ -25,7 +27,10 @@ class Reasoning:
     @property
     def blocks(self) -> tuple[Mapping[str, Any], ...]:
         """The details, the pieces of each joined, otherwise verbatim."""
-        return tuple(self._details)
+        return tuple(
+            detail | {key: "".join(pieces) for key, pieces in joined.items()}
+            for detail, joined in zip(self._details, self._pieces, strict=True)
+        )
 
     def add(self, text: str) -> None:
         """Add a piece of it."""
@@ -49,10 +54,11 @@ class Reasoning:
         place = (part.get("type"), part.get("index"))
         if last is None or place[1] is None or place != (last.get("type"), last.get("index")):
             self._details.append(dict(part))
+            self._pieces.append({key: [value] for key in _JOINED if isinstance(value := part.get(key), str)})
             return
         for key, value in part.items():
-            if key in _JOINED and isinstance(value, str) and isinstance(last.get(key), str):
-                last[key] += value
+            if key in self._pieces[-1] and isinstance(value, str):
+                self._pieces[-1][key].append(value)
             elif value is not None:
                 last[key] = value
 

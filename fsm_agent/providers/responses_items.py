@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fsm_agent.conversation.messages import ToolCall
-from fsm_agent.providers.tool_calls import stable_id
+from fsm_agent.providers.tool_calls import named
 
 BREAK = "\n\n"
 """Between two messages of one reply, and between two parts of a summary."""
@@ -43,18 +43,12 @@ class ResponseItem:
 def calls_of(items: Collection[ResponseItem], unfinished: bool) -> Iterator[ToolCall]:
     """The calls, each with an id that is unique among them; those that are not finished only where that is
     the point."""
-    seen: set[str] = set()
-    for index, item in enumerate(item for item in items if item.kind == "function_call"):
-        if item.status in UNFINISHED and not unfinished:
-            continue
-        arguments = "".join(item.arguments)
-        call_id = (
-            item.call_id
-            if item.call_id and item.call_id not in seen
-            else stable_id(item.name, arguments, index)
-        )
-        seen.add(call_id)
-        yield ToolCall(call_id, item.name, arguments)
+    finished = (
+        item
+        for item in items
+        if item.kind == "function_call" and (unfinished or item.status not in UNFINISHED)
+    )
+    yield from named((item.call_id, item.name, "".join(item.arguments)) for item in finished)
 
 
 def blocks_of(items: Collection[ResponseItem], issuer: str, called: bool) -> Iterator[Mapping[str, Any]]:

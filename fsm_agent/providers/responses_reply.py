@@ -16,6 +16,7 @@ from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.messages import Finish, ModelReply, ToolCall, Usage
 from fsm_agent.providers.chat_reply import EMPTY
 from fsm_agent.providers.failures import body_failure, event_failure, shape_failure
+from fsm_agent.providers.reply_limits import NAME_CHARACTERS
 from fsm_agent.providers.responses_items import (
     BREAK,
     UNFINISHED,
@@ -114,8 +115,8 @@ class ResponsesReply:
         item.phase, item.status = text_of(given.get("phase")) or item.phase, text_of(given.get("status"))
         item.call_id = text_of(given.get("call_id")) or item.call_id
         if item.kind == "function_call" and not item.name and (name := text_of(given.get("name"))):
-            item.name = name
-            self._sink.tool(name)
+            item.name = name[:NAME_CHARACTERS]
+            self._sink.tool(item.name)
 
     def _complete(self, item: ResponseItem, given: Mapping[str, Any]) -> None:
         """An item as a whole. What its deltas did not tell is told now."""

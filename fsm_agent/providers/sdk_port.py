@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import ssl
 import time
 from abc import ABC, abstractmethod
@@ -19,8 +18,18 @@ from typing import Any, ClassVar, Protocol
 
 from fsm_agent.conversation.effects import Failure, ModelRequest
 from fsm_agent.conversation.messages import ModelReply
+from fsm_agent.conversation.nesting import OverlyNestedError, checked, json_of
 from fsm_agent.providers.departure import departing, watched
 from fsm_agent.providers.failures import failure_from, shape_failure
+from fsm_agent.providers.reply_limits import (
+    ERROR_BYTES,
+    EVENT_BYTES,
+    EVENTS,
+    STREAM_BYTES,
+    WHOLE_BYTES,
+    too_much,
+    within_limits,
+)
 from fsm_agent.providers.sdk_import import sdk_module
 from fsm_agent.runtime.ports import StreamSink
 
@@ -142,8 +151,11 @@ class SdkPort(ABC):
                     self._note_limits(stream.response.headers)
                     if not _is_stream(request, stream.response.headers.get("content-type", "")):
                         return self._read(await stream.response.aread(), sink)
+                    count = 0
                     async for event in self._events(stream):
-                        growing.feed(event)
+                        if (count := count + 1) > EVENTS:
+                            return growing.end(too_much(f"it sent more than {EVENTS:,} events"))
+                        growing.feed(checked(event))
                         if growing.finished:
                             limit.reschedule(asyncio.get_running_loop().time() + self._linger)
                 finally:
@@ -156,7 +168,7 @@ class SdkPort(ABC):
             self._note_limits(getattr(getattr(error, "response", None), "headers", None))
             failure = failure_from(error, self._now(), self._secrets)
             return growing.end(failure if departure.left else replace(failure, sent=False))
-        return growing.end()
+        return within_limits(growing.end())
 
     def use_key(self, key: str) -> None:
         """Use another key from the next call on; connections are kept."""
@@ -182,12 +194,14 @@ class SdkPort(ABC):
 
     def _read(self, content: bytes, sink: StreamSink) -> ModelReply | Failure:
         try:
-            body = json.loads(content)
+            body = json_of(content.decode("utf-8-sig"))
+        except OverlyNestedError as error:
+            return too_much(str(error))
         except ValueError:
             return shape_failure(
-                "the response is not JSON", content.decode("utf-8", "replace"), self._secrets
+                "the response is not JSON", content[:ERROR_BYTES].decode("utf-8", "replace"), self._secrets
             )
-        return self._whole(body, sink)
+        return within_limits(self._whole(body, sink))
 
     def _note_limits(self, headers: Any) -> None:
         if headers is not None:
@@ -198,15 +212,28 @@ class SdkPort(ABC):
 def http_client(sdk: Any, base_url: str) -> Any:
     """The SDK's own HTTP client. Without TLS a connection is not kept: it costs next to nothing, and
     llama.cpp closes it after each stream though it promises to keep it, so that the next request may meet the
-    end of it. It follows no redirect, which the SDK's does unless it is told not to."""
+    end of it. It follows no redirect, which the SDK's does unless it is told not to, and reads no more of a
+    response than ``reply_limits`` say."""
     import httpx2
+
+    from fsm_agent.providers.bounded_body import ENCODINGS, BoundedBody
+
+    async def bounded(response: Any) -> None:
+        """A hook for responses whose bodies are not read yet."""
+        refused, kind = response.status_code >= 300, response.headers.get("content-type", "").lower()
+        whole = "json" in kind or "html" in kind
+        most = ERROR_BYTES if refused else WHOLE_BYTES if whole else STREAM_BYTES
+        response.stream = BoundedBody(response, most, cut=refused, event=None if whole else EVENT_BYTES)
+        response.headers.pop("content-encoding", None)
+        response.encoding = "utf-8"  # as JSON is, whatever character set a header names
 
     kept = 0 if base_url.lower().startswith("http:") else KEPT
     return sdk.DefaultAsyncHttpxClient(
         verify=tls(),
         limits=httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=kept),
         follow_redirects=False,
-        event_hooks={"request": [watched]},
+        headers={"Accept-Encoding": ENCODINGS},
+        event_hooks={"request": [watched], "response": [bounded]},
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from fsm_agent.conversation.messages import ToolCall
+from fsm_agent.providers.reply_limits import ID_CHARACTERS, NAME_CHARACTERS
 
 
 @dataclass(slots=True)
@@ -32,6 +33,7 @@ class CallSlots:
     def __init__(self) -> None:
         self._slots: list[Slot] = []
         self._open: dict[int, Slot] = {}
+        self._by_id: dict[str, Slot] = {}
 
     def __bool__(self) -> bool:
         return bool(self._slots)
@@ -43,9 +45,10 @@ class CallSlots:
         function = delta.get("function")
         function = function if isinstance(function, Mapping) else {}
         name = function.get("name")
-        name = name if isinstance(name, str) else ""
+        name = name[:NAME_CHARACTERS] if isinstance(name, str) else ""
         slot = self._slot(delta.get("index"), call_id, name)
         slot.id = slot.id or call_id
+        self._by_id.setdefault(slot.id, slot)
         known, slot.name = bool(slot.name), name or slot.name
         arguments = function.get("arguments")
         if isinstance(arguments, str):
@@ -58,14 +61,7 @@ class CallSlots:
 
     def calls(self) -> tuple[ToolCall, ...]:
         """The calls in the order of their first deltas, each with an id that is unique among them."""
-        calls: list[ToolCall] = []
-        seen: set[str] = set()
-        for index, slot in enumerate(self._slots):
-            arguments = "".join(slot.pieces)
-            call_id = slot.id if slot.id and slot.id not in seen else stable_id(slot.name, arguments, index)
-            seen.add(call_id)
-            calls.append(ToolCall(call_id, slot.name, arguments))
-        return tuple(calls)
+        return tuple(named((slot.id, slot.name, "".join(slot.pieces)) for slot in self._slots))
 
     def extras(self) -> tuple[Mapping[str, Any], ...]:
         """Vendor fields of the calls, as blocks that name the call they belong to."""
@@ -82,12 +78,23 @@ class CallSlots:
                 slot = self._open[index] = self._new()
             return slot
         if call_id:
-            return next((slot for slot in self._slots if slot.id == call_id), None) or self._new()
+            return self._by_id.get(call_id) or self._new()
         return self._new() if name or not self._slots else self._slots[-1]
 
     def _new(self) -> Slot:
         self._slots.append(Slot())
         return self._slots[-1]
+
+
+def named(calls: Iterable[tuple[str, str, str]]) -> Iterator[ToolCall]:
+    """The calls of a reply, each given by its id, name and arguments, with ids that are unique among them. An
+    id that is missing, or longer than anybody sends, is made; a name is cut."""
+    seen: set[str] = set()
+    for index, (given, name, arguments) in enumerate(calls):
+        usable = 0 < len(given) <= ID_CHARACTERS and given not in seen
+        call_id = given if usable else stable_id(name, arguments, index)
+        seen.add(call_id)
+        yield ToolCall(call_id, name[:NAME_CHARACTERS], arguments)
 
 
 def stable_id(name: str, arguments: str, index: int) -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from fsm_agent.conversation.messages import Usage
+
+MOST_TOKENS = 1_000_000_000
+"""Of one request: a hundred times the largest window. A larger count is a mistake or an attack."""
 
 
 def usage_from(wire: Any) -> Usage | None:
@@ -15,10 +18,7 @@ def usage_from(wire: Any) -> Usage | None:
     Vendors name the cached part differently: ``prompt_tokens_details.cached_tokens`` (OpenAI, OpenRouter),
     ``prompt_cache_hit_tokens`` (DeepSeek), ``cached_tokens`` (Moonshot), ``cache_read_input_tokens``
     (gateways to Anthropic)."""
-    if (
-        not isinstance(wire, Mapping)
-        or not {"prompt_tokens", "completion_tokens", "total_tokens"} & wire.keys()
-    ):
+    if not _says(wire, "prompt_tokens", "completion_tokens", "total_tokens"):
         return None
     prompt_parts = _mapping(wire.get("prompt_tokens_details"))
     output_parts = _mapping(wire.get("completion_tokens_details"))
@@ -44,7 +44,7 @@ def usage_from(wire: Any) -> Usage | None:
 def messages_usage(wire: Any) -> Usage | None:
     """Read a ``usage`` object of the Messages API, whose input excludes what was read from and written to the
     cache. ``None`` when it says nothing."""
-    if not isinstance(wire, Mapping) or not {"input_tokens", "output_tokens"} & wire.keys():
+    if not _says(wire, "input_tokens", "output_tokens"):
         return None
     output, parts = _first(wire.get("output_tokens")), _mapping(wire.get("output_tokens_details"))
     return Usage(
@@ -59,7 +59,7 @@ def messages_usage(wire: Any) -> Usage | None:
 def responses_usage(wire: Any) -> Usage | None:
     """Read a ``usage`` object of the Responses API, whose input includes what was read from and written to
     the cache. ``None`` when it says nothing."""
-    if not isinstance(wire, Mapping) or not {"input_tokens", "output_tokens"} & wire.keys():
+    if not _says(wire, "input_tokens", "output_tokens"):
         return None
     prompt, output = _first(wire.get("input_tokens")), _first(wire.get("output_tokens"))
     parts = _mapping(wire.get("input_tokens_details"))
@@ -71,9 +71,20 @@ def responses_usage(wire: Any) -> Usage | None:
 
 def _first(*values: Any) -> int:
     """The first count above zero."""
-    return next(
-        (int(n) for n in values if isinstance(n, (int, float)) and not isinstance(n, bool) and n > 0), 0
-    )
+    return next((int(n) for n in values if _is_count(n) and n > 0), 0)
+
+
+def _says(wire: Any, *names: str) -> TypeGuard[Mapping[str, Any]]:
+    """Does it count any of these, and none of them in a way that is no count? A figure that cannot be true
+    makes the others worth nothing."""
+    told = [wire[name] for name in names if wire.get(name) is not None] if isinstance(wire, Mapping) else []
+    return bool(told) and all(map(_is_count, told))
+
+
+def _is_count(value: Any) -> bool:
+    """A whole number of tokens, also one written as a float, in bounds that no request reaches."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and 0 <= value <= MOST_TOKENS and value == int(value)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

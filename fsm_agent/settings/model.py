@@ -243,12 +243,14 @@ class Compression(Group):
 
 
 class Tools(Group):
-    """Running tools. Seconds and characters; ``max_result_chars`` bounds one result, ``turn_result_chars``
-    those of one reply, ``preview_chars`` is what stays in the context of a result that was saved to a file.
+    """Running tools. ``max_calls``: of one reply; those beyond are not run, and the model is told so. Seconds
+    and characters; ``max_result_chars`` bounds one result, ``turn_result_chars`` those of one reply,
+    ``preview_chars`` is what stays in the context of a result that was saved to a file.
     ``failed_files_footer``: the final answer names files that a failed tool left unchanged. ``bridge_above``:
     with more tools than this those of MCP servers are in no request; the model finds them with
     ``tool_search`` and calls them with ``tool_call``."""
 
+    max_calls: Annotated[int, Field(ge=1, le=10_000)] = 128
     max_workers: Annotated[int, Field(ge=1, le=64)] = 8
     batch_timeout: Seconds = 420
     interrupt_grace: Seconds = 3

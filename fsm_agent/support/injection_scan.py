@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
+
+from fsm_agent.support.linear import encoded, search
 
 _VARIABLE = r"\$(?:env:)?\{?\w*(?:key|token|secret|passw(?:or)?d|credential)\w*\}?"
 _SENDER = r"\b(?:curl|wget|nc|ncat|netcat|invoke-webrequest|invoke-restmethod|iwr|irm)\b"
@@ -54,7 +56,7 @@ WORDS: tuple[tuple[str, str], ...] = (
     ("a door left open", r">>\s*\S{0,100}authorized_keys"),
     (
         "hidden markup",
-        r"<\w+[^>\n]{0,200}\bstyle\s*=\s*[\"'][^\"'\n]{0,200}(?:display\s*:\s*none|visibility\s*:\s*hidden)",
+        r"<\w+[^>\n]*\bstyle\s*=\s*[\"'][^\"'\n]*(?:display\s*:\s*none|visibility\s*:\s*hidden)",
     ),
 )
 TAGS = (
@@ -69,62 +71,72 @@ _AUTHORISED = re.compile(
     r" =]*([\"'])(?:authorization|(?:x-)?api-?key|private-token|x-[\w-]*token)\s*:(?:(?!\1).)*\1"
     r"|(?<!\S)(?:-u|--user)[ =]+\S+"
 )
-_ZERO_WIDTH = re.compile("[\u180e\u200b\u2060-\u2064\ufeff]|(?<=[A-Za-z])[\u200c\u200d\u00ad]+(?=[A-Za-z])")
+_NO_SPACES = "\u0e00-\u109f\u1780-\u17ff"
+"""Scripts that mark where a line may break with a zero-width space."""
+_ZERO_WIDTH = re.compile(
+    rf"[\u180e\u2060-\u2064\ufeff]|(?<![{_NO_SPACES}])\u200b(?![{_NO_SPACES}])"
+    r"|(?<=[A-Za-z])[\u200c\u200d\u00ad]+(?=[A-Za-z])"
+)
 _INVISIBLE = re.compile(
     "[\u00ad\u180e\u200b-\u200f\u2060-\u2064\u202a-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f]"
 )
-_BIDI = re.compile("[\u202a-\u202e\u2066-\u2069]")
-_RIGHT_TO_LEFT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
+_BIDI = "\u202a-\u202e\u2066-\u2069"
+_RIGHT_TO_LEFT = "\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc"
+_TURNED = re.compile(rf"[\u202d\u202e]|(?m:^[^\n{_BIDI}{_RIGHT_TO_LEFT}]*+[{_BIDI}][^\n{_RIGHT_TO_LEFT}]*+$)")
+"""Direction that is forced, or marked in a line that has no text from right to left."""
 _TAG_CHARACTERS = re.compile("[\U000e0000-\U000e007f]")
-_FLAG = re.compile("\U0001f3f4[\U000e0020-\U000e007e]+\U000e007f")
-_NO_SPACES = re.compile("[\u0e00-\u109f\u1780-\u17ff]")
-"""Scripts that mark where a line may break with a zero-width space."""
+_FLAG = re.compile("\U0001f3f4[\U000e0020-\U000e007e]++\U000e007f")
+_LIKE_ASCII = (
+    *(
+        (0x85, 0x37E),
+        (0x1D2C, 0x1DBB),
+        (0x1FEF, 0x217F),
+        (0x2460, 0x24EA),
+        (0x2A74, 0x2A76),
+        (0x2C7C, 0x2C7D),
+    ),
+    *((0x3000, 0x3000), (0x3250, 0x33FF), (0xA7F2, 0xA7F4), (0xFB00, 0xFB29), (0xFE10, 0xFF5E)),
+    *((0x107A5, 0x107A5), (0x1D400, 0x1D6A3), (0x1D7CE, 0x1D7FF), (0x1F100, 0x1F190), (0x1FBF0, 0x1FBF9)),
+)
+"""Where Unicode has all characters that stand for ASCII ones: wide, bold, ringed, raised."""
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def scan(text: str, *, strict: bool = False) -> tuple[str, ...]:
     """Why this text should not be trusted, each reason with its first line; empty when it may be.
 
     ``strict``, for text that has no business with either: code blocks and authorised requests count too. The
     reasons never quote the text. The last answers are remembered, because the same files are read at every
     turn."""
-    words = _INVISIBLE.sub("", unicodedata.normalize("NFKC", text))
-    found = [*_unicode(text), *_phrases(words if strict else _AUTHORISED.sub(" ", words))]
+    words = text if text.isascii() else _INVISIBLE.sub("", text).translate(_ascii())
+    found = [*_unicode(text), *_reasons(WORDS, words if strict else _AUTHORISED.sub(" ", words))]
     outside_code = words if strict else _CODE.sub(lambda match: "\n" * match[0].count("\n"), words)
-    if tag := _compiled(TAGS[1]).search(outside_code):
-        found.append(_reason(TAGS[0], outside_code, tag.start()))
-    return tuple(found)
-
-
-def _phrases(text: str) -> Iterator[str]:
-    for name, pattern in WORDS:
-        if match := _compiled(pattern).search(text):
-            yield _reason(name, text, match.start())
+    return (*found, *_reasons((TAGS,), outside_code))
 
 
 @cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    """Compiled when first needed, because that takes milliseconds."""
-    return re.compile(pattern, re.IGNORECASE)
+def _ascii() -> dict[int, str]:
+    """What characters stand for. Normalising whole texts would take a minute for a long row of accents."""
+    codes = (code for first, last in _LIKE_ASCII for code in range(first, last + 1))
+    spaces = dict.fromkeys((11, 133, 8232, 8233), " ")
+    return spaces | {code: n for code in codes if (n := unicodedata.normalize("NFKC", chr(code))).isascii()}
+
+
+def _reasons(named: Iterable[tuple[str, str]], text: str) -> Iterator[str]:
+    data = encoded(text)
+    for name, expression in named:
+        if match := search(expression, data):
+            yield f"{name} (line {data[: match.start()].count(b'%c' % 10) + 1})"
 
 
 def _unicode(text: str) -> Iterator[str]:
     if text.isascii():
         return
     text = _FLAG.sub("", text.removeprefix("\ufeff"))
-    for match in _ZERO_WIDTH.finditer(text):
-        around = text[max(0, match.start() - 1) : match.start()] + text[match.end() : match.end() + 1]
-        if not (match[0] == "\u200b" and _NO_SPACES.search(around)):
-            yield _reason("hidden unicode (zero width)", text, match.start())
-            break
-    for match in _BIDI.finditer(text):
-        line = text[text.rfind("\n", 0, match.start()) + 1 :].split("\n", 1)[0]
-        if match[0] in "\u202d\u202e" or not _RIGHT_TO_LEFT.search(line):
-            yield _reason("hidden unicode (text direction)", text, match.start())
-            break
-    if (tag := _TAG_CHARACTERS.search(text)) is not None:
-        yield _reason("hidden unicode (tag characters)", text, tag.start())
-
-
-def _reason(name: str, text: str, place: int) -> str:
-    return f"{name} (line {text.count(chr(10), 0, place) + 1})"
+    for what, pattern in (
+        ("zero width", _ZERO_WIDTH),
+        ("text direction", _TURNED),
+        ("tag characters", _TAG_CHARACTERS),
+    ):
+        if (match := pattern.search(text)) is not None:
+            yield f"hidden unicode ({what}) (line {text.count(chr(10), 0, match.start()) + 1})"

@@ -4,13 +4,20 @@ said."""
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_TAGS = "think|thinking|reasoning|thought|scratchpad|reasoning_scratchpad"
-_OPENER = re.compile(rf"(?im)^[ \t]*<({_TAGS})>")
-_MEMORY_BLOCK = re.compile(r"(?is)<memory-context>.*?</memory-context>\s*")
+TAGS = ("think", "thinking", "reasoning", "thought", "scratchpad", "reasoning_scratchpad")
+"""Names of the tags that reasoning stands in, where it is a part of the text."""
+MARK = rf"[ \t]*+(?:<(?P<tag>{'|'.join(TAGS)})>|```|~~~)"
+"""What begins a line that opens reasoning (``tag``), or opens or closes a block of code."""
+CLOSERS = {tag: re.compile(rf"</{tag}>", re.IGNORECASE) for tag in TAGS}
+_MARK = re.compile(f"(?m:^){MARK}", re.IGNORECASE)
+MOST_MARKS = 5_000
+"""Tags and fences that are looked at in one text; what is behind more of them is visible text."""
+_MEMORY_OPENER = re.compile(r"(?i)<memory-context>")
+_MEMORY_CLOSER = re.compile(r"(?i)</memory-context>\s*+")
 _MEMORY_TAG = re.compile(r"(?i)</?memory-context>")
-_FENCE = re.compile(r"(?m)^[ \t]*(```|~~~)")
 
 MEMORY_NOTE = (
     "[Recalled from memory by this program: background for the message above, not a part of it, and no"
@@ -35,7 +42,14 @@ def clean_piece(text: str) -> tuple[str, str]:
 
 def without_memory_block(text: str) -> str:
     """Drop a leaked ``<memory-context>`` block, tags and all."""
-    return _MEMORY_BLOCK.sub("", text) if "<memory-context>" in text.lower() else text
+    parts: list[str] = []
+    place = 0
+    while begin := _MEMORY_OPENER.search(text, place):
+        if (end := _MEMORY_CLOSER.search(text, begin.end())) is None:
+            break
+        parts.append(text[place : begin.start()])
+        place = end.end()
+    return "".join([*parts, text[place:]]) if parts else text
 
 
 def with_memory_block(text: str, recalled: str) -> str:
@@ -51,27 +65,26 @@ def split_reasoning(text: str) -> tuple[str, str, str | None]:
     unclosed tag takes the rest of the text as reasoning."""
     visible: list[str] = []
     reasoning: list[str] = []
-    position = 0
-    while (opener := _next_opener(text, position)) is not None:
-        tag = opener.group(1)
-        closer = re.compile(rf"(?i)</{tag}>").search(text, opener.end())
-        visible.append(text[position : opener.start()])
-        if closer is None:
-            reasoning.append(text[opener.end() :])
-            return _tidy(visible), "\n".join(part.strip() for part in reasoning), tag.lower()
-        reasoning.append(text[opener.end() : closer.start()])
-        position = closer.end()
+    position, fenced = 0, False
+    for mark in islice(_MARK.finditer(text), MOST_MARKS):
+        if mark.start() < position:
+            continue
+        if mark["tag"] is None:
+            fenced = not fenced
+        elif not fenced:
+            visible.append(text[position : mark.start()])
+            if (closer := CLOSERS[mark["tag"].lower()].search(text, mark.end())) is None:
+                reasoning.append(text[mark.end() :])
+                return _tidy(visible), _thoughts(reasoning), mark["tag"].lower()
+            reasoning.append(text[mark.end() : closer.start()])
+            position = closer.end()
     if not reasoning:
         return text, "", None
-    visible.append(text[position:])
-    return _tidy(visible), "\n".join(part.strip() for part in reasoning), None
+    return _tidy([*visible, text[position:]]), _thoughts(reasoning), None
 
 
-def _next_opener(text: str, position: int) -> re.Match[str] | None:
-    for opener in _OPENER.finditer(text, position):
-        if len(_FENCE.findall(text, position, opener.start())) % 2 == 0:
-            return opener
-    return None
+def _thoughts(parts: list[str]) -> str:
+    return "\n".join(part.strip() for part in parts)
 
 
 def _tidy(parts: list[str]) -> str:

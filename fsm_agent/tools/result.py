@@ -14,6 +14,8 @@ from fsm_agent.support.texts import clean, shorten
 
 NO_OUTPUT = "(no output)"
 IMAGE_ONLY = "(an image)"
+MAX_LOOKED_AT = 20_000
+"""Characters of an exception's text that are cleaned."""
 MAX_ERROR = 2_000
 """Characters of an exception's text; more is a dump, and nobody but the handler decided what is in it."""
 
@@ -63,7 +65,7 @@ def _plain(value: object) -> Any:
 def text_of_error(error: BaseException) -> str:
     """An exception as text: its type and message, without anything that reads like a role, bounded."""
     try:
-        message = str(error)
+        message = str(error)[:MAX_LOOKED_AT]
     except Exception:
         message = ""
     text = _FENCE.sub(" ", _ROLE_TAG.sub(" ", clean(message))).strip()

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import zlib
-from collections.abc import AsyncIterator, Callable
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ _MOVED = frozenset((301, 302, 303, 307, 308))
 _HEADERS = {
     "User-Agent": "fsm-agent",
     "Accept": "text/html, text/*;q=0.9, application/json;q=0.9, */*;q=0.1",
-    "Accept-Encoding": "gzip, deflate",
+    "Accept-Encoding": "gzip, deflate",  # what a bounded body unpacks
 }
 
 
@@ -136,11 +136,16 @@ class Fetcher:
         raise AssertionError("a host without addresses is not reachable")
 
     async def _read(self, response: httpx2.Response, address: str) -> Fetched:
+        from fsm_agent.providers.bounded_body import BadBody, BoundedBody
+
         body, limit = bytearray(), self.settings.max_bytes
-        async for piece in _decompressed(response, limit + 1):
-            body += piece
-            if len(body) > limit:
-                break
+        try:
+            async for piece in BoundedBody(response, sys.maxsize):
+                body += piece
+                if len(body) > limit:
+                    break
+        except BadBody as error:
+            raise ToolFailure(f"{address}: {error}.") from None
         kind = response.headers.get("content-type", "")
         return Fetched(
             address,
@@ -150,26 +155,3 @@ class Fetcher:
             bytes(body[:limit]),
             len(body) > limit,
         )
-
-
-async def _decompressed(response: httpx2.Response, most: int) -> AsyncIterator[bytes]:
-    """The body, never more than ``most`` bytes at a time: a few bytes can be made to unfold into
-    gigabytes."""
-    encoding = response.headers.get("content-encoding", "identity").strip().lower()
-    if encoding in ("identity", ""):
-        async for piece in response.aiter_raw():
-            yield piece
-        return
-    if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise ToolFailure(f"The answer came in the encoding {encoding!r}, which was not asked for.")
-    unpack: zlib._Decompress | None = None
-    async for piece in response.aiter_raw():
-        if unpack is None:  # deflate comes with a header, as it should, or without
-            bare = encoding == "deflate" and piece[:1] and piece[0] & 0x0F != 8
-            unpack = zlib.decompressobj(-15 if bare else 47)
-        try:
-            yield unpack.decompress(piece, most)
-        except zlib.error as error:
-            raise ToolFailure(f"The answer is damaged: {error}.") from None
-        if unpack.eof:
-            return

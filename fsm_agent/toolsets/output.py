@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 HEAD = TAIL = 20_000
 """Bytes kept from the beginning and from the end of the output."""
+BLOCK = 50_000
+"""Characters that are cleaned at once, in some milliseconds; control sequences are rarely longer."""
 
 _SEQUENCE = re.compile(
-    r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?"  # titles, links, the clipboard
-    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c]*(?:\x1b\\|\x9c)?"  # device control and private strings
-    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, cursor, screen
-    r"|\x1b[ -/]*[0-~]"
+    r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*+(?:\x07|\x1b\\|\x9c)?"  # titles, links, the clipboard
+    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c]*+(?:\x1b\\|\x9c)?"  # device control and private strings
+    r"|(?:\x1b\[|\x9b)[0-?]*+[ -/]*+[@-~]"  # colours, cursor, screen
+    r"|\x1b[ -/]*+[0-~]"
 )
 _STRUCK = re.compile("[^\n\x08]\x08")
 _OTHER = re.compile(
@@ -47,10 +50,24 @@ class Output:
 
 def readable(data: bytes | bytearray) -> str:
     """Text as a person would see it in the end: without colours and other control sequences, and of a line
-    that was written over and over, such as a progress bar, only its last state."""
+    that was written over and over, such as a progress bar, only its last state.
+
+    Done block by block, so that a long text in a thread does not hold up the others."""
     text = data.decode("utf-8", "replace").replace("\r\n", "\n")
-    text = _SEQUENCE.sub("", text)
-    text = _STRUCK.sub("", text)
+    return "".join(_plain(block) for block in _blocks(text))
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """Pieces that end with a line, but for lines that are longer than a block."""
+    place = 0
+    while place < len(text):
+        end = text.find("\n", place + BLOCK, place + 2 * BLOCK) + 1 or place + 2 * BLOCK
+        yield text[place:end]
+        place = end
+
+
+def _plain(text: str) -> str:
+    text = _STRUCK.sub("", _SEQUENCE.sub("", text))
     if "\r" in text:
         text = "\n".join(_last_state(line) for line in text.split("\n"))
     return _OTHER.sub("", text)

@@ -9,6 +9,7 @@ import re
 import sys
 
 from fsm_agent.support.bare_environment import bare_environment
+from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import page_worker
 from fsm_agent.toolsets.fetch import Fetched
@@ -18,7 +19,20 @@ _HTML = ("text/html", "application/xhtml+xml")
 _TEXT = re.compile(
     r"text/.*|application/(?:[\w.+-]*\+)?(?:json|xml|yaml|toml|javascript|x-javascript|x-sh|x-ndjson|sql)"
 )
-_CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+_CHARSET = re.compile(r"charset\s*+=\s*+[\"']?\s*+([\w.:-]{1,40})", re.IGNORECASE)
+CHARSETS = frozenset(
+    (
+        *("utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "ascii"),
+        *(f"iso8859-{part}" for part in (*range(1, 12), 13, 14, 15, 16)),
+        *(f"cp{page}" for page in (437, 850, 852, 855, 866, 874, 932, 949, 950, *range(1250, 1259))),
+        *("koi8-r", "koi8-u", "kz1048", "mac-roman", "mac-cyrillic", "tis-620"),
+        *("gb2312", "gbk", "gb18030", "big5", "big5hkscs", "shift_jis", "euc_jp", "iso2022_jp", "euc_kr"),
+    )
+)
+"""Python's names of the character sets that pages are decoded with: what is on the web, and decoded in time
+proportional to the page. Others that Python knows, such as punycode, are not."""
+_PIECE = 65_536
+"""Bytes that are decoded at once, so that a large page in a thread does not hold up the others."""
 _BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 
 
@@ -27,11 +41,12 @@ async def text_of_page(fetched: Fetched, whole: bool, seconds: float = PARSE_SEC
     page that takes longer than ``seconds`` to be read."""
     kind = fetched.content_type.partition(";")[0].strip().lower() or _guessed(fetched.body)
     if kind in _HTML:
-        return await _from_html(_decoded(fetched, markup=True), fetched.address, whole, seconds)
+        page = await in_daemon_thread(_decoded, fetched, True)
+        return await _from_html(page, fetched.address, whole, seconds)
     if not _TEXT.fullmatch(kind):
         size = f"{len(fetched.body):,} bytes{' or more' if fetched.cut else ''}"
         raise ToolFailure(f"{fetched.address}: {kind}, {size}: not text, so it is not shown.")
-    return _decoded(fetched, markup=False)
+    return await in_daemon_thread(_decoded, fetched, False)
 
 
 def _guessed(body: bytes) -> str:
@@ -42,16 +57,23 @@ def _guessed(body: bytes) -> str:
 
 
 def _decoded(fetched: Fetched, markup: bool) -> str:
+    pieces = (fetched.body[at : at + _PIECE] for at in range(0, len(fetched.body), _PIECE))
+    return "".join(codecs.iterdecode(pieces, _charset(fetched, markup), "replace"))
+
+
+def _charset(fetched: Fetched, markup: bool) -> str:
+    """What the page is written in, by its first bytes, its header, or itself; UTF-8 when that is no
+    character set of the web."""
     for mark, name in _BOMS:
         if fetched.body.startswith(mark):
-            return fetched.body.decode(name, "replace")
+            return name
     declared = _CHARSET.search(fetched.content_type)
     if declared is None and markup:
         declared = _CHARSET.search(fetched.body[:2_048].decode("ascii", "replace"))
     with contextlib.suppress(LookupError):
-        # a name that Python does not know, or of something that is no text
-        return fetched.body.decode(declared[1] if declared else "utf-8", "replace")
-    return fetched.body.decode("utf-8", "replace")
+        if declared is not None and (name := codecs.lookup(declared[1]).name) in CHARSETS:
+            return "utf-16-le" if name == "utf-16" else name  # without a mark: as browsers do
+    return "utf-8"
 
 
 async def _from_html(page: str, address: str, whole: bool, seconds: float) -> str:

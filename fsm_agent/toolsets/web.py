@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from fsm_agent.settings.model import Web
+from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.support.untrusted import wrapped
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.fetch import Fetched, Fetcher
@@ -44,7 +45,7 @@ class Reader:
         fetched = await self.fetcher.fetch(url)
         if fetched.status >= 400:
             raise ToolFailure(await _refusal(fetched))
-        text = readable((await text_of_page(fetched, whole)).encode("utf-8", "replace"))
+        text = await _readable(fetched, whole)
         return f"{fetched.address}\n\n{_part(text, start, fetched.cut)}"
 
 
@@ -78,9 +79,12 @@ async def _refusal(fetched: Fetched) -> str:
     """The server's no, with the beginning of what it says about it."""
     head = f"{fetched.address}: HTTP {fetched.status} {fetched.reason}".rstrip()
     try:
-        said = readable((await text_of_page(fetched, whole=True)).encode("utf-8", "replace"))[
-            :EXCERPT
-        ].strip()
+        said = (await _readable(fetched, whole=True))[:EXCERPT].strip()
     except ToolFailure:
         said = ""
     return f"{head}\n{wrapped(said, 'web_fetch')}" if said else f"{head}."
+
+
+async def _readable(fetched: Fetched, whole: bool) -> str:
+    text = await text_of_page(fetched, whole)
+    return await in_daemon_thread(readable, text.encode("utf-8", "replace"))

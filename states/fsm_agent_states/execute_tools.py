@@ -33,6 +33,10 @@ HOUSEKEEPING = frozenset({"memory", "todo", "skill_manage", "session_search"})
 PROGRAMMATIC = frozenset({"execute_code"})
 """Cheap calls made by programs: an iteration with only these is not charged."""
 SKIPPED = "not run: another call of the same reply could not be used"
+LEFT_OUT = (
+    "\n\n[{left} more calls of the same reply were not run and are forgotten: at most {most} of one reply are"
+    " run. Make those that are still needed again.]"
+)
 NOT_STARTED = "cancelled by the user before it started; it had no effect"
 
 
@@ -40,7 +44,8 @@ def execute_tools(turn: TurnState) -> Asks[Event]:
     """Reports ``done`` when every call has its result, or what was wrong with the calls."""
     reply = turn.call.reply
     assert reply is not None, "ExecuteTools is entered with a reply"
-    calls = check_calls(reply.tool_calls, turn.setup.tools, turn.settings.fuzzy_name_cutoff)
+    taken = reply.tool_calls[: turn.settings.tool.max_calls]
+    calls = check_calls(taken, turn.setup.tools, turn.settings.fuzzy_name_cutoff)
     if any(item.verdict == "bad_json" for item in calls):
         if not facts.answers_errors(turn):
             return "bad_json"
@@ -176,10 +181,13 @@ def _with_warning(turn: TurnState, item: Checked, outcome: ToolOutcome) -> ToolO
 def _finish(
     turn: TurnState, calls: Sequence[Checked], steer: Sequence[str], news: Sequence[str]
 ) -> Asks[None]:
-    """Store one row for each call, in call order; a message from the user, and reports on tasks in the
-    background, are added to the last of them."""
+    """Store one row for each call, in call order. What was left out of the reply, a message from the user,
+    and reports on tasks in the background are added to the last of them."""
     # Into the last result, before it is stored: a stored row never changes (decision 6).
-    added = [STEER.format(text="\n".join(steer))] if steer else []
+    assert turn.call.reply is not None
+    left = len(turn.call.reply.tool_calls) - len(calls)
+    added = [LEFT_OUT.format(left=left, most=len(calls))] if left else []
+    added += [STEER.format(text="\n".join(steer))] if steer else []
     if added := [*added, *(f"\n\n{report}" for report in news)]:
         last = calls[-1]
         assert last.outcome is not None

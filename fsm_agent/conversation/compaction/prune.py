@@ -18,7 +18,7 @@ LONG_ARGUMENT, KEPT_ARGUMENT = 500, 200
 IMAGE_GONE = {"type": "text", "text": "(an earlier image was here)"}
 KEY_ARGUMENTS = ("path", "file", "command", "url", "query", "content", "name", "pattern")
 _EXIT_CODE = re.compile(r"(?i)exit(?:ed with)?(?: code| status)?[: ]+(-?\d+)")
-_COUNT = re.compile(r"(?i)\b(\d[\d,]*) (match(?:es)?|results?|files?|entries|rows?)\b")
+_COUNT = re.compile(r"(?i)\b(\d[\d,]{0,14}) (match(?:es)?|results?|files?|entries|rows?)\b")
 
 
 def pruned(history: Sequence[Message], tail: int) -> list[Message]:

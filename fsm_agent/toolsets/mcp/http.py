@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 from mcp.client.streamable_http import streamable_http_client
 
+from fsm_agent.providers.bounded_body import BoundedBody
 from fsm_agent.providers.sdk_port import tls
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.toolsets.mcp.config import HERE
@@ -54,7 +55,8 @@ async def http(endpoint: Endpoint, most: int, statuses: Statuses) -> AsyncIterat
         if response.headers.get("content-encoding", "identity").lower() != "identity":
             raise Misbehaved("it answered compressed, which was not asked for and has no bound")
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
-            response.stream = _Bounded(response.stream, most)
+            response.stream = BoundedBody(response, most)
+        response.encoding = "utf-8"  # as JSON is, whatever character set a header names
 
     context = await in_daemon_thread(tls)  # reading the certificates would hold the loop up
     async with (
@@ -68,20 +70,3 @@ async def http(endpoint: Endpoint, most: int, statuses: Statuses) -> AsyncIterat
         streamable_http_client(endpoint.url, http_client=client, max_sse_event_size=most) as streams,
     ):
         yield streams
-
-
-class _Bounded(httpx2.AsyncByteStream):
-    """A body that ends with an error when it is longer than ``most`` bytes."""
-
-    def __init__(self, stream: Any, most: int) -> None:
-        self._stream, self._left, self._most = stream, most, most
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._stream:
-            self._left -= len(piece)
-            if self._left < 0:
-                raise httpx2.StreamError(f"it answered with more than {self._most:,} bytes")
-            yield piece
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()

@@ -3,7 +3,7 @@ rules."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,10 +113,25 @@ def _effect(config: ServerConfig, one: Listed) -> Effect:
 
 
 def _description(server: str, config: ServerConfig, one: Listed) -> str:
-    """It enters every request, so words of a stranger that try to take the model over are kept out of it."""
-    text = clean(one.description).strip()
-    if not config.trust and (found := scan(text, strict=True)):
-        raise Unfit(
-            f"its description should not be trusted ({', '.join(found)}); set trust = true if it may be"
-        )
-    return shorten(text, MAX_DESCRIPTION) or f"{one.name} of {server}"
+    """It enters every request with the schema, so words of a stranger that try to take the model over are
+    kept out of both."""
+    text = shorten(clean(one.description).strip(), MAX_DESCRIPTION)
+    for what, said in (("description", text), ("schema", "\n".join(_words(one.schema)))):
+        if not config.trust and (found := scan(said, strict=True)):
+            raise Unfit(
+                f"its {what} should not be trusted ({', '.join(found)}); set trust = true if it may be"
+            )
+    return text or f"{one.name} of {server}"
+
+
+def _words(schema: Any) -> Iterator[str]:
+    """Every text in a fitted schema, the names of its properties too: a model reads them all."""
+    if isinstance(schema, str):
+        yield clean(schema)
+    elif isinstance(schema, Mapping):
+        for name, part in schema.items():
+            yield clean(str(name))
+            yield from _words(part)
+    elif isinstance(schema, list):
+        for part in schema:
+            yield from _words(part)

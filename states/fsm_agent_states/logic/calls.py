@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal
 
 from fsm_agent.conversation.arguments import coerce, parse, paths_conflict
@@ -15,6 +16,8 @@ from fsm_agent.conversation.messages import ToolCall
 from fsm_agent.conversation.name_repair import repair_name
 
 Verdict = Literal["run", "bad_json", "unknown", "answered"]
+MAX_REPAIRED = 8
+"""Different wrong names of one reply that are repaired."""
 DELEGATE = "delegate_task"
 """The tool whose calls are turns of their own."""
 BRIDGE = "tool_call"
@@ -40,7 +43,8 @@ def check_calls(calls: Sequence[ToolCall], tools: Sequence[ToolSpec], cutoff: fl
     """Repair names and ids, read and coerce arguments, answer what cannot run. A call that was made twice
     runs once, unless something was changed in between."""
     by_name = {tool.name: tool for tool in tools}
-    checked = [_check(call, by_name, cutoff) for call in _with_unique_ids(calls)]
+    meant = _meant(calls, tuple(by_name), cutoff)
+    checked = [_check(call, meant[call.name], by_name, cutoff) for call in _with_unique_ids(calls)]
     first: dict[str, Checked] = {}
     for item in checked:
         if item.verdict != "run" or item.spec is None or item.arguments is None:
@@ -71,8 +75,15 @@ def limit_delegation(calls: Sequence[Checked], most: int) -> None:
             )
 
 
-def _check(call: ToolCall, tools: Mapping[str, ToolSpec], cutoff: float) -> Checked:
-    name = call.name if call.name in tools else repair_name(call.name, tuple(tools), cutoff)
+def _meant(calls: Sequence[ToolCall], known: Sequence[str], cutoff: float) -> dict[str, str | None]:
+    """What each name of the calls stands for. Finding out takes milliseconds, so of many wrong names only
+    the first are looked at."""
+    wrong = dict.fromkeys(call.name for call in calls if call.name not in known)
+    found = {name: repair_name(name, known, cutoff) for name in islice(wrong, MAX_REPAIRED)}
+    return {call.name: call.name if call.name in known else found.get(call.name) for call in calls}
+
+
+def _check(call: ToolCall, name: str | None, tools: Mapping[str, ToolSpec], cutoff: float) -> Checked:
     parsed = parse(call.arguments)
     if parsed.kind in ("bad", "cut"):
         item = Checked(call, "bad_json")

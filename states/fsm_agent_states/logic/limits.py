@@ -9,17 +9,19 @@ from fsm_agent_states.turn import TurnState
 MARGIN = 64
 """Tokens kept free below a cap that a provider named."""
 
-_NUMBER = r"(\d[\d,_]*)"
+_DIGITS = r"(?<!\d)\d[\d,_]{0,14}(?![\d,_])"
+_NUMBER = f"({_DIGITS})"
+"""A count of tokens. Longer ones are none, and cost time to look at."""
 _ROOM = (
-    re.compile(rf"{_NUMBER} \+ \d[\d,_]* > {_NUMBER}"),  # prompt + cap > window
-    re.compile(r"\d[\d,_]* > (?P<window>\d[\d,_]*) - (?P<prompt>\d[\d,_]*)"),  # cap > window - prompt
+    re.compile(rf"{_NUMBER} \+ {_DIGITS} > {_NUMBER}"),  # prompt + cap > window
+    re.compile(rf"{_DIGITS} > (?P<window>{_DIGITS}) - (?P<prompt>{_DIGITS})"),  # cap > window - prompt
 )
 _CAPS = (
     re.compile(rf"available_tokens\W{{1,3}}{_NUMBER}"),
     re.compile(rf"at most {_NUMBER}"),
     re.compile(rf"less than or equal to \W?{_NUMBER}"),
     re.compile(rf"\[1, ?{_NUMBER}\]"),
-    re.compile(rf"\d[\d,_]* > {_NUMBER}"),
+    re.compile(rf"{_DIGITS} > {_NUMBER}"),
     re.compile(rf"(?:maximum|limit)[^\d]{{0,60}}?{_NUMBER}"),
 )
 _WINDOWS = (

@@ -34,6 +34,10 @@ _PIECE = re.compile(f"[{_RUNS}]+|[^\\W_{_RUNS}]+")
 _PART = re.compile(r'"([^"]*)"?|(\S+)')
 
 
+PIECE = 100
+"""Characters that are composed at once; no letter of any language has as many marks."""
+
+
 class _Folding(dict[int, int]):
     """Each character as the one it is compared as: small, full width as usual width, Latin and Greek without
     marks."""
@@ -60,7 +64,21 @@ def fold(text: str) -> str:
 
 def composed(text: str) -> str:
     """Return the text with letters and their marks as one character where there is one."""
-    return text if text.isascii() else unicodedata.normalize("NFC", text)
+    if text.isascii():
+        return text
+    return "".join(unicodedata.normalize("NFC", piece) for piece in _pieces(text))
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """The text in pieces that compose for themselves: a long row of marks takes time by the square of its
+    length, so that one is cut."""
+    place = 0
+    while place < len(text):
+        end = place + PIECE
+        while end < len(text) and end < place + 2 * PIECE and unicodedata.combining(text[end]):
+            end += 1
+        yield text[place:end]
+        place = end
 
 
 def plain_text(row: Mapping[str, Any]) -> str:

@@ -10,12 +10,17 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.nesting import checked
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.deltas import patched
 from fsm_agent.sessions.store.rows import GUARD, METER, PROMPTS, USAGE
 from fsm_agent.sessions.store.transfer.line_format import FORMAT, KINDS, End, ExportLine, Header
 
 L = TypeVar("L", bound=ExportLine)
+
+
+MAX_LINE = 100_000_000
+"""Characters of one line; no message and no turn is as long. Readers need not read more of one."""
 
 
 class _BadLine(Exception):
@@ -38,6 +43,8 @@ def read_lines(lines: Iterable[str], name: str) -> ExportedLines:
         for number, text in enumerate(lines, 1):
             if ended:
                 raise _BadLine("there is nothing behind the end")
+            if len(text) > MAX_LINE:
+                raise _BadLine(f"it has more than {MAX_LINE:,} characters")
             said = _json(text)
             kind = str(said.get("kind"))
             if file is None:
@@ -77,7 +84,7 @@ def _header(said: Mapping[str, Any]) -> Header:
 
 def _json(text: str) -> dict[str, Any]:
     try:
-        said = json.loads(text)
+        said = checked(json.loads(text))
     except (ValueError, RecursionError):
         said = None
     if not isinstance(said, dict):
@@ -142,13 +149,16 @@ def _repeated(file: ExportedLines) -> Iterator[tuple[int, str]]:
 def _circles(file: ExportedLines) -> Iterator[tuple[int, str]]:
     for kind, name in (("session", "parent"), ("session", "successor"), ("turn", "parent")):
         leads = {line.id: getattr(line, name) for _, line in file.of[kind]}
+        ends: set[str | None] = {None}
         for number, line in file.of[kind]:
             place, seen = line.id, set[str]()
-            while place is not None and place not in seen:
+            while place not in ends and place not in seen:
                 seen.add(place)
                 place = leads[place]
-            if place is not None:
+            if place not in ends:
                 yield number, f"{name} leads round in a circle"
+            else:
+                ends |= seen
 
 
 def _unreadable(file: ExportedLines) -> Iterator[tuple[int, str]]:

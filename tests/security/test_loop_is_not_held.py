@@ -1,0 +1,243 @@
+"""Threat: a text that holds the event loop, and with it every other turn of the process. A megabyte of each evil shape
+goes through each door that text from outside comes in by; between two looks of a watchdog no more than ``HELD`` seconds
+of the processor's time may pass."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsm_agent.conversation.arguments import parse
+from fsm_agent.conversation.compaction.summary import summary_prompt
+from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.providers.chat_reply import ChatReply, whole_reply
+from fsm_agent.providers.failures import http_failure
+from fsm_agent.providers.reply_limits import ERROR_BYTES
+from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.runtime.stream_accumulator import StreamAccumulator
+from fsm_agent.settings.model import Web
+from fsm_agent.support import injection_scan
+from fsm_agent.support.redaction import mask
+from fsm_agent.support.texts import split_reasoning, without_memory_block
+from fsm_agent.support.untrusted import MAX_SCANNED, risks, wrapped
+from fsm_agent.testing import FakeClock
+from fsm_agent.tools.result import text_of_error
+from fsm_agent.toolsets.fetch import Fetched, Fetcher
+from fsm_agent.toolsets.page import text_of_page
+from fsm_agent.toolsets.web import Reader
+from fsm_agent_states.logic import limits
+from fsm_agent_states.logic.calls import check_calls
+
+SIZE = 1_000_000
+HELD = 0.05
+PUMPS = (
+    *(
+        "a",
+        " ",
+        "\n",
+        "\t",
+        "0",
+        "1,",
+        "é",
+        "\u0301\u0316",
+        "\ufdfa",
+        "\u200b",
+        "a\u200ba",
+        "\u202e",
+        "\u05d0\u202a\n",
+    ),
+    *(
+        "\U0001f3f4\U000e0041",
+        "<",
+        "&",
+        "`",
+        "```\n",
+        "```\n<think>\n",
+        "<think>\n",
+        "<think>x</think>\n",
+        "<memory-context>",
+    ),
+    *(
+        "[",
+        "{",
+        "[]",
+        '{"a":',
+        "\\",
+        "\\n",
+        '"',
+        "eyJ-",
+        "-eyJ",
+        "eyJ-npm_" + 30 * "a" + "-",
+        "sk-",
+        "sk-abcdef ",
+        "token=a",
+    ),
+    *(
+        "://a:",
+        "A_",
+        "-----BEGIN PRIVATE KEY-----",
+        "cookie: ",
+        "cookie ",
+        "basic a",
+        "\x1b]",
+        "\x1b[0",
+        "\x1b[0m",
+        "a\x08",
+        "a\r",
+    ),
+    *(
+        "ignore all the ",
+        "curl $a",
+        "cat .env | ",
+        "<a style='",
+        "<title>",
+        "<script>",
+        "<system>\n",
+        "-H 'authorization: ",
+        "${a:-",
+    ),
+)
+
+
+async def ticking(work: Callable[[], Awaitable[Any]]) -> float:
+    """Run the work; return the longest time of the processor between two turns of the loop."""
+    longest, ended = 0.0, False
+
+    async def look() -> None:
+        nonlocal longest
+        last = time.process_time()
+        while not ended:
+            await asyncio.sleep(0)
+            now = time.process_time()
+            longest, last = max(longest, now - last), now
+
+    watchdog = asyncio.ensure_future(look())
+    await asyncio.sleep(0)
+    try:
+        await work()
+        await asyncio.sleep(0)
+    finally:
+        ended = True
+        await watchdog
+    return longest
+
+
+def sink() -> StreamAccumulator:
+    return StreamAccumulator(FakeClock(), Callbacks({}))
+
+
+def streamed(text: str, field: str) -> None:
+    shown = sink()
+    reply = ChatReply(shown)
+    reply.feed({"choices": [{"index": 0, "delta": {field: text}}]})
+    reply.feed({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    reply.end()
+    shown.close()
+
+
+def called(text: str) -> None:
+    for arguments in (text, '{"a":' + text, json.dumps({"a": text})):
+        parse(arguments)
+
+
+def scanned(text: str) -> None:
+    injection_scan.scan.cache_clear()
+    risks(text)
+
+
+def refused(text: str) -> None:
+    """An error as it is after ``ERROR_BYTES``."""
+    said = text[:ERROR_BYTES]
+    failure = http_failure(400, {"error": {"message": said}}, {"retry-after": said[:100]}, 0.0)
+    limits.window_from(failure.detail)
+    limits.output_cap_from(failure.detail, None, 1)
+    limits.prompt_tokens_from(failure.detail)
+
+
+def page(kind: str) -> Callable[[str], Awaitable[None]]:
+    async def read(text: str) -> None:
+        body = text.encode("utf-8", "replace")[:SIZE]
+        fetched = Fetched("http://a/", 200, "OK", kind, body, False)
+
+        class Served(Fetcher):
+            async def fetch(self, address: str) -> Fetched:
+                return fetched
+
+        await Reader(Served(Web())).web_fetch("http://a/")
+
+    return read
+
+
+DOORS: dict[str, Callable[[str], Any]] = {
+    "text of a reply": lambda text: streamed(text, "content"),
+    "reasoning of a reply": lambda text: streamed(text, "reasoning"),
+    "a whole reply": lambda text: whole_reply({"choices": [{"message": {"content": text}}]}, sink()),
+    "inline reasoning": split_reasoning,
+    "memory blocks": without_memory_block,
+    "arguments": called,
+    "names": lambda text: check_calls([ToolCall("1", text, "{}")], [], 0.7),
+    "an error body": refused,
+    "an exception of a tool": lambda text: text_of_error(ValueError(text)),
+    "attacks in a result": scanned,
+    "marks around a result": lambda text: wrapped(text[:MAX_SCANNED], "x"),
+    "secrets": mask,
+    "what is summarised": lambda text: summary_prompt([Message("user", text)] * 3, window=100_000),
+    "a page of text": page("text/plain"),
+    "a page with a header": page("text/plain; charset=" + "punycode"),
+    "a page in a code page": page("text/plain; charset=windows-1253"),
+}
+
+
+def megabyte(pump: str) -> str:
+    return (pump * (SIZE // len(pump) + 1))[:SIZE]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", DOORS)
+def test_a_megabyte_of_each_shape_does_not_hold_the_loop(door: str) -> None:
+    go, late = DOORS[door], {}
+
+    async def work(text: str) -> None:
+        if asyncio.iscoroutine(made := go(text)):
+            await made
+
+    async def held() -> None:
+        await ticking(lambda: work("warm " * 100))
+        for pump in PUMPS:
+            text = megabyte(pump)
+            for _ in range(4):  # a busy machine may hold us up as well
+                if (longest := await ticking(partial(work, text))) <= HELD:
+                    break
+            else:
+                late[pump] = f"{longest:.3f} s"
+
+    asyncio.run(held())
+    assert not late
+
+
+def test_the_watchdog_sees_who_holds_the_loop() -> None:
+    async def hold() -> None:
+        until = time.process_time() + 2 * HELD
+        while time.process_time() < until:
+            pass
+
+    assert asyncio.run(ticking(hold)) > HELD
+    assert asyncio.run(ticking(lambda: asyncio.sleep(0.01))) < HELD
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "charset",
+    ["punycode", "idna", "hz", "utf-7", "bz2_codec", "zlib_codec", "rot13", "unicode_escape", "no-such"],
+)
+def test_only_character_sets_of_the_web_decode_a_page(charset: str, tmp_path: Path) -> None:
+    body = "grüße".encode()
+    fetched = Fetched("http://a/", 200, "OK", f"text/plain; charset={charset}", body, False)
+    assert asyncio.run(text_of_page(fetched, whole=False)) == "grüße"

@@ -20,7 +20,7 @@ from typing import Any
 
 from fsm_agent.approvals.policy import hard_line
 from fsm_agent.approvals.repository import Grant, Grants, Verdict
-from fsm_agent.approvals.rules import Asked, Pattern
+from fsm_agent.approvals.rules import Asked, Pattern, allows
 from fsm_agent.conversation.effects import Approval, AskApproval, Effect, ToolSpec
 from fsm_agent.errors import StoreError
 from fsm_agent.runtime.callbacks import Callbacks
@@ -168,7 +168,7 @@ class Approvals:
             return said
         if not self._imported and (self._rules.bypass or policy == "allow"):
             return Approval(True, "allowed by the settings")
-        if any(pattern.allows(call, self._workdir) for pattern in self._allowing(remembered)):
+        if allows(self._allowing(remembered), call, self._workdir):
             return Approval(True, "approved before", "session")
         return self._own(call.tool) if said is None else said
 
@@ -189,10 +189,10 @@ class Approvals:
         return Approval(True, "not forbidden") if free else None
 
     async def _person(self, request: AskApproval, call: Asked, session: str) -> Approval:
-        question = replace(request, pattern=call.exactly, origin=self._origin)
+        question = replace(request, pattern=call.exactly if call.rememberable else "", origin=self._origin)
         self._callbacks.announce("approval", question)
         approval = read_answer(await self._callbacks.ask("approval", question))
-        if approval.scope != "once":
+        if approval.scope != "once" and (call.rememberable or not approval.granted):
             await self._remember(approval, Pattern.of(approval.pattern or call.exactly), session)
         return approval
 

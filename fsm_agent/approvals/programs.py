@@ -36,10 +36,15 @@ RUNNERS = names(
     " runuser tmux screen expect rlwrap npx bwrap firejail pkexec gdb vi vim nvim ex less"
 )
 """They run others behind words of their own, or in one word."""
-RUN_BY_OPTION = names("git rsync tar zip man find awk gawk mawk sed printf test [")
-"""What is named above of theirs may hold the line of a shell,"""
-ONLY_WRITE = ("-C", "-O", "-P", "--output", "--directory", "--git-dir", "--work-tree")
-"""but for what begins so."""
+RUN_BY_OPTION: dict[str, tuple[str, ...]] = {
+    "git": ("-C", "-O", "--output", "--git-dir", "--work-tree"),
+    "find": ("-delete", "-fls", "-fprint"),
+    "sed": ("-i", "--in-place"),
+    "tar": ("-C", "-P", "--directory"),
+    "zip": ("--test",),
+    **dict.fromkeys(("rsync", "man", "awk", "gawk", "mawk", "printf", "test", "["), ()),
+}
+"""What ``programs.txt`` names of theirs may hold the line of a shell, but for what begins like these."""
 RUN_VARIABLES = re.compile(
     r"(\w+_)?(PAGER|EDITOR|SSH|SSH_COMMAND|ASKPASS|PROXY_COMMAND)|VISUAL|BROWSER|PROMPT_COMMAND|BASH_ENV|ENV|PATH|IFS"
     r"|LD_\w+|DYLD_\w+|PYTHON\w+|PERL5\w+|NODE_OPTIONS|GIT_\w+|BASH_FUNC\w*"

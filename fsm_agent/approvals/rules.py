@@ -34,7 +34,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.approvals.programs import STATEFUL, VERSIONED, WRAPPERS, base_name, row_of
-from fsm_agent.approvals.shell import Command, ShellReading, Word, read
+from fsm_agent.approvals.shell import ShellReading, read
+from fsm_agent.approvals.shell_programs import Command
+from fsm_agent.approvals.shell_words import Word
 from fsm_agent.errors import ConfigError
 
 _PATTERN = re.compile(r"(?P<tool>[A-Za-z0-9_.*-]{1,64})(?:\((?P<what>.+)\))?", re.DOTALL)
@@ -251,8 +253,8 @@ def _inside(word: str, workdir: str) -> bool:
     root = os.path.realpath(workdir)
     values = {word, word.partition("=")[2], word[2:] if word[:1] == "-" else ""}
     for value in values - {"", "/dev/null"}:
-        head = re.split(r"[*?[]", os.path.expanduser(value), maxsplit=1)[0]
-        path = os.path.join(root, head)
+        plain, *wild = re.split(r"[*?[]", os.path.expanduser(value), maxsplit=1)
+        path = os.path.join(root, os.path.dirname(plain) if wild else plain)
         if os.path.lexists(path) and os.path.commonpath((root, os.path.realpath(path))) != root:
             return False
     return True

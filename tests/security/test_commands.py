@@ -3,14 +3,19 @@ not understood is asked about each time."""
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from fsm_agent import Agent
 from fsm_agent.approvals.policy import hard_line
 from fsm_agent.approvals.rules import Asked, Pattern, allows
+from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.settings.model import ApprovalSettings
+from fsm_agent.testing import ScriptedModel, call, text, tools
 from tests.security.shell_oracle import ACTS, REAL, Sandbox, is_read
 from tests.security.shell_tricks import OPTIONS, READS, Tricks
 
@@ -121,3 +126,132 @@ def test_how_many_everyday_commands_ask(tmp_path: Path) -> None:
     known = sum(call.rememberable for call in calls)
     told = f"Of 165 everyday commands none is refused for good, {free} run unasked with it, and {known} can be remembered"
     assert told in " ".join(PAGE.read_text("utf-8").split())
+
+
+# By name
+
+HIDDEN = (
+    "ls # it's\nrm -r src # '", "r\\\nm -r src", "bash -c -- 'rm -r src'", "f() { rm -r src; }; f", "find . -exec sh -c 'rm -r src' \\;",
+    "find . -exec rm -r src \\;", "echo src | xargs rm -r src", "$'rm' -r src", "$'\\x72m' -r src", "{rm,-r,src}", "eval 'rm -r src'",
+    "X=rm; $X -r src", "${X:-rm} -r src", "cat <<E\n$(rm -r src)\nE", '[ -n "$(rm -r src)" ]', "env -S 'rm -r src'", "watch 'rm -r src'",
+    "timeout 5 nice -n 3 rm -r src", "sudo --user root rm -r src", "trap 'rm -r src' EXIT", "if ls; then rm -r src; fi", "ls <(rm -r src)",
+    "ls `rm -r src`", "a=(`rm -r src`)", "ls && (cd /tmp; rm -r src)", "ls |& rm -r src", "alias x='rm -r src'", "ls;;rm -r src", "a#b; rm -r src",
+    "! { rm -r src\n}", "su -c 'rm -r src'", "zsh -c 'rm -r src'", "git -c core.pager='rm -r src' log", "PAGER='rm -r src' man ls", "command rm -r src",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("line", HIDDEN)
+def test_what_is_forbidden_is_found_in_every_disguise(line: str) -> None:
+    call = Asked.of("terminal", {"command": line}, (), "/work")
+    assert Pattern.of("terminal(rm -r*)").forbids(call, "/work")
+    assert not Pattern.of("terminal(rm -f*)").forbids(call, "/work")
+    allowed = [
+        Pattern.of(f"terminal({what})")
+        for what in ("@read-only", "ls*", "echo *", "find *", "git *", "env *")
+    ]
+    assert not allows(allowed, call, "/work")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "for f in a b; do ls $f; done", "f() { ls; }", "eval ls", 'bash -c "$X"', "${X:-ls}", "$X", "ls ${X:-y}", "ls <(pwd)", "python - <<E\n1\nE",
+        "find . -exec ls {} \\;", "ls | xargs ls", "env --chdir=/ ls", "sudo --user=x ls", "timeout --foreground 5 ls", "l\\\ns", "ls $'a'", "alias a=ls",
+        "python3 -c 1", "perl -e 1", "node -e 1", "bash", "bash -s", "ls | sh", "bash /dev/stdin", "zsh -c ls", "fish -c ls", ". ./x", "source x", "ls a{b,c}",
+        "ls (a)", "ls 'a", "ls &&", "ls\u00a0-l", "ls\r", "ls \\ a", "[[ a ]]", "((1))", "ls $((1))", "rm *", "rm $X", 'rm "$X"', "git log -p *", "a[1]=2", "a=(b)",
+        "ls\0", "ls \ud800", "ls" + " a" * 70_000, "IFS=x ls", "git -c a.b=c log", "tar -I x -cf y z", "cat <<< a", "wait & coproc ls", "ls =~ $(", "ls `pwd`",
+    ],
+)  # fmt: skip
+def test_what_is_not_understood_is_never_remembered(line: str) -> None:
+    call = Asked.of("terminal", {"command": line}, (), "/work")
+    assert not call.rememberable
+    assert not allows([Pattern.of("terminal(*)"), Pattern.of("terminal(@read-only)")], call, "/work")
+
+
+@pytest.mark.parametrize(
+    ("patterns", "line", "unasked"),
+    [
+        ("git log*", "git log --oneline -3", True), ("git log*", "git log --output=x", False), ("git log*", "git log --outp x", False),
+        ("git log*", "git log | head", False), ("git log*", "git log > x", False), ("git log*", "git log 2>/dev/null", True),
+        ("git log*", "timeout 5 git log", True), ("git log*", "sudo git log", False), ("git log*", "'git' l\\og -p", True),
+        ("git log*", "bash -c 'git log'", True), ("git log*", "bash -c 'git log; rm x'", False), ("git *", "git -c core.pager=x log", False),
+        ("git *", "git fetch --upload-pack=x", False), ("git *", "git clone ext::x", False), ("git *", "git push", True),
+        ("sort *", "sort -o x y", False), ("sort *", "sort *", False), ("sort *", "sort ./*", True), ("ls *", "ls *", True),
+        ("sed *", "sed -i s/a/b/ x", False), ("sed -i *", "sed -i s/a/b/ x", True), ("sed -i *", "sed -i 's/a/b/w y' x", False),
+        ("curl *", "curl -K x", False), ("curl -o *", "curl -o x http://y", True), ("rsync *", "rsync -e x a b", False),
+        ("tar *", "tar xf a --to-command=x", False), ("tar *", "tar cIf x y z", False), ("make *", "make test SHELL=x", False),
+        ("make *", "make test", True), ("find *", "find . -delete", False), ("wget *", "wget -O x http://y", False), ("cd *", "cd x", False),
+        ("ssh *", "ssh -o ProxyCommand=x y", False), ("rm *", "rm a", True), ("rm *", "rm -r *", False), ("* x", "tee x", True),
+        ("@read-only", "grep -rn a . | sort | uniq -c | head -3 2>/dev/null && git status; ls 2>&1", True), ("@read-only", "make", False),
+        ("@read-only", "ls | tee x", False), ("@read-only", "cat /etc/passwd", False), ("@read-only", "cat ../../../../../../../../etc/passwd", False),
+        ("@read-only", "grep -f/etc/passwd x", False), ("@read-only", "cat < /etc/passwd", False), ("@read-only", "cat ~/.*", False),
+        ("@read-only", "echo $HOME", False), ("@read-only", "./ls", False), ("@read-only", "PATH=. ls", False), ("@read-only", "git stash", False),
+        ("@read-only", "git branch x", False), ("@read-only", "git branch -a", True), ("@read-only", "git config a.b c", False), ("@read-only", "cd x && ls", False),
+        ("@read-only", "uniq a b", False), ("@read-only", "awk '{print > \"x\"}' y", False), ("@read-only", "sed 's/a/b/;w x' y", False), ("@read-only", "# x", False),
+        ("@read-only", "jq 'env' x", False), ("@read-only", "date -s 1", False), ("@read-only", "hostname x", False), ("@read-only", "sudo cat x", False),
+        ("@read-only make*", "make test 2>&1 | tail -3", True), ("@read-only make*", "echo x | make -s", False), ("@read-only make*", "make a; make b", False),
+        ("@read-only make*", "echo x | bash -c 'make -s'", False), ("make*", "make test | tail", False), ("@read-only git*", "git add . && git status", True),
+    ],
+)  # fmt: skip
+def test_what_patterns_allow(tmp_path: Path, patterns: str, line: str, unasked: bool) -> None:
+    work = str(tmp_path)
+    several = patterns.split() if patterns.startswith("@") else [patterns]
+    call = Asked.of("terminal", {"command": line}, (), work)
+    assert allows([Pattern.of(f"terminal({one})") for one in several], call, work) is unasked
+
+
+def test_a_link_that_leads_out_of_the_directory_is_asked_about(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    (tmp_path / "file").write_text("x")
+    readers = [Pattern.of("terminal(@read-only)")]
+    told = {
+        name: allows(
+            readers, Asked.of("terminal", {"command": f"cat {name}"}, (), str(tmp_path)), str(tmp_path)
+        )
+        for name in ("link", "file", "absent")
+    }
+    assert told == {"link": False, "file": True, "absent": True}
+
+
+def test_a_command_named_like_a_set_does_not_open_it() -> None:
+    call = Asked.of("terminal", {"command": "@read-only"}, (), "/work")
+    assert call.exactly == f"terminal({call.hash})"
+    assert not Pattern.of(call.exactly).allows(Asked.of("terminal", {"command": "ls"}, (), "/work"), "/work")
+
+
+def test_always_holds_only_for_what_is_understood(tmp_path: Path) -> None:
+    asked_about: list[tuple[str, str]] = []
+
+    def person(request: AskApproval) -> str:
+        asked_about.append((request.arguments["command"], request.pattern))
+        return "always"
+
+    loop, plain = "for i in 1 2; do echo $i; done", "echo one"
+    script = [tools(call("terminal", {"command": line})) for line in (loop, loop, plain, plain)]
+    agent = Agent(
+        ScriptedModel([*script, text("done")]), home=tmp_path / "home", workdir=tmp_path, toolsets=["terminal"],
+        callbacks={"approval": person},
+    )  # fmt: skip
+    with contextlib.closing(agent):
+        assert agent.run_conversation("go").completed
+    assert asked_about == [(loop, ""), (loop, ""), (plain, "terminal(echo one)")]
+
+
+SHAPES = (
+    "a ", "ls -l; ", "a(){", "$(", "`", "((", "'", "{a,b}", "X=1;", "$X", "${X:-", "$(echo ", "echo x|", "|sh ", '"', "for a in ", "<<E\n", "if a; then ",
+    "case x in ", "[[ ", "> ", "a\\\n", "! ", "function f ", "$((", "a=(", "((a)) ", "2>&1 ", "sudo -u ", "a=$a$a;", "find -exec ", "find . -exec a \\; ",
+    "timeout --x b ", "eval ", 'eval "', "watch a b ", "a && ", "{ a; } ", "(a);", "cd a;", "env -S 'a b' ", "xargs ", "trap 'a b' ", "rm -rf a{a,b} ", "git push ",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES)
+def test_reading_takes_time_in_proportion(shape: str) -> None:
+    def seconds(size: int) -> float:
+        started = time.process_time()
+        call = Asked.of("terminal", {"command": shape * (size // len(shape))}, (), "/work")
+        Pattern.of("terminal(git push * x)").forbids(call, "/work")
+        hard_line("ls; " + shape * (size // len(shape)), directory="/work")
+        return time.process_time() - started
+
+    assert seconds(100_000) < 8 * seconds(25_000) + 1

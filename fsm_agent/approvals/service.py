@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import logging
 import math
 import weakref
@@ -129,7 +130,9 @@ class Approvals:
     async def ask(self, request: AskApproval, interrupted: asyncio.Event, session: str = "") -> Approval:
         """``session``: the one that an answer "for this session" is remembered for; without, this agent
         remembers it."""
-        call = self._call(request.name, request.arguments)
+        call = await in_daemon_thread(
+            self._call, request.name, request.arguments
+        )  # a long command takes a while
         try:
             settled = await self._settled(call, interrupted, session)
         except StoreError as error:
@@ -157,7 +160,8 @@ class Approvals:
 
     async def _settled(self, call: Asked, interrupted: asyncio.Event, session: str) -> Approval | None:
         """An answer that no person is needed for."""
-        if call.command is not None and (reason := hard_line(call.command, directory=self._workdir)):
+        never = functools.partial(hard_line, call.command or "", directory=self._workdir)
+        if call.command is not None and (reason := await in_daemon_thread(never)):
             return Approval(False, f"this can never be approved: {reason}")
         remembered, policy = self._remembered(session), self._rules.policy.get(call.tool)
         denied = [*self._denied, *(grant.pattern for grant in remembered if grant.verdict == "deny")]

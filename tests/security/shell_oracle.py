@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fsm_agent.approvals.programs import names
@@ -136,6 +136,13 @@ def is_read(ran: Sequence[str], commands: Sequence[Command]) -> bool:
             for at in one.starts
         )
     )
+
+
+def did_run(command: Command, ran: Sequence[Sequence[str]]) -> bool:
+    """Did this program run with its words? Those of the shell itself leave no trace."""
+    name = command.words[command.starts[-1]].text  # one with its folder is none of those that record
+    inner = replace(command, starts=command.starts[-1:])
+    return name not in ACTS | REAL or any(is_read(words, [inner]) for words in ran)
 
 
 def _fit(ran: list[str], words: list[Word]) -> bool:

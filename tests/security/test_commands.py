@@ -16,7 +16,7 @@ from fsm_agent.approvals.rules import Asked, Pattern, allows
 from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.settings.model import ApprovalSettings
 from fsm_agent.testing import ScriptedModel, call, text, tools
-from tests.security.shell_oracle import ACTS, REAL, Sandbox, is_read
+from tests.security.shell_oracle import ACTS, REAL, Sandbox, did_run, is_read
 from tests.security.shell_tricks import OPTIONS, READS, Tricks
 
 GRANTED = {
@@ -59,6 +59,9 @@ def check(sandbox: Sandbox, line: str) -> tuple[bool, bool]:
     if understood:
         strange = [words for words in happened.ran if not is_read(words, call.reading.commands)]
         assert not strange, f"read otherwise than it ran: {line!r}\n{strange}\n{call.reading.commands}"
+        if not any(sign in line for sign in ("||", "&&", "-ec", "time")):  # all of it runs; sh knows no time
+            unseen = [one for one in call.reading.commands if not did_run(one, happened.ran)]
+            assert not unseen, f"read, but did not run: {line!r}\n{unseen}\n{happened.ran}"
     return understood, bool(unasked)
 
 

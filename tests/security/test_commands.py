@@ -84,6 +84,17 @@ def test_tricks_are_read_as_they_run_or_asked_about(sandbox: Sandbox) -> None:
     assert unasked > 0
 
 
+FOUND = (
+    "! { uniq a.txt\n} | { find . -name a.txt\n}", "time ! uniq a.txt", "chmod 777 a.txt 2>owned dd\rof=precious",
+    "bash -c ': > precious' \"\\$({ rm precious; 'x' \"a$\" b$; })\"", "printf -v 'a[$(rm precious)]' x", "sed '1e rm precious' a.txt",
+)  # fmt: skip
+"""Lines that were once read otherwise than they ran."""
+
+
+def test_what_was_read_wrongly_once_is_not_any_more(sandbox: Sandbox) -> None:
+    assert tried(sandbox, FOUND)[1] == 0
+
+
 def test_options_that_write_or_run_are_asked_about(sandbox: Sandbox) -> None:
     assert tried(sandbox, OPTIONS[:30])[1] == 0
 

@@ -29,6 +29,7 @@ import os
 import posixpath
 import re
 import shlex
+import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -251,7 +252,8 @@ def _inside(word: str, workdir: str) -> bool:
     """Is a word no file outside the working directory? A value may stand behind an option's letter or
     ``=``."""
     root = os.path.realpath(workdir)
-    values = {word, word.partition("=")[2], word[2:] if word[:1] == "-" else ""}
+    behind = word.lstrip("-").lstrip(string.ascii_letters) if word[:1] == "-" else ""
+    values = {word, word.partition("=")[2], behind}
     for value in values - {"", "/dev/null"}:
         plain, *wild = re.split(r"[*?[]", os.path.expanduser(value), maxsplit=1)
         path = os.path.join(root, os.path.dirname(plain) if wild else plain)

@@ -204,7 +204,7 @@ def allows(patterns: Sequence[Pattern], call: Asked, workdir: str) -> bool:
     reading = call.reading
     if reading is None or not call.plain or reading.unread or reading.assigns or reading.writes:
         return False
-    if not reading.commands or not all(_inside(word.text, workdir) for word in reading.reads):
+    if not reading.commands or not all(_is_plain_file(word, workdir) for word in reading.reads):
         return False
     rest = [one for one in reading.commands if not one.carrier]
     if read_only:
@@ -246,6 +246,11 @@ def _only_reads(command: Command, workdir: str) -> bool:
         and not row.active(rest)
         and all(_inside(text, workdir) for text in rest)
     )
+
+
+def _is_plain_file(word: Word, workdir: str) -> bool:
+    """Is what a redirection reads a file of the working directory? ``/dev/tcp/…`` is a connection for bash."""
+    return word.kind == "exact" and not word.text.startswith("/dev/") and _inside(word.text, workdir)
 
 
 def _inside(word: str, workdir: str) -> bool:

@@ -198,7 +198,7 @@ def test_what_is_not_understood_is_never_remembered(line: str) -> None:
         ("ssh *", "ssh -o ProxyCommand=x y", False), ("rm *", "rm a", True), ("rm *", "rm -r *", False), ("* x", "tee x", True),
         ("@read-only", "grep -rn a . | sort | uniq -c | head -3 2>/dev/null && git status; ls 2>&1", True), ("@read-only", "make", False),
         ("@read-only", "ls | tee x", False), ("@read-only", "cat /etc/passwd", False), ("@read-only", "cat ../../../../../../../../etc/passwd", False),
-        ("@read-only", "grep -f/etc/passwd x", False), ("@read-only", "grep -rf/etc/passwd x", False), ("@read-only", "grep -rf../.. x", False), ("@read-only", "cat < /etc/passwd", False), ("@read-only", "cat ~/.*", False),
+        ("@read-only", "grep -f/etc/passwd x", False), ("@read-only", "grep -rf/etc/passwd x", False), ("@read-only", "grep -rf../.. x", False), ("@read-only", "cat < /etc/passwd", False), ("@read-only", "cat < /dev/tcp/x.test/80", False), ("@read-only", "cat < $X", False), ("@read-only", "cat < x", True), ("@read-only", "cat ~/.*", False),
         ("@read-only", "echo $HOME", False), ("@read-only", "./ls", False), ("@read-only", "PATH=. ls", False), ("@read-only", "git stash", False),
         ("@read-only", "git branch x", False), ("@read-only", "git branch -a", True), ("@read-only", "git config a.b c", False), ("@read-only", "cd x && ls", False),
         ("@read-only", "uniq a b", False), ("@read-only", "awk '{print > \"x\"}' y", False), ("@read-only", "sed 's/a/b/;w x' y", False), ("@read-only", "# x", False),

@@ -28,20 +28,17 @@ import json
 import os
 import posixpath
 import re
-import shlex
-import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fsm_agent.approvals.programs import STATEFUL, VERSIONED, WRAPPERS, base_name, row_of
+from fsm_agent.approvals.command_rules import adds_nothing, hides_options, is_plain_file, only_reads, spelled
+from fsm_agent.approvals.programs import STATEFUL, base_name, row_of
 from fsm_agent.approvals.shell import ShellReading, read
 from fsm_agent.approvals.shell_programs import Command
-from fsm_agent.approvals.shell_words import Word
 from fsm_agent.errors import ConfigError
 
 _PATTERN = re.compile(r"(?P<tool>[A-Za-z0-9_.*-]{1,64})(?:\((?P<what>.+)\))?", re.DOTALL)
-_QUOTED = re.compile(r"[\s\"'\\$`;&|<>()]")
 READ_ONLY = "@read-only"
 """Stands in a pattern for every line of commands that only read."""
 MAX_STARTS = 64
@@ -92,7 +89,7 @@ class Asked:
         """Say whether a yes may hold for longer than once: not to a command that is not understood, or in
         which an option may stand that nobody sees."""
         return self.reading is None or (
-            not self.reading.unread and not any(_hides_options(one) for one in self.reading.commands)
+            not self.reading.unread and not any(hides_options(one) for one in self.reading.commands)
         )
 
     @property
@@ -166,20 +163,20 @@ class Pattern:
 
     def covers(self, command: Command) -> bool:
         """Say whether a simple command fits, with nothing in it that the pattern does not spell."""
-        if self.what is None or _hides_options(command):
+        if self.what is None or hides_options(command):
             return False
         if any(base_name(command.words[start].text) in STATEFUL for start in command.starts):
             return False
-        spelled = set(self.what.split())
+        named = set(self.what.split())
         for start in command.starts:
             row, rest = row_of(command.texts(start))
-            if row is not None and not set(row.active(rest)) <= spelled:
+            if row is not None and not set(row.active(rest)) <= named:
                 return False
         plain = 0
-        while plain + 1 < len(command.starts) and _adds_nothing(command, plain):
+        while plain + 1 < len(command.starts) and adds_nothing(command, plain):
             plain += 1
         starts = command.starts[: plain + 1]
-        return any(fnmatch.fnmatchcase(_spelled(command.words[at:]), self.what) for at in starts)
+        return any(fnmatch.fnmatchcase(spelled(command.words[at:]), self.what) for at in starts)
 
     def forbids(self, call: Asked, workdir: str) -> bool:
         """Say whether a no to this pattern is one to the call. Wide: any command within it counts."""
@@ -204,77 +201,17 @@ def allows(patterns: Sequence[Pattern], call: Asked, workdir: str) -> bool:
     reading = call.reading
     if reading is None or not call.plain or reading.unread or reading.assigns or reading.writes:
         return False
-    if not reading.commands or not all(_is_plain_file(word, workdir) for word in reading.reads):
+    if not reading.commands or not all(is_plain_file(word, workdir) for word in reading.reads):
         return False
     rest = [one for one in reading.commands if not one.carrier]
     if read_only:
-        rest = [one for one in rest if not _only_reads(one, workdir)]
+        rest = [one for one in rest if not only_reads(one, workdir)]
     if not rest:
         return True
     fed = rest[0].piped or (
         any(one.piped for one in reading.commands) and any(one.carrier for one in reading.commands)
     )
     return len(rest) == 1 and not fed and any(one.covers(rest[0]) for one in patterns)
-
-
-def _adds_nothing(command: Command, layer: int) -> bool:
-    """Does the program at this start only run the next one, as ``timeout`` does?"""
-    wrapper = WRAPPERS.get(command.words[command.starts[layer]].text)
-    return wrapper is not None and wrapper.plain
-
-
-def _hides_options(command: Command) -> bool:
-    row, _ = row_of(command.texts(command.starts[-1]))
-    return not (row is not None and row.harmless) and any(word.may_be_option for word in command.words)
-
-
-def _only_reads(command: Command, workdir: str) -> bool:
-    """Is it a program that only reads, by its name and all its words, and only in the working directory?"""
-    if not all(_adds_nothing(command, layer) for layer in range(len(command.starts) - 1)):
-        return False
-    words = command.words[command.starts[-1] :]
-    texts = [word.text for word in words]
-    if texts[0] in VERSIONED and texts[1:] in (["--version"], ["-V"], ["-v"]):
-        return True
-    row, rest = row_of(texts)
-    return (
-        row is not None
-        and row.reads
-        and "/" not in texts[0]
-        and not any(word.kind == "open" for word in words)
-        and not _hides_options(command)
-        and not row.active(rest)
-        and all(_inside(text, workdir) for text in rest)
-    )
-
-
-def _is_plain_file(word: Word, workdir: str) -> bool:
-    """Is what a redirection reads a file of the working directory? ``/dev/tcp/…`` is a connection for bash."""
-    return word.kind == "exact" and not word.text.startswith("/dev/") and _inside(word.text, workdir)
-
-
-def _inside(word: str, workdir: str) -> bool:
-    """Is a word no file outside the working directory? A value may stand behind an option's letter or
-    ``=``."""
-    root = os.path.realpath(workdir)
-    behind = word.lstrip("-").lstrip(string.ascii_letters) if word[:1] == "-" else ""
-    values = {word, word.partition("=")[2], behind}
-    for value in values - {"", "/dev/null"}:
-        plain, *wild = re.split(r"[*?[]", os.path.expanduser(value), maxsplit=1)
-        path = os.path.join(root, os.path.dirname(plain) if wild else plain)
-        if os.path.lexists(path) and os.path.commonpath((root, os.path.realpath(path))) != root:
-            return False
-    return True
-
-
-def _spelled(words: Sequence[Word]) -> str:
-    """The words as one line, quoted only where they have to be."""
-    return " ".join(
-        shlex.quote(word.text)
-        if word.kind == "exact" and (not word.text or _QUOTED.search(word.text))
-        else word.text
-        for word in words
-    )
 
 
 def _unescaped(text: str) -> str | None:

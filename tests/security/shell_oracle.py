@@ -25,12 +25,12 @@ REAL = names(
     "ls cat head wc grep sort uniq tr cut find sed awk env timeout nohup nice xargs tee git bash sh base64 rev"
 )
 """Programs that write it down and then do what they do."""
-RECORDER = '#!{bash}\n{{ printf "%s\\0" {name} "$@"; printf "\\n\\0"; }} >> "$RECORD"\n{then}\n'
+RECORDER = '#!{bash}\n{{ printf "%s\\0" {name} "$@"; printf "\\n\\0"; }} >> "$RECORD/$$"\n{then}\n'
 
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """``ran``: the words of every program, in their order. ``changed``: names of files that are new, gone or
+    """``ran``: the words of every program. ``changed``: names of files that are new, gone or
     different."""
 
     ran: list[list[str]]
@@ -72,7 +72,8 @@ class Sandbox:
             (self.work / name).write_text(text)
         for name in ("ls", "cat", "git"):
             self._program(self.work / "evil" / name, "exit 0", says="evil")
-        (self.root / "log").write_bytes(b"")
+        shutil.rmtree(self.root / "log", ignore_errors=True)
+        (self.root / "log").mkdir()  # a file for each process, so that none writes into another's line
 
     def happens(self, line: str) -> Happened:
         """Run a line, and say what happened."""
@@ -85,7 +86,8 @@ class Sandbox:
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=3, check=False,
             )  # fmt: skip
         after = self._files()
-        log = (self.root / "log").read_bytes().decode("utf-8", "surrogateescape")
+        logs = b"".join(one.read_bytes() for one in sorted((self.root / "log").iterdir()))
+        log = logs.decode("utf-8", "surrogateescape")
         ran = [one.split("\0")[:-1] for one in log.split("\n\0")[:-1]]
         changed = frozenset(
             name for name in before.keys() | after.keys() if before.get(name) != after.get(name)

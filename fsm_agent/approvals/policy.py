@@ -1,211 +1,47 @@
-"""Commands that nobody may approve, because they would destroy the machine or wait for a password that cannot
-come.
+"""Hard lines: commands that nobody may approve, because they would destroy the machine or the home directory,
+or wait for a password that cannot come. Pure.
 
-A pure reading of the command's words, after the simplest disguises were taken off (``disguise``). It keeps a
-model from a blunder that a tired person would wave through; it is no sandbox, and a program that hides what
-it does gets past it: a script that is downloaded, or written first and run then, is a person's decision, as
-every command is."""
+A seat belt and no wall. It keeps a model from a blunder that a tired person would wave through. It looks
+through quotes, variables, wrappers such as ``sudo``, and shells in shells; a program that hides what it does
+gets past it, and is a person's decision, as every command is. A name alone is none: what it is given must be
+the system, a home directory or a disk."""
 
 from __future__ import annotations
 
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
-from fsm_agent.approvals.destroys import PathPlace, destroys, is_disk, is_switch, matching_name
-from fsm_agent.approvals.shell import pipelines
-from fsm_agent.approvals.shell_normalize import piped, undisguised
-
-MAX_COMMAND = 20_000
-"""Characters. Longer commands are refused unread; a script belongs in a file."""
-MAX_NESTING = 8
-"""Commands inside commands: shells in shells, substitutions, and chains such as ``sudo env nice``."""
-MAX_STAGES = 50
-"""Commands in one pipeline."""
-UNREADABLE = "the command is too long or too deeply nested to be checked"
+from fsm_agent.approvals.programs import base_name, names
+from fsm_agent.approvals.shell import MAX_COMMAND, read
+from fsm_agent.approvals.shell_programs import Command
+from fsm_agent.approvals.shell_words import UNKNOWN, Word
 
 _FORK_BOMB = re.compile(r"([\w:.]{1,40})\(\)\{[^}]{0,200}?\1\|\1&")
-_NO_COMMAND = re.compile(r"-.*|[A-Za-z_]\w*=.*|\d[\d.]*[smhd]?", re.DOTALL)
-_BEFORE_A_COMMAND = frozenset(
-    (
-        *(
-            "sudo",
-            "doas",
-            "env",
-            "command",
-            "builtin",
-            "exec",
-            "nohup",
-            "nice",
-            "ionice",
-            "time",
-            "timeout",
-            "stdbuf",
-        ),
-        *(
-            "setsid",
-            "xargs",
-            "busybox",
-            "eval",
-            "then",
-            "do",
-            "else",
-            "if",
-            "while",
-            "until",
-            "{",
-            "!",
-            "coproc",
-        ),
-    )
+_GLOBS = re.compile(r"(?:/[.\[\]!^,{}]*[*?][*?.\[\]!^,{}]*)+/*$")
+_DISK = re.compile(r"/dev/(?:r?disk|sd|hd|vd|xvd|nvme|mmcblk|md|dm-|mapper/)\w*")
+_SYSTEM = names(
+    "/ /bin /boot /dev /etc /home /lib /lib64 /opt /proc /root /sbin /sys /usr /var /Users /System /Library"
+    " /Applications"
 )
-_SOMEWHERE_BEFORE_A_COMMAND = frozenset(
-    (
-        *(
-            "chroot",
-            "flock",
-            "strace",
-            "ltrace",
-            "watch",
-            "parallel",
-            "systemd-run",
-            "unshare",
-            "nsenter",
-            "script",
-        ),
-        *(
-            "runuser",
-            "setpriv",
-            "chrt",
-            "taskset",
-            "fakeroot",
-            "proot",
-            "trap",
-            "alias",
-            "torsocks",
-            "unbuffer",
-        ),
-        *(
-            "ssh",
-            "mosh",
-            "tmux",
-            "screen",
-            "pkexec",
-            "bwrap",
-            "firejail",
-            "gdb",
-            "lldb",
-            "expect",
-            "rlwrap",
-            "hyperfine",
-            "entr",
-        ),
-        *("vi", "vim", "nvim", "ex", "less", "more", "man", "xterm", "npx", "function"),
-    )
+_NEEDED = frozenset(("/etc/passwd", "/etc/shadow", "/etc/sudoers", "/etc/fstab"))
+_OPENED = re.compile(r"[0-7]?777|0+|[augo]*[+=]rwx|[augo]*[-=](?:rwx)?")
+_STOPPING = frozenset(("shutdown", "reboot", "halt", "poweroff"))
+_IDLE_TESTS = frozenset(("-type", "-mindepth", "-maxdepth"))
+_NAME_TESTS = frozenset(("-name", "-iname", "-path", "-regex", "-wholename"))
+_FIND_WORDS = frozenset(
+    ("-delete", "-exec", "-execdir", "-depth", "-xdev", "-mount", "-rf", "-r", "-f", "-fr")
 )
-"""What these run comes after words of their own, or in one word."""
-_IN_ONE_WORD = frozenset(
-    (*_SOMEWHERE_BEFORE_A_COMMAND, "git", "tar", "zip", "rsync", "scp", "export", "declare", "local")
-)
-"""What these run may stand in one word, by itself or behind ``=``, ``!`` or a word of theirs."""
-_SHELLS = frozenset(("sh", "bash", "zsh", "dash", "ksh", "fish", "ash", "su", "at", "batch"))
-_GIT_RUNS = re.compile(r"(?:-c|--exec|-x)\s|\S* (?:[\w-]+\.[\w.-]+|--(?:upload-pack|receive-pack|exec))=")
-"""Words of git that hold a command: settings, and what runs between commits or on the other side."""
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=(.*)", re.DOTALL)
-_INTERPRETERS = re.compile(r"(?:python|perl|ruby|node|php|lua|g?awk|mawk|osascript|pwsh)[\d.]*")
-_RUNS = re.compile(r"system|exec|popen|spawn|subprocess|check_|call\(|run\(|rmtree|qx|`")
-_QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"|`([^`]*)`")
-_REMOVED_TREE = re.compile(r"rmtree\W{1,4}(/\w*|~)(?=[\W]*[,)'\"])")
-_PROCESS_INPUT = re.compile(r"\b((?:ba|z|da|k|a)?sh|source|\.)\s+<\(([^()]*)\)")
-_SUDO_VALUES = frozenset(("-u", "-g", "-h", "-p", "-C", "-T", "-U", "-D", "-R", "-r", "-t"))
+_KNOWN = ("rm", "dd", "mv", "find", "chmod", "chown", "mkfs", "shred", *_STOPPING)
 
-
-@dataclass(frozen=True, slots=True)
-class _ShellReader:
-    """``environ``: the variables that the command will see. ``directory``: where it will run, empty when not
-    known."""
-
-    environ: Mapping[str, str]
-    directory: str
-
-    def reason(self, command: str, depth: int) -> str | None:
-        if len(command) > MAX_COMMAND or depth > MAX_NESTING:
-            return UNREADABLE
-        text = re.sub(r"\\\n", " ", command)
-        text = undisguised(text, self.environ).replace("`", " ;$( ")
-        text = re.sub(r"[<>]\(", " ;( ", _PROCESS_INPUT.sub(r" \2 | sh", text))
-        if _FORK_BOMB.search(re.sub(r"\s+", "", text)):
-            return "a fork bomb stops the machine"
-        place = PathPlace(self.environ.get("HOME", ""), self.directory)
-        for stages in pipelines(text):
-            if len(stages) > MAX_STAGES:
-                return UNREADABLE
-            for number, words in enumerate(stages):
-                if found := self.judged(words, stages[:number], place, depth):
-                    return found
-                if words[0] in ("cd", "pushd"):
-                    place = place.entered([word for word in words[1:] if not word.startswith("-")])
-        return None
-
-    def judged(
-        self, words: Sequence[str], before: Sequence[Sequence[str]], place: PathPlace, depth: int
-    ) -> str | None:
-        for word, target in zip(words, [*words[1:], ""], strict=True):
-            if (
-                ">" in word
-                and not word.strip("<>&|")
-                and (found := _written_to(target, appended=">>" in word))
-            ):
-                return found
-            if "$(" in word and (found := self.reason(word.replace("$(", " ; "), depth + 1)):
-                return found
-        for word in words:  # variables that a program runs: PAGER, GIT_SSH_COMMAND, PROMPT_COMMAND
-            if (given := _ASSIGNMENT.fullmatch(word)) is None:
-                break
-            if " " in given[1] and word is not words[-1] and (found := self.reason(given[1], depth + 1)):
-                return found
-        for count, start in enumerate(_starts(words)):
-            if count > MAX_NESTING:
-                return UNREADABLE
-            name = matching_name(_name(words[start]))
-            for text in self.inside(name, words[start + 1 :], before):
-                if found := self.reason(text, depth + 1):
-                    return found
-            if found := _own(name, words[start + 1 :]) or destroys(name, words[start + 1 :], place):
-                return found
-        return None
-
-    def inside(self, name: str, rest: Sequence[str], before: Sequence[Sequence[str]]) -> Iterator[str]:
-        """Other commands that this one runs, as far as they can be read."""
-        if name in _SHELLS:
-            yield _after_c(rest)
-            yield _here(rest) or piped(before) or ""
-        elif name in ("source", "."):
-            yield _here(rest) or piped(before) or ""
-        elif name == "eval":
-            yield " ".join(rest)
-        elif name == "env" and any(word.startswith(("-S", "--split-string")) for word in rest):
-            yield " ".join(
-                word.removeprefix("-S").removeprefix("--split-string").lstrip("=") for word in rest
-            )
-        elif name == "xargs" and (given := piped(before)):
-            yield " ".join([*rest[_xargs_options(rest) :], given.replace("\n", " ")])
-        elif name in _IN_ONE_WORD:
-            for before, word in zip(["", *rest], rest, strict=False):
-                if " " in word and (name != "git" or _GIT_RUNS.match(f"{before} {word}")):
-                    yield from dict.fromkeys((word.lstrip("!+: "), word.rpartition("=")[2].lstrip("!: ")))
-                    yield re.sub(r"^\W*(?:shell|system|exec|silent|!)\W*", "", word)
-        elif _INTERPRETERS.fullmatch(name):
-            code = " ".join(rest)
-            if _RUNS.search(code):
-                yield from (
-                    next(part for part in match.groups() if part is not None)
-                    for match in _QUOTED.finditer(code)
-                )
-                yield from (f"rm -r {match[1]}" for match in _REMOVED_TREE.finditer(code))
-                yield from (f"{word} " for word in re.findall(r"rm\s+-\w+\s+[/~$]\S*", code))
+_DELETES = "it would delete the system or the home directory"
+_OPENS = "it would change the permissions of the whole system"
+_WRITES = "writing to a disk device destroys what is on it"
+_STOPS = "it would stop the machine"
+_NEEDS = "it would overwrite a file that the system cannot do without"
 
 
 def hard_line(command: str, *, environ: Mapping[str, str] | None = None, directory: str = "") -> str | None:
@@ -213,72 +49,135 @@ def hard_line(command: str, *, environ: Mapping[str, str] | None = None, directo
 
     ``environ``: the variables that it will see, by default those of this process; ``directory``: where it
     will run."""
-    return _ShellReader(os.environ if environ is None else environ, directory).reason(command, 0)
+    if len(command.encode("utf-8", "replace")) >= MAX_COMMAND:
+        return "the command is too long to be run; a script belongs in a file"
+    if _FORK_BOMB.search(re.sub(r"\s+", "", command)):
+        return "a fork bomb stops the machine"
+    environ = os.environ if environ is None else environ
+    reading = read(command, environ, directory)
+    reasons = (
+        *(_overwrites(target) for target in reading.writes),
+        *(_destroys(one, start, environ.get("HOME", "")) for one in reading.commands for start in one.starts),
+    )
+    return next((reason for reason in reasons if reason), None)
 
 
-def _starts(words: Sequence[str]) -> Iterator[int]:
-    """Where a command may begin: the first word, and after words like sudo the next one that is no option or
-    number.
-
-    The word after an option may be its value, so the one after that may be the command as well.
-    """
-    after_option = anywhere = False
-    for index, word in enumerate(words):
-        if _NO_COMMAND.fullmatch(word):
-            after_option = after_option or word.startswith("-")
-            continue
-        yield index
-        anywhere = anywhere or _name(word) in _SOMEWHERE_BEFORE_A_COMMAND
-        if _name(word) not in _BEFORE_A_COMMAND and not after_option and not anywhere:
-            return
-        after_option = False
+def _overwrites(target: Word) -> str | None:
+    if is_disk(target.text):
+        return _WRITES
+    if target.text in ("/proc/sysrq-trigger", "/proc/sys/kernel/sysrq"):
+        return _STOPS
+    return _NEEDS if target.text in _NEEDED else None
 
 
-def _name(word: str) -> str:
-    return posixpath.basename(word.lstrip("\\"))
+def is_disk(word: str) -> bool:
+    """Say whether a word of a command names a whole disk or partition."""
+    return _DISK.match(word) is not None
 
 
-def _own(name: str, rest: Sequence[str]) -> str | None:
-    if name in ("sudo", "doas") and any(is_switch(word, "S", "stdin") for word in _sudo_options(rest)):
-        return "sudo would read a password from standard input"
+@dataclass(frozen=True, slots=True)
+class PathPlace:
+    """Where a command runs, as far as that is known."""
+
+    home: str
+    directory: str
+
+    def is_vital(self, word: str) -> bool:
+        """Is this path, or all that is in it, something a machine or a person cannot do without?"""
+        if re.fullmatch(r"~[\w.-]*/*", _GLOBS.sub("/", word)):
+            return True  # somebody's home directory
+        if UNKNOWN in word or word.startswith(("~", "-")):
+            return False
+        if not word.startswith("/"):
+            here = word.removeprefix("./") in ("*", ".", "")
+            if not self.directory or not (here or ".." in word.split("/")):
+                return False
+            word = self.directory if here else posixpath.join(self.directory, word)
+            if word.startswith("~"):
+                return self.is_vital(posixpath.normpath(word))
+        path = "/" + posixpath.normpath(_GLOBS.sub("/", word)).lstrip("/")
+        if path in _SYSTEM or (self.home and path == posixpath.normpath(self.home)):
+            return True
+        pattern = path.count("/") == 1 and any(sign in path for sign in "*?[")
+        return pattern and any(fnmatchcase(one, path) for one in _SYSTEM - {"/"})
+
+
+def _destroys(command: Command, start: int, home: str) -> str | None:
+    """What the program that begins at ``start`` would destroy."""
+    name, rest = base_name(command.words[start].text), command.texts(start + 1)
+    if any(sign in name for sign in "*?["):
+        name = next((known for known in _KNOWN if fnmatchcase(known, name)), name)
+    place = PathPlace(home, command.directory)
+    vital = any(map(place.is_vital, rest)) or "--no-preserve-root" in rest
+    match name.partition(".")[0]:
+        case "rm" if vital and _has(rest, "rR", "recursive"):
+            return _DELETES
+        case "find" if vital and _finds_all(rest):
+            return _DELETES
+        case "rsync" if any(word.startswith("--del") for word in rest) and place.is_vital(rest[-1]):
+            return _DELETES
+        case "mv" if any(map(place.is_vital, rest[:-1])):
+            return _DELETES
+        case "tar" if vital and "--remove-files" in rest:
+            return _DELETES
+        case "chown" if vital and _has(rest, "R", "recursive"):
+            return _OPENS
+        case "chmod" if vital and _has(rest, "R", "recursive") and any(map(_OPENED.fullmatch, rest)):
+            return _OPENS
+        case "dd" if any(word.startswith("of=") and is_disk(word[3:]) for word in rest):
+            return _WRITES
+        case "tee" | "shred" | "mkfs" | "mkswap" | "wipefs" | "blkdiscard" if any(map(is_disk, rest)):
+            return _WRITES
+        case "cp" | "mv" | "ln" | "install" | "truncate" if rest and (
+            is_disk(rest[-1]) or rest[-1] in _NEEDED
+        ):
+            return _WRITES if is_disk(rest[-1]) else _NEEDS
+        case "shutdown" | "reboot" | "halt" | "poweroff" if not {"--help", "--version", "-c", "-k"} & set(
+            rest
+        ):
+            return _STOPS
+        case "init" | "telinit" if rest[:1] in (["0"], ["6"]):
+            return _STOPS
+        case "systemctl" if _STOPPING & set(rest[:2]):
+            return _STOPS
+        case "kill" if "-1" in rest[1:]:
+            return "it would kill every process"
+        case "killall5":
+            return "it would kill every process"
+        case "pkill" | "killall" if "root" in rest and {"-u", "-U", "--euid", "--uid", "--user"} & set(rest):
+            return "it would kill the processes of the system"
+        case "sudo" | "doas" if _has(_own_options(rest), "S", "stdin"):
+            return "sudo would read a password from standard input"
     return None
 
 
-def _sudo_options(rest: Sequence[str]) -> Iterator[str]:
+def _has(words: Sequence[str], letters: str, long: str) -> bool:
+    """Is among the words a short option with one of these letters, or this long one, perhaps shortened?"""
+    return any(
+        len(word) > 3 and f"--{long}".startswith(word)
+        if word.startswith("--")
+        else word[:1] == "-" and any(letter in word for letter in letters)
+        for word in words
+    )
+
+
+def _own_options(rest: Sequence[str]) -> list[str]:
     """The options of sudo itself, up to the command."""
-    words = iter(rest)
+    own, words = list[str](), iter(rest)
     for word in words:
         if not word.startswith("-"):
-            return
-        yield word
-        if word in _SUDO_VALUES:
+            break
+        own.append(word)
+        if word in ("-u", "-g", "-h", "-p", "-C", "-T", "-U", "-D", "-R", "-r", "-t"):
             next(words, None)
+    return own
 
 
-def _xargs_options(rest: Sequence[str]) -> int:
-    """How many of the words are options of xargs itself, or their values."""
-    count = 0
-    while count < len(rest) and (rest[count].startswith("-") or rest[count].isdigit() or rest[count] == "{}"):
-        count += 1
-    return count
-
-
-def _written_to(target: str, *, appended: bool) -> str | None:
-    if is_disk(target):
-        return "writing to a disk device destroys what is on it"
-    if target in ("/proc/sysrq-trigger", "/proc/sys/kernel/sysrq"):
-        return "it would stop the machine"
-    if not appended and target in ("/etc/passwd", "/etc/shadow", "/etc/sudoers", "/etc/fstab"):
-        return "it would overwrite a file that the system cannot do without"
-    return None
-
-
-def _after_c(rest: Sequence[str]) -> str:
-    for index, word in enumerate(rest[:-1]):
-        if word[:1] == "-" and word[:2] != "--" and "c" in word:
-            return rest[index + 1]
-    return ""
-
-
-def _here(rest: Sequence[str]) -> str:
-    return rest[rest.index("<<<") + 1] if "<<<" in rest[:-1] else ""
+def _finds_all(rest: Sequence[str]) -> bool:
+    """Does ``find`` delete, with no test that anything fails?"""
+    words, kept = iter(rest), list[str]()
+    for word in words:
+        value = next(words, "") if word in _IDLE_TESTS | _NAME_TESTS else ""
+        kept += [] if word in _IDLE_TESTS or (word in _NAME_TESTS and not value.strip("*?.")) else [word]
+    deletes = any(word == "-delete" or base_name(word) in ("rm", "shred", "unlink") for word in kept)
+    return deletes and all(word in _FIND_WORDS for word in kept if word.startswith("-"))

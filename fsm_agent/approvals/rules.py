@@ -4,16 +4,19 @@
 ``write_file``                 every call of this tool; ``*`` in the name stands for anything
 ``write_file(src/**)``         calls whose paths all fit: ``*`` stays in one folder, ``**`` does not; links
                                are followed
-``terminal(git status*)``      shell commands that fit
+``terminal(git status*)``      a shell command that fits
+``terminal(@read-only)``       commands that only read, in the working directory, with ``|``, ``&&``, ``;``
 ``lookup({"city":"Oslo"})``    other tools by their arguments as sorted compact JSON
 ``delete(#9f86d08…)``          exactly this call, by the hash of its arguments
 =============================  ===============================================================================
 
-Allowing is narrow and forbidding wide. A pattern with wildcards allows only a command that is one simple
-command, without any character that could begin another one, and only in the working directory; it forbids a
-line in which any command fits, behind ``sudo``, paths and assignments too. Text of a shell can be disguised
-without end, so a forbidden command is a rule for honest models and no wall: what is not allowed is asked for.
-(Why: decision 43.)
+Allowing is narrow and forbidding wide. A pattern with wildcards is compared with the words of the command,
+one blank between them and quoted only where they have to be. It allows one simple command, if all of it is
+understood, and no option that makes it write elsewhere or run something, unless the pattern spells the
+option; commands that only read may stand around it when they are allowed too. It forbids a line in which any
+command fits, behind ``sudo``, paths, quotes and assignments too. Text of a shell can be disguised without
+end, so a forbidden command is a rule for honest models and no wall: what is not allowed is asked for.
+(Why: decisions 43 and 102.)
 """
 
 from __future__ import annotations
@@ -25,17 +28,21 @@ import json
 import os
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fsm_agent.approvals.shell import pipelines
-from fsm_agent.approvals.shell_normalize import undisguised
+from fsm_agent.approvals.command_rules import adds_nothing, hides_options, is_plain_file, only_reads, spelled
+from fsm_agent.approvals.programs import STATEFUL, base_name, row_of
+from fsm_agent.approvals.shell import ShellReading, read
+from fsm_agent.approvals.shell_programs import Command
 from fsm_agent.errors import ConfigError
 
 _PATTERN = re.compile(r"(?P<tool>[A-Za-z0-9_.*-]{1,64})(?:\((?P<what>.+)\))?", re.DOTALL)
-_ACTIVE = frozenset(";&|<>$`()\n\r\\")
-"""What may begin another command, wherever it stands."""
+READ_ONLY = "@read-only"
+"""Stands in a pattern for every line of commands that only read."""
+MAX_STARTS = 64
+"""Words of a command at which a forbidden one is looked for."""
 LONGEST = 500
 """Characters of a call that is remembered word for word; a longer one by its hash."""
 HARMLESS = frozenset({"timeout", "description"})
@@ -53,6 +60,7 @@ class Asked:
     paths: tuple[str, ...] = ()
     plain: bool = True
     given: tuple[str, ...] = ()
+    reading: ShellReading | None = None
 
     @classmethod
     def of(
@@ -70,10 +78,11 @@ class Asked:
             name for name, value in arguments.items() if name not in lines and value not in (None, "", ".")
         }
         plain = others <= HARMLESS and len(lines) == 1  # of two lines nobody knows which one counts
+        command = "\n".join(lines.values()) or None
         return cls(
             tool,
             arguments,
-            "\n".join(lines.values()) or None,
+            command,
             paths if len(paths) == len(path_arguments) else (),
             plain,
             tuple(
@@ -82,6 +91,15 @@ class Asked:
                 for path in (one if isinstance(one, list | tuple) else [one])
                 if isinstance(path, str)
             ),
+            None if command is None else read(command, os.environ, workdir),
+        )
+
+    @property
+    def rememberable(self) -> bool:
+        """Say whether a yes may hold for longer than once: not to a command that is not understood, or in
+        which an option may stand that nobody sees."""
+        return self.reading is None or (
+            not self.reading.unread and not any(hides_options(one) for one in self.reading.commands)
         )
 
     @property
@@ -106,9 +124,8 @@ class Asked:
             what = glob.escape(self.paths[0])
         else:
             what = glob.escape(self.text) if not self.paths else self.hash
-        mistakable = len(what) > LONGEST or what.startswith(
-            "#"
-        )  # a text that reads as a hash would stand for another call
+        # a text that reads as a hash or as a set would stand for other calls
+        mistakable = len(what) > LONGEST or what.startswith(("#", "@"))
         return f"{self.tool}({self.hash if mistakable else what})"
 
 
@@ -146,21 +163,35 @@ class Pattern:
         return fnmatch.fnmatchcase(tool, self.tool)
 
     def allows(self, call: Asked, workdir: str) -> bool:
-        """Say whether a yes to this pattern is one to the call. Narrow: a wildcard stands for one plain
-        command only."""
-        if not self.names(call.tool):
-            return False
+        """Say whether a yes to this pattern alone is one to the call."""
+        return allows((self,), call, workdir)
+
+    def stands_for(self, call: Asked, workdir: str) -> bool:
+        """Say whether it is for this very call, or for one in a folder or by arguments that fit."""
         if self.what is None or self.what == call.hash:
             return True
         if call.command is not None:
-            if not call.plain:
-                return False
-            if call.command == _unescaped(self.what):
-                return True
-            return not _ACTIVE & set(call.command) and fnmatch.fnmatchcase(call.command, self.what)
+            return call.plain and call.command == _unescaped(self.what) and not self.what.startswith("@")
         if call.paths:
             return all(_path_fits(path, self.what, workdir) for path in call.paths)
         return fnmatch.fnmatchcase(call.text, self.what)
+
+    def covers(self, command: Command) -> bool:
+        """Say whether a simple command fits, with nothing in it that the pattern does not spell."""
+        if self.what is None or hides_options(command):
+            return False
+        if any(base_name(command.words[start].text) in STATEFUL for start in command.starts):
+            return False
+        named = set(self.what.split())
+        for start in command.starts:
+            row, rest = row_of(command.texts(start))
+            if row is not None and not set(row.active(rest)) <= named:
+                return False
+        plain = 0
+        while plain + 1 < len(command.starts) and adds_nothing(command, plain):
+            plain += 1
+        starts = command.starts[: plain + 1]
+        return any(fnmatch.fnmatchcase(spelled(command.words[at:]), self.what) for at in starts)
 
     def forbids(self, call: Asked, workdir: str) -> bool:
         """Say whether a no to this pattern is one to the call. Wide: any command within it counts."""
@@ -169,10 +200,33 @@ class Pattern:
         if self.what is None or self.what == call.hash:
             return True
         if call.command is not None:
-            return any(fnmatch.fnmatchcase(line, self.what) for line in _lines(call.command))
+            return any(fnmatch.fnmatchcase(line, self.what) for line in _lines(call))
         if call.paths:
             return any(_path_fits(path, self.what, workdir) for path in call.paths)
         return fnmatch.fnmatchcase(call.text, self.what)
+
+
+def allows(patterns: Sequence[Pattern], call: Asked, workdir: str) -> bool:
+    """Say whether yeses to these patterns are one to the call. Narrow: of a line of commands all but one must
+    be such as only read, and that one gets nothing from another."""
+    patterns = [one for one in patterns if one.names(call.tool)]
+    if any(one.stands_for(call, workdir) for one in patterns):
+        return True
+    read_only = any(one.what == READ_ONLY for one in patterns)
+    reading = call.reading
+    if reading is None or not call.plain or reading.unread or reading.assigns or reading.writes:
+        return False
+    if not reading.commands or not all(is_plain_file(word, workdir) for word in reading.reads):
+        return False
+    rest = [one for one in reading.commands if not one.carrier]
+    if read_only:
+        rest = [one for one in rest if not only_reads(one, workdir)]
+    if not rest:
+        return True
+    fed = rest[0].piped or (
+        any(one.piped for one in reading.commands) and any(one.carrier for one in reading.commands)
+    )
+    return len(rest) == 1 and not fed and any(one.covers(rest[0]) for one in patterns)
 
 
 def _unescaped(text: str) -> str | None:
@@ -181,17 +235,17 @@ def _unescaped(text: str) -> str | None:
     return plain if glob.escape(plain) == text else None
 
 
-def _lines(command: str) -> list[str]:
+def _lines(call: Asked) -> Iterator[str]:
     """The line itself, and every place of it where a command may begin, without the folder that the program
     is in."""
-    lines = [command, " ".join(command.split())]
-    text = undisguised(command, os.environ).replace("`", " ; ").replace("$(", " ; ")
-    for stages in pipelines(text):
-        for words in stages:
-            for start in range(len(words)):
-                lines.append(" ".join([posixpath.basename(words[start]), *words[start + 1 :]]))
-                lines.append(" ".join(words[start:]))
-    return lines
+    command = call.command or ""
+    yield command
+    yield " ".join(command.split())
+    for one in call.reading.commands if call.reading is not None else ():
+        texts = one.texts()
+        for start in range(min(len(texts), MAX_STARTS)):
+            line = " ".join(texts[start:])
+            yield from (line, posixpath.basename(texts[start]) + line[len(texts[start]) :])
 
 
 def _path_fits(path: str, pattern: str, workdir: str) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import logging
 import math
 import weakref
@@ -27,7 +28,7 @@ from fsm_agent.approvals.acting_files import acts_later
 from fsm_agent.approvals.policy import hard_line
 from fsm_agent.approvals.question import rememberable
 from fsm_agent.approvals.repository import Grant, Grants, Verdict
-from fsm_agent.approvals.rules import Asked, Pattern
+from fsm_agent.approvals.rules import Asked, Pattern, allows
 from fsm_agent.conversation.confinement import Confinement
 from fsm_agent.conversation.effects import Approval, AskApproval, Effect, ToolSpec
 from fsm_agent.errors import StoreError
@@ -145,7 +146,9 @@ class Approvals:
     async def ask(self, request: AskApproval, interrupted: asyncio.Event, session: str = "") -> Approval:
         """``session``: the one that an answer "for this session" is remembered for; without, this agent
         remembers it."""
-        call = self._call(request.name, request.arguments)
+        call = await in_daemon_thread(
+            self._call, request.name, request.arguments
+        )  # a long command takes a while
         try:
             why = self._why(call)
             settled = await self._settled(call, why, interrupted, session)
@@ -162,7 +165,7 @@ class Approvals:
         if finish != "done":
             return Approval(False, "interrupted", interrupted=True)
         try:
-            finish, answer = await self._waited(self._person(request, session), interrupted)
+            finish, answer = await self._waited(self._person(request, call, session), interrupted)
         finally:
             turnstile.release()
         if not isinstance(answer, Approval):
@@ -176,7 +179,8 @@ class Approvals:
         self, call: Asked, why: str, interrupted: asyncio.Event, session: str
     ) -> Approval | None:
         """An answer that no person is needed for. ``why``: see ``_why``."""
-        if call.command is not None and (reason := hard_line(call.command, directory=self._workdir)):
+        never = functools.partial(hard_line, call.command or "", directory=self._workdir)
+        if call.command is not None and (reason := await in_daemon_thread(never)):
             return Approval(False, f"this can never be approved: {reason}")
         remembered, policy = self._remembered(session), self._rules.policy.get(call.tool)
         denied = [*self._denied, *(grant.pattern for grant in remembered if grant.verdict == "deny")]
@@ -190,7 +194,7 @@ class Approvals:
         if not self._imported and (self._rules.bypass or (policy == "allow" and not leaves)):
             return Approval(True, "allowed by the settings")
         allowing = [one for one in self._allowing(remembered) if one.exact or not (why or leaves)]
-        if any(pattern.allows(call, self._workdir) for pattern in allowing):
+        if allows(allowing, call, self._workdir):
             return Approval(True, "approved before", "session")
         walled = confinement is not None and confinement.frees(call.arguments)
         if walled and not self._imported and policy != "ask":
@@ -214,17 +218,17 @@ class Approvals:
         free = spec is not None and spec.approval == "never" and not (ruled or why or self._suspected(spec))
         return Approval(True, "not forbidden") if free else None
 
-    def posed(self, request: AskApproval) -> AskApproval:
+    def posed(self, request: AskApproval, call: Asked | None = None) -> AskApproval:
         """The question as a person is asked it: with the pattern that would be remembered, the task that it
         is for, why it is asked, and where the call would run."""
-        call = self._call(request.name, request.arguments)
+        call = call or self._call(request.name, request.arguments)
         confinement = self._confinements.get(call.tool)
         where = "" if confinement is None else confinement.where(call.arguments)
-        why = self._why(call)
-        return replace(request, pattern=call.exactly, origin=self._origin, why=why, where=where)
+        pattern, why = call.exactly if call.rememberable else "", self._why(call)
+        return replace(request, pattern=pattern, origin=self._origin, why=why, where=where)
 
-    async def _person(self, request: AskApproval, session: str) -> Approval:
-        question = self.posed(request)
+    async def _person(self, request: AskApproval, call: Asked, session: str) -> Approval:
+        question = self.posed(request, call)
         self._callbacks.announce("approval", question)
         approval = read_answer(await self._callbacks.ask("approval", question))
         await self.remember(question, approval, session)
@@ -232,11 +236,15 @@ class Approvals:
 
     async def remember(self, question: AskApproval, approval: Approval, session: str) -> None:
         """Keep a person's answer for as long as it says, under the pattern that it names, else that of the
-        question; a question that cannot be remembered is answered once. An answer that cannot be stored
+        question; a call that cannot be remembered is allowed once. An answer that cannot be stored
         counts for as long as this agent lives."""
-        if approval.scope == "once" or not (approval.pattern or rememberable(question)):
+        if approval.scope == "once":
             return
-        pattern = Pattern.of(approval.pattern or question.pattern)
+        call = await in_daemon_thread(self._call, question.name, question.arguments)
+        named = replace(question, pattern=call.exactly)
+        if (approval.granted and not call.rememberable) or not (approval.pattern or rememberable(named)):
+            return
+        pattern = Pattern.of(approval.pattern or named.pattern)
         verdict: Verdict = "allow" if approval.granted else "deny"
         try:
             if approval.scope == "always":

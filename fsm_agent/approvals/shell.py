@@ -1,41 +1,311 @@
-"""Reading a shell's command line: pipelines of simple commands, as words without their quotes. Pure.
+"""Reading a shell's command line by the grammar of bash: what it runs, with which words. Pure.
 
-No parser of a shell: it never misses where a command may begin, and now and then sees one where there is
-none."""
+Whatever the text leaves open is left open: a construct that is not understood is named in
+``ShellReading.unread``, and such a line is asked about and never remembered. What it runs is guessed all the
+same, for rules that forbid: a guess may see a command where there is none, and must not be used to allow
+one."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
 import shlex
-from collections.abc import Iterator
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from fsm_agent.approvals.shell_normalize import spelled_out
+from fsm_agent.approvals.programs import RUN_VARIABLES, names
+from fsm_agent.approvals.shell_programs import MAX_DEPTH, Command, ProgramReader
+from fsm_agent.approvals.shell_words import LITERALS, MAX_VALUE, UNKNOWN, Word, spelled_out
 
+if TYPE_CHECKING:
+    from tree_sitter import Language, Node
+
+MAX_COMMAND = 128 * 1024
+"""Bytes; Linux starts no shell with a longer line."""
+MAX_OPENINGS = 1_000
+"""Brackets, pipes and here-documents of a line; with more of them the parser's time grows faster than the
+text."""
+PARSE_SECONDS = 2.0
+"""Of the processor, should another shape slow the parser down."""
+
+_BLANK = re.compile(rb"[ \t]+(?:\\\n[ \t]*)*")
+_SPACE = re.compile(rb"(?:[ \t\n]|(?<=[ \t\n])\\\n)*")
+_OPERATORS = frozenset(("(", ")", "{", "}", ";", "&", "&&", "||", "|", "\n", "!", "`", "$("))
+_STATEMENTS = names(
+    "command pipeline list redirected_statement subshell compound_statement negated_command test_command"
+    " variable_assignment variable_assignments declaration_command unset_command if_statement while_statement"
+    " for_statement c_style_for_statement case_statement function_definition heredoc_redirect"
+)
+_SUBSTITUTIONS = frozenset(("command_substitution", "process_substitution"))
 _SEPARATOR = re.compile(r"[;&|()\n]+")
+_DESCRIPTOR = re.compile(r"\d+-?|-")
 
 
-def pipelines(text: str) -> Iterator[list[list[str]]]:
-    """The simple commands of a line; those that are joined by ``|`` together."""
-    stages: list[list[str]] = []
-    words: list[str] = []
-    for word in _words(text):
-        if not _SEPARATOR.fullmatch(word):
-            words.extend(spelled_out(word))
-            continue
-        if words:
-            stages.append(words)
-            words = []
-        if word not in ("|", "|&") and stages:
-            yield stages
-            stages = []
-    if words:
-        stages.append(words)
-    if stages:
-        yield stages
+@dataclass(frozen=True, slots=True)
+class ShellReading:
+    """``commands``: in their order, those inside others too. ``writes`` and ``reads``: files of redirections
+    other than ``/dev/null``. ``assigns``: it sets variables. ``unread``: what was not understood, empty when
+    everything was."""
+
+    commands: tuple[Command, ...]
+    writes: tuple[Word, ...]
+    reads: tuple[Word, ...]
+    assigns: bool
+    unread: str
 
 
-def _words(text: str) -> list[str]:
-    lexer = shlex.shlex(text.replace("\n", " ; "), posix=True, punctuation_chars=";&|()<>")
+def read(text: str, environ: Mapping[str, str], directory: str = "") -> ShellReading:
+    """Read a command line. ``environ``: the variables that it will see; ``directory``: where it will run,
+    empty when that is not known. Never raises; takes time in proportion to the text."""
+    reader = _Reader(environ, directory, 8 * len(text) + 10_000)
+    if len(text.encode("utf-8", "replace")) < MAX_COMMAND:
+        reader.line(text)
+    else:
+        reader.unread = "a line that no shell takes"
+    return ShellReading(
+        tuple(reader.commands), tuple(reader.writes), tuple(reader.reads), reader.assigns, reader.unread
+    )
+
+
+class _Reader(ProgramReader):
+    def __init__(self, environ: Mapping[str, str], directory: str, budget: int) -> None:
+        super().__init__(environ, directory, budget)
+        self.writes: list[Word] = []
+        self.reads: list[Word] = []
+
+    def line(self, text: str) -> None:
+        """A whole line, also one that another one carries."""
+        self._budget -= len(text)
+        if self._budget < 0 or self._depth > MAX_DEPTH:
+            return self._miss("deep nesting")
+        data = text.encode("utf-8", "replace")
+        if "\0" in text or "\ufffd" in text or data.decode() != text:
+            self._miss("a character that no shell takes")
+        root = _parsed(data)
+        if root is None or root.has_error:
+            self._miss("syntax")
+            self._guessed(text)
+        if root is not None:
+            outer, self._data = self._data, data
+            if not _SPACE.fullmatch(data[: root.start_byte]) or not _SPACE.fullmatch(data[root.end_byte :]):
+                self._miss("a blank")
+            self._statement(root)
+            self._data = outer
+        if self.unread and "\\\n" in text:  # perhaps in the middle of a word
+            self._guessed(text.replace("\\\n", ""))
+        return None
+
+    def _guessed(self, text: str) -> None:
+        """Commands by words and separators alone."""
+        words: list[Word] = []
+        for word in [*_rough_words(text), ";"]:
+            if not _SEPARATOR.fullmatch(word):
+                words += [Word(one, "open") for one in spelled_out(self._filled(word))]
+            elif words:
+                self._run(words, word.startswith("|"))
+                words = []
+
+    def _filled(self, word: str) -> str:
+        return re.sub(r"\$\{?([A-Za-z_]\w*)\}?", lambda match: self._value(match[1]), word)
+
+    def _statement(self, node: Node, piped: bool = False) -> None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            self._miss("deep nesting")
+            if self._budget > 0:
+                self._budget -= node.end_byte - node.start_byte
+                self._guessed(self._text(node))
+        else:
+            self._one(node, piped)
+        self._depth -= 1
+
+    def _one(self, node: Node, piped: bool) -> None:
+        place = self._directory
+        match node.type:
+            case "command":
+                self._command(node, piped)
+            case "redirected_statement":
+                self._redirected(node, piped)
+            case "list":
+                later: list[Node] = []
+                first = node
+                while first.type == "list":  # it leans to the left, as deep as it is long
+                    first, *rest = self._parts(first)
+                    later += reversed(rest)
+                for part in (first, *reversed(later)):
+                    self._statement(part, piped)
+            case "pipeline":
+                for number, part in enumerate(self._parts(node)):
+                    self._statement(part, piped or number > 0)
+                self._directory = place
+            case "program" | "compound_statement" | "negated_command" | "variable_assignments":
+                for part in self._parts(node):
+                    self._statement(part, piped)
+            case "subshell" | "command_substitution":
+                for part in self._parts(node):
+                    self._statement(part, piped)
+                self._directory = place
+            case "variable_assignment":
+                self._assign(node)
+            case "declaration_command" if self._text(node.children[0]) == "export":
+                for part in self._parts(node, _BLANK, first=1):
+                    if part.type == "variable_assignment":
+                        self._assign(part)
+                    elif part.type != "variable_name":
+                        self._miss("export")
+            case other:
+                self._miss(other.replace("_", " "))
+                self._inside(node)
+
+    def _parts(self, node: Node, blanks: re.Pattern[bytes] = _SPACE, first: int = 0) -> list[Node]:
+        """The children with a meaning, after a look at what lies between them: the grammar takes more for a
+        blank than a shell does."""
+        found: list[Node] = []
+        at = node.start_byte
+        for number, child in enumerate(node.children):
+            start = child.start_byte
+            gap, at = self._data[at:start], child.end_byte
+            redirects = child.type.endswith("_redirect") and not self._data[start : start + 1].isdigit()
+            if number and not blanks.fullmatch(gap) and not (redirects and not gap):
+                self._miss("a blank")
+            if child.type == "comment":
+                if start and self._data[start - 1 : start] not in b" \t\n;&|()":
+                    self._miss("a comment")
+            elif child.is_named or (child.type in LITERALS and blanks is _BLANK):
+                found += [child] if number >= first else []
+            elif child.type not in _OPERATORS and number >= first:
+                self._miss(child.type)
+        if not _SPACE.fullmatch(self._data[at : node.end_byte]):
+            self._miss("a blank")
+        return found
+
+    def _inside(self, node: Node) -> None:
+        """What is run somewhere inside something that is not understood."""
+        self._depth += 1
+        if node.type == "for_statement" and (name := node.child_by_field_name("variable")) is not None:
+            values = node.children_by_field_name("value")
+            self._set(self._text(name), " ".join(w.text for one in values for w in self._words(one)))
+        for child in node.named_children if self._depth <= MAX_DEPTH else ():
+            if child.type in _STATEMENTS or child.type in _SUBSTITUTIONS:
+                self._statement(child)
+            elif child.type == "ansi_c_string" or child.named_child_count:
+                self._inside(child)
+        self._depth -= 1
+
+    def _assign(self, node: Node) -> None:
+        self.assigns = True
+        name, *values = node.named_children
+        if name.type != "variable_name" or any(value.type == "array" for value in values):
+            self._miss("an array")
+            return self._inside(node)
+        said = " ".join(word.text for value in values for word in self._words(value))
+        known = self._text(name)
+        before = self._value(known) if node.children[1].type == "+=" else ""
+        if RUN_VARIABLES.fullmatch(known):
+            self._miss(f"what {known} is for")
+            self._lines_in([said])
+        return self._set(known, before + said)
+
+    def _set(self, name: str, value: str) -> None:
+        self._variables[name] = value if len(value) <= MAX_VALUE else UNKNOWN
+
+    def _command(self, node: Node, piped: bool, more: Sequence[Word] = ()) -> None:
+        words: list[Word] = []
+        for part in self._parts(node, _BLANK):
+            match part.type:
+                case "variable_assignment":
+                    self._assign(part)
+                case "file_redirect":
+                    words += self._redirect(part)
+                case "command_name":
+                    words += self._words(part.children[0])
+                case kind if kind in _STATEMENTS or kind.endswith("_redirect"):
+                    self._miss(kind.replace("_", " "))
+                    self._inside(part)
+                case _:
+                    words += self._words(part)
+        self._run([*words, *more], piped)
+
+    def _redirected(self, node: Node, piped: bool) -> None:
+        body: Node | None = None
+        more: list[Word] = []
+        for part in self._parts(node, _BLANK):
+            if part.type == "file_redirect":
+                more += self._redirect(part)  # the words behind its file are the command's
+            elif part.type.endswith("_redirect"):
+                self._miss(part.type.replace("_", " "))
+                self._inside(part)
+            else:
+                body = part
+        if body is not None and body.type == "command":
+            return self._command(body, piped, more)
+        if body is not None:
+            self._statement(body, piped)
+        if more:
+            self._miss("words behind a redirection")
+            self._run(more, piped)
+        return None
+
+    def _redirect(self, node: Node) -> list[Word]:
+        targets = node.children_by_field_name("destination")
+        for one, other in itertools.pairwise(node.children):
+            gap = self._data[one.end_byte : other.start_byte]
+            if not _BLANK.fullmatch(gap) and (gap or one in targets):
+                self._miss("a blank")
+        words = [word for one in targets for word in self._words(one)]
+        operator = next((one.type for one in node.children if not one.is_named), "")
+        if operator.endswith("-") or not words:
+            return words
+        target, *rest = words
+        if operator.endswith("&") and _DESCRIPTOR.fullmatch(target.text):
+            return rest
+        if target != Word("/dev/null"):
+            (self.reads if operator in ("<", "<&") else self.writes).append(target)
+        return rest
+
+    def _substitution(self, node: Node) -> str:
+        if node.children[0].type != "$(":
+            self._miss("a backtick")
+        before = len(self.commands)
+        self._statement(node)
+        if len(self.commands) == before + 1:
+            name, *rest = self.commands[before].texts()
+            if name == "pwd":
+                return self._directory or UNKNOWN
+            if name in ("echo", "printf") and not any("%" in word or word[:1] == "-" for word in rest):
+                return " ".join(rest)
+        return UNKNOWN
+
+
+@functools.cache
+def _language() -> Language:
+    import tree_sitter_bash
+    from tree_sitter import Language
+
+    return Language(tree_sitter_bash.language())
+
+
+def _parsed(data: bytes) -> Node | None:
+    """The tree of a line; ``None`` when it has so many openings that reading it would take too long."""
+    from tree_sitter import Parser
+
+    if sum(data.count(sign) for sign in (b"(", b"{", b"|", b"<<")) > MAX_OPENINGS:
+        return None
+    until = time.thread_time() + PARSE_SECONDS
+    try:
+        tree = Parser(_language()).parse(
+            lambda at, _: data[at : at + 65_536], progress_callback=lambda *_: time.thread_time() > until
+        )
+    except ValueError:  # stopped
+        return None
+    return tree.root_node
+
+
+def _rough_words(text: str) -> list[str]:
+    lexer = shlex.shlex(text.replace("\n", " ; "), posix=True, punctuation_chars=";&|()<>`")
     lexer.whitespace_split, lexer.commenters = True, ""
     try:
         return list(lexer)

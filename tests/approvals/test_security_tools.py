@@ -116,12 +116,12 @@ HARD = (
         "sh -c 'rm -rf /'",
         "X=/; rm -rf $X",
         "rm -rf $FSM_TEST_TOP",
-        "echo cm0gLXJmIC8= | base64 -d | sh",
+        "timeout 5 nice bash -c 'rm -rf /'",
     ),
     *(
         "$(echo rm) -rf /",
         'eval "rm -rf ~"',
-        "python3 -c \"import os; os.system('rm -rf /')\"",
+        "find / -delete",
         "echo pw | sudo -S ls",
     ),
 )

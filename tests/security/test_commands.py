@@ -1,0 +1,271 @@
+"""Threat: a command that is not what it seems. It is read as it runs, nothing that acts runs unasked, and what is
+not understood is asked about each time."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from fsm_agent import Agent
+from fsm_agent.approvals.policy import hard_line
+from fsm_agent.approvals.rules import Asked, Pattern, allows
+from fsm_agent.conversation.effects import AskApproval
+from fsm_agent.settings.model import ApprovalSettings
+from fsm_agent.testing import ScriptedModel, call, text, tools
+from tests.security.shell_oracle import ACTS, REAL, Sandbox, did_run, is_read
+from tests.security.shell_tricks import OPTIONS, READS, Tricks
+
+GRANTED = {
+    "nothing": (),
+    "read-only": ("terminal(@read-only)",),
+    "remembered": ("terminal(git log*)", "terminal(ls *)", "terminal(echo *)", "terminal(sort *)", "terminal(find *)", "terminal(sed *)"),
+    "all of them": ("terminal(@read-only)", "terminal(git *)", "terminal(awk *)", "terminal(timeout 5 git *)", "terminal(sort *)"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Sandbox:
+    return Sandbox(tmp_path_factory.mktemp("sandbox"))
+
+
+def asked(sandbox: Sandbox, line: str) -> Asked:
+    return Asked.of("terminal", {"command": line}, (), str(sandbox.work))
+
+
+def granted(call: Asked, sandbox: Sandbox) -> list[str]:
+    """What would let the call run unasked."""
+    return [
+        name
+        for name, texts in GRANTED.items()
+        if allows([Pattern.of(text) for text in texts], call, str(sandbox.work))
+    ]
+
+
+def check(sandbox: Sandbox, line: str) -> tuple[bool, bool]:
+    """Run a line, and compare what happened with what was read. Was it understood, and would it run unasked?"""
+    happened = sandbox.happens(line)
+    call = asked(sandbox, line)
+    assert call.reading is not None
+    unasked, understood = granted(call, sandbox), not call.reading.unread
+    assert understood or not unasked, (
+        f"not understood ({call.reading.unread}), but allowed by {unasked}: {line!r}"
+    )
+    assert understood or not call.rememberable, f"not understood, but remembered: {line!r}"
+    assert not (unasked and happened.acted), f"ran unasked by {unasked}: {line!r}\n{happened}"
+    if understood:
+        strange = [words for words in happened.ran if not is_read(words, call.reading.commands)]
+        assert not strange, f"read otherwise than it ran: {line!r}\n{strange}\n{call.reading.commands}"
+        if not any(sign in line for sign in ("||", "&&", "-ec", "time")):  # all of it runs; sh knows no time
+            unseen = [one for one in call.reading.commands if not did_run(one, happened.ran)]
+            assert not unseen, f"read, but did not run: {line!r}\n{unseen}\n{happened.ran}"
+    return understood, bool(unasked)
+
+
+def lines(seed: int, count: int) -> Iterator[str]:
+    tricks, seen = Tricks(seed), set[str]()
+    while len(seen) < count:
+        if (line := tricks.line()) not in seen:
+            seen.add(line)
+            yield line
+
+
+def tried(sandbox: Sandbox, some: Sequence[str]) -> tuple[int, int]:
+    told = [check(sandbox, line) for line in some]
+    return sum(understood for understood, _ in told), sum(unasked for _, unasked in told)
+
+
+def test_tricks_are_read_as_they_run_or_asked_about(sandbox: Sandbox) -> None:
+    understood, unasked = tried(sandbox, list(lines(1, 50)))
+    assert understood > 5
+    assert unasked > 0
+
+
+FOUND = (
+    "! { uniq a.txt\n} | { find . -name a.txt\n}", "time ! uniq a.txt", "chmod 777 a.txt 2>owned dd\rof=precious",
+    "bash -c ': > precious' \"\\$({ rm precious; 'x' \"a$\" b$; })\"", "printf -v 'a[$(rm precious)]' x", "sed '1e rm precious' a.txt",
+)  # fmt: skip
+"""Lines that were once read otherwise than they ran."""
+
+
+def test_what_was_read_wrongly_once_is_not_any_more(sandbox: Sandbox) -> None:
+    assert tried(sandbox, FOUND)[1] == 0
+
+
+def test_options_that_write_or_run_are_asked_about(sandbox: Sandbox) -> None:
+    assert tried(sandbox, OPTIONS[:30])[1] == 0
+
+
+def test_harmless_lines_run_unasked_as_they_are_read(sandbox: Sandbox) -> None:
+    assert [line for line in READS if check(sandbox, line) != (True, True)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 8))
+def test_many_tricks_are_read_as_they_run_or_asked_about(sandbox: Sandbox, seed: int) -> None:
+    understood, unasked = tried(sandbox, list(lines(seed, 150)))
+    assert understood > 15
+    assert unasked > 2
+
+
+def test_the_sandbox_sees_what_happens(sandbox: Sandbox) -> None:
+    assert sandbox.happens("rm 'a b' c").ran == [["rm", "a b", "c"]]
+    assert sandbox.happens("echo x > owned").acted
+    assert not sandbox.happens("cat a.txt | grep one").acted
+    assert not ACTS & REAL
+
+
+# Everyday commands
+
+EVERYDAY = Path(__file__).with_name("everyday_commands.txt").read_text("utf-8").splitlines()
+PAGE = Path(__file__).parents[2] / "docs" / "tools.md"
+
+
+def test_no_everyday_command_is_refused_for_good() -> None:
+    assert len(set(EVERYDAY)) == 165
+    assert [line for line in EVERYDAY if hard_line(line, directory="/home/me/project")] == []
+
+
+def test_how_many_everyday_commands_ask(tmp_path: Path) -> None:
+    """The figures of the guide: by default all of them, and with the set of those that only read fewer."""
+    work = str(tmp_path)
+    calls = [Asked.of("terminal", {"command": line}, (), work) for line in EVERYDAY]
+    default = ApprovalSettings()
+    assert (default.allow, default.policy, default.bypass) == ((), {}, False)
+    readers = [Pattern.of("terminal(@read-only)")]
+    free = sum(allows(readers, call, work) for call in calls)
+    known = sum(call.rememberable for call in calls)
+    told = f"Of 165 everyday commands none is refused for good, {free} run unasked with it, and {known} can be remembered"
+    assert told in " ".join(PAGE.read_text("utf-8").split())
+
+
+# By name
+
+HIDDEN = (
+    "ls # it's\nrm -r src # '", "r\\\nm -r src", "bash -c -- 'rm -r src'", "f() { rm -r src; }; f", "find . -exec sh -c 'rm -r src' \\;",
+    "find . -exec rm -r src \\;", "echo src | xargs rm -r src", "$'rm' -r src", "$'\\x72m' -r src", "{rm,-r,src}", "eval 'rm -r src'",
+    "X=rm; $X -r src", "${X:-rm} -r src", "cat <<E\n$(rm -r src)\nE", '[ -n "$(rm -r src)" ]', "env -S 'rm -r src'", "watch 'rm -r src'",
+    "timeout 5 nice -n 3 rm -r src", "sudo --user root rm -r src", "trap 'rm -r src' EXIT", "if ls; then rm -r src; fi", "ls <(rm -r src)",
+    "ls `rm -r src`", "a=(`rm -r src`)", "ls && (cd /tmp; rm -r src)", "ls |& rm -r src", "alias x='rm -r src'", "ls;;rm -r src", "a#b; rm -r src",
+    "! { rm -r src\n}", "su -c 'rm -r src'", "zsh -c 'rm -r src'", "git -c core.pager='rm -r src' log", "PAGER='rm -r src' man ls", "command rm -r src",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("line", HIDDEN)
+def test_what_is_forbidden_is_found_in_every_disguise(line: str) -> None:
+    call = Asked.of("terminal", {"command": line}, (), "/work")
+    assert Pattern.of("terminal(rm -r*)").forbids(call, "/work")
+    assert not Pattern.of("terminal(rm -f*)").forbids(call, "/work")
+    allowed = [
+        Pattern.of(f"terminal({what})")
+        for what in ("@read-only", "ls*", "echo *", "find *", "git *", "env *")
+    ]
+    assert not allows(allowed, call, "/work")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "for f in a b; do ls $f; done", "f() { ls; }", "eval ls", 'bash -c "$X"', "${X:-ls}", "$X", "ls ${X:-y}", "ls <(pwd)", "python - <<E\n1\nE",
+        "find . -exec ls {} \\;", "ls | xargs ls", "env --chdir=/ ls", "sudo --user=x ls", "timeout --foreground 5 ls", "l\\\ns", "ls $'a'", "alias a=ls",
+        "python3 -c 1", "perl -e 1", "node -e 1", "bash", "bash -s", "ls | sh", "bash /dev/stdin", "zsh -c ls", "fish -c ls", ". ./x", "source x", "ls a{b,c}",
+        "ls (a)", "ls 'a", "ls &&", "ls\u00a0-l", "ls\r", "ls \\ a", "[[ a ]]", "((1))", "ls $((1))", "rm *", "rm $X", 'rm "$X"', "git log -p *", "a[1]=2", "a=(b)",
+        "ls\0", "ls \ud800", "ls" + " a" * 70_000, "IFS=x ls", "git -c a.b=c log", "tar -I x -cf y z", "cat <<< a", "wait & coproc ls", "ls =~ $(", "ls `pwd`",
+    ],
+)  # fmt: skip
+def test_what_is_not_understood_is_never_remembered(line: str) -> None:
+    call = Asked.of("terminal", {"command": line}, (), "/work")
+    assert not call.rememberable
+    assert not allows([Pattern.of("terminal(*)"), Pattern.of("terminal(@read-only)")], call, "/work")
+
+
+@pytest.mark.parametrize(
+    ("patterns", "line", "unasked"),
+    [
+        ("git log*", "git log --oneline -3", True), ("git log*", "git log --output=x", False), ("git log*", "git log --outp x", False),
+        ("git log*", "git log | head", False), ("git log*", "git log > x", False), ("git log*", "git log 2>/dev/null", True),
+        ("git log*", "timeout 5 git log", True), ("git log*", "sudo git log", False), ("git log*", "'git' l\\og -p", True),
+        ("git log*", "bash -c 'git log'", True), ("git log*", "bash -c 'git log; rm x'", False), ("git *", "git -c core.pager=x log", False),
+        ("git *", "git fetch --upload-pack=x", False), ("git *", "git clone ext::x", False), ("git *", "git push", True),
+        ("sort *", "sort -o x y", False), ("sort *", "sort *", False), ("sort *", "sort ./*", True), ("ls *", "ls *", True),
+        ("sed *", "sed -i s/a/b/ x", False), ("sed -i *", "sed -i s/a/b/ x", True), ("sed -i *", "sed -i 's/a/b/w y' x", False),
+        ("curl *", "curl -K x", False), ("curl -o *", "curl -o x http://y", True), ("rsync *", "rsync -e x a b", False),
+        ("tar *", "tar xf a --to-command=x", False), ("tar *", "tar cIf x y z", False), ("make *", "make test SHELL=x", False),
+        ("make *", "make test", True), ("find *", "find . -delete", False), ("wget *", "wget -O x http://y", False), ("cd *", "cd x", False),
+        ("ssh *", "ssh -o ProxyCommand=x y", False), ("rm *", "rm a", True), ("rm *", "rm -r *", False), ("* x", "tee x", True),
+        ("@read-only", "grep -rn a . | sort | uniq -c | head -3 2>/dev/null && git status; ls 2>&1", True), ("@read-only", "make", False),
+        ("@read-only", "ls | tee x", False), ("@read-only", "cat /etc/passwd", False), ("@read-only", "cat ../../../../../../../../etc/passwd", False),
+        ("@read-only", "grep -f/etc/passwd x", False), ("@read-only", "grep -rf/etc/passwd x", False), ("@read-only", "grep -rf../.. x", False), ("@read-only", "cat < /etc/passwd", False), ("@read-only", "cat < /dev/tcp/x.test/80", False), ("@read-only", "cat < $X", False), ("@read-only", "cat < x", True), ("@read-only", "cat ~/.*", False),
+        ("@read-only", "echo $HOME", False), ("@read-only", "./ls", False), ("@read-only", "PATH=. ls", False), ("@read-only", "git stash", False),
+        ("@read-only", "git branch x", False), ("@read-only", "git branch -a", True), ("@read-only", "git config a.b c", False), ("@read-only", "cd x && ls", False),
+        ("@read-only", "uniq a b", False), ("@read-only", "awk '{print > \"x\"}' y", False), ("@read-only", "sed 's/a/b/;w x' y", False), ("@read-only", "# x", False),
+        ("@read-only", "jq 'env' x", False), ("@read-only", "date -s 1", False), ("@read-only", "hostname x", False), ("@read-only", "sudo cat x", False),
+        ("@read-only make*", "make test 2>&1 | tail -3", True), ("@read-only make*", "echo x | make -s", False), ("@read-only make*", "make a; make b", False),
+        ("@read-only make*", "echo x | bash -c 'make -s'", False), ("make*", "make test | tail", False), ("@read-only git*", "git add . && git status", True),
+    ],
+)  # fmt: skip
+def test_what_patterns_allow(tmp_path: Path, patterns: str, line: str, unasked: bool) -> None:
+    work = str(tmp_path)
+    several = patterns.split() if patterns.startswith("@") else [patterns]
+    call = Asked.of("terminal", {"command": line}, (), work)
+    assert allows([Pattern.of(f"terminal({one})") for one in several], call, work) is unasked
+
+
+def test_a_link_that_leads_out_of_the_directory_is_asked_about(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    (tmp_path / "file").write_text("x")
+    readers = [Pattern.of("terminal(@read-only)")]
+    told = {
+        name: allows(
+            readers, Asked.of("terminal", {"command": f"cat {name}"}, (), str(tmp_path)), str(tmp_path)
+        )
+        for name in ("link", "file", "absent")
+    }
+    assert told == {"link": False, "file": True, "absent": True}
+
+
+def test_a_command_named_like_a_set_does_not_open_it() -> None:
+    call = Asked.of("terminal", {"command": "@read-only"}, (), "/work")
+    assert call.exactly == f"terminal({call.hash})"
+    assert not Pattern.of(call.exactly).allows(Asked.of("terminal", {"command": "ls"}, (), "/work"), "/work")
+
+
+def test_always_holds_only_for_what_is_understood(tmp_path: Path) -> None:
+    asked_about: list[tuple[str, str]] = []
+
+    def person(request: AskApproval) -> str:
+        asked_about.append((request.arguments["command"], request.pattern))
+        return "always"
+
+    loop, plain = "for i in 1 2; do echo $i; done", "echo one"
+    script = [tools(call("terminal", {"command": line})) for line in (loop, loop, plain, plain)]
+    agent = Agent(
+        ScriptedModel([*script, text("done")]), home=tmp_path / "home", workdir=tmp_path, toolsets=["terminal"],
+        callbacks={"approval": person},
+    )  # fmt: skip
+    with contextlib.closing(agent):
+        assert agent.run_conversation("go").completed
+    assert asked_about == [(loop, ""), (loop, ""), (plain, "terminal(echo one)")]
+
+
+SHAPES = (
+    "a ", "ls -l; ", "a(){", "$(", "`", "((", "'", "{a,b}", "X=1;", "$X", "${X:-", "$(echo ", "echo x|", "|sh ", '"', "for a in ", "<<E\n", "if a; then ",
+    "case x in ", "[[ ", "> ", "a\\\n", "! ", "function f ", "$((", "a=(", "((a)) ", "2>&1 ", "sudo -u ", "a=$a$a;", "find -exec ", "find . -exec a \\; ",
+    "timeout --x b ", "eval ", 'eval "', "watch a b ", "a && ", "{ a; } ", "(a);", "cd a;", "env -S 'a b' ", "xargs ", "trap 'a b' ", "rm -rf a{a,b} ", "git push ",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES)
+def test_reading_takes_time_in_proportion(shape: str) -> None:
+    def seconds(size: int) -> float:
+        started = time.process_time()
+        call = Asked.of("terminal", {"command": shape * (size // len(shape))}, (), "/work")
+        Pattern.of("terminal(git push * x)").forbids(call, "/work")
+        hard_line("ls; " + shape * (size // len(shape)), directory="/work")
+        return time.process_time() - started
+
+    assert seconds(100_000) < 8 * seconds(25_000) + 1

@@ -16,7 +16,7 @@ understood, and no option that makes it write elsewhere or run something, unless
 option; commands that only read may stand around it when they are allowed too. It forbids a line in which any
 command fits, behind ``sudo``, paths, quotes and assignments too. Text of a shell can be disguised without
 end, so a forbidden command is a rule for honest models and no wall: what is not allowed is asked for.
-(Why: decisions 43 and 102.)
+(Why: decisions 43 and 88.)
 """
 
 from __future__ import annotations

@@ -110,6 +110,8 @@ def test_a_call_that_is_remembered_by_its_hash_is_said_to_be_this_one_alone() ->
 
 
 def test_why_a_call_is_asked_about_stands_before_it() -> None:
-    seen = read(question("write_file", {"path": ".envrc"}, why=".envrc\x1b is run when its folder is entered"))
+    seen = read(
+        question("write_file", {"path": ".envrc"}, why=".envrc\x1b is run when its folder is entered")
+    )
     assert "(asked because) │ .envrc\\x1b is run when its folder is entered" in seen
     assert seen.index("(asked because)") < seen.index("path")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib
 import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fsm_agent.composition.turn_wiring import MACHINE, STATES
-from fsm_agent.debug.dap.table_map import TableMap, state_sources, table_map
+from fsm_agent.debug.dap.table_map import TableMap, state_sources, table_map, table_map_of
 from fsm_agent.fsm.table import Counter, Table, end, go, lines_of, on
+from fsm_agent_states import table as table_module
+from fsm_agent_states.table import TURN
 from tests.helpers.dap_editor import TABLE, column_of, line_of
 
 OWN = """
@@ -124,3 +127,19 @@ def test_every_state_has_a_source() -> None:
     for where in found.values():
         assert where.path.read_text("utf-8").splitlines()[where.line - 1].startswith("def ")
         assert where.line < where.last
+
+
+def test_a_program_without_a_spec_has_a_map_of_its_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was started by its file is such a module, and one that was typed has no file either."""
+    for name, path in (("started", tmp_path / "started.py"), ("typed", None)):
+        module = types.ModuleType(name)
+        vars(module).update(TURN=TURN, Table=Table, **({"__file__": str(path)} if path else {}))
+        monkeypatch.setitem(sys.modules, name, module)
+    source = Path(table_module.__file__ or "").read_text(encoding="utf-8")
+    (tmp_path / "started.py").write_text(source, encoding="utf-8")
+    assert table_map(TURN, "started").path == tmp_path / "started.py"
+    assert table_map(TURN, "started").spots
+    assert not table_map(TURN, "typed").spots
+    assert table_map_of(TURN).spots

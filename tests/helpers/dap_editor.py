@@ -3,6 +3,7 @@ checked by the schema."""
 
 from __future__ import annotations
 
+import logging
 import queue
 import socket
 import threading
@@ -188,6 +189,7 @@ def editing(
                 talk(reading, writing, workshop, first, opener or refuse, secrets)
                 theirs.shutdown(socket.SHUT_RDWR)
         except BaseException as error:
+            logging.getLogger(__name__).exception("the server failed")
             problems.append(error)
 
     server = threading.Thread(target=serve, daemon=True)

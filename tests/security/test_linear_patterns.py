@@ -248,6 +248,7 @@ def test_no_pattern_of_the_package_takes_more_than_linear_time() -> None:
     assert not slow, "\n".join(f"{where}\n    {found}" for where, found in slow.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "pattern", [r"eyJ[\w-]{8,}\.", r"\s+\Z", r"(\d[\d,_]*) \+ \d", r"<title[^>]*>(.*?)</title>", r"(?:a|a)+b"]
 )

@@ -92,8 +92,12 @@ def table_map_of(table: Table) -> TableMap:
 def table_map(table: Table, module: str) -> TableMap:
     """The map of ``table``, which ``module`` defines. A table that is written in some other way has an empty
     one."""
-    found = importlib.util.find_spec(module)
-    path = Path(found.origin if found is not None and found.origin is not None else module)
+    try:
+        found = importlib.util.find_spec(module)
+    except ValueError:  # a program that was started by its file, or typed, has none
+        found = None
+    written = getattr(sys.modules.get(module), "__file__", None)
+    path = Path(found.origin if found is not None and found.origin is not None else written or module)
     try:
         return TableMap(path, *_read(table, path.read_text(encoding="utf-8")))
     except (OSError, SyntaxError, ValueError):

@@ -168,7 +168,14 @@ def segments(calls: Sequence[Checked], most: int, workdir: str) -> Iterator[list
 
 
 def _parallel(item: Checked) -> bool:
-    return item.spec is not None and item.spec.concurrency == "parallel" and item.spec.approval == "never"
+    """Calls of a run are admitted one after the other before it begins, so those that work on paths may be
+    asked about; every other question is a barrier."""
+    spec = item.spec
+    return (
+        spec is not None
+        and spec.concurrency == "parallel"
+        and (spec.approval == "never" or bool(spec.path_arguments))
+    )
 
 
 def _conflict(one: Checked, other: Checked, workdir: str) -> bool:

@@ -55,12 +55,13 @@ def counter_reset() -> None:
 
 
 def redirects_followed() -> None:
-    """The client goes wherever it is told to."""
+    """The client goes wherever it is told to, and nothing looks at what comes back on the way."""
     made = sdk_port.http_client
 
     def following(*given: Any) -> Any:
         client = made(*given)
         client.follow_redirects = True
+        client.event_hooks = {**client.event_hooks, "response": []}
         return client
 
     sdk_port.http_client = following

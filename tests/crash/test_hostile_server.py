@@ -162,7 +162,7 @@ def test_two_thousand_turns_send_no_more_than_is_printed() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_engine_that_sends_more_is_noticed(fault: str) -> None:
-    assert violations(range(40), fault)[0]
+    assert violations(range(40, 140), fault)[0]
 
 
 if __name__ == "__main__":

@@ -37,6 +37,9 @@ from fsm_agent_states.logic.calls import check_calls
 
 SIZE = 1_000_000
 HELD = 0.05
+PACE = 0.0034
+"""Seconds of the processor that ``pace`` takes on the machine for which ``HELD`` is said, with nothing beside it. Where
+it takes longer, because the machine is another or shares its caches, everything does."""
 PUMPS = (
     *(
         "a",
@@ -104,6 +107,13 @@ PUMPS = (
         "${a:-",
     ),
 )
+
+
+def pace() -> float:
+    began = time.process_time()
+    for _ in range(300_000):
+        pass
+    return time.process_time() - began
 
 
 async def ticking(work: Callable[[], Awaitable[Any]]) -> float:
@@ -212,8 +222,9 @@ def test_a_megabyte_of_each_shape_does_not_hold_the_loop(door: str) -> None:
         await ticking(lambda: work("warm " * 100))
         for pump in PUMPS:
             text = megabyte(pump)
-            for _ in range(4):  # a busy machine may hold us up as well
-                if (longest := await ticking(partial(work, text))) <= HELD:
+            for _ in range(8):  # a busy machine may hold us up as well
+                before, longest, after = pace(), await ticking(partial(work, text)), pace()
+                if longest <= HELD * max(1.0, before / PACE, after / PACE):
                     break
             else:
                 late[pump] = f"{longest:.3f} s"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import posixpath
 import re
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -53,9 +54,9 @@ class ProgramReader(WordReader):
         self.commands: list[Command] = []
         self.assigns, self._depth = False, 0
 
+    @abstractmethod
     def line(self, text: str) -> None:
         """Read a line that a word carries."""
-        raise NotImplementedError
 
     def _run(self, words: Sequence[Word], piped: bool) -> None:
         while words and words[0] == Word("", "open"):  # a variable that is not set leaves nothing

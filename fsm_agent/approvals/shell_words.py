@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -42,7 +43,7 @@ class Word:
         return self.kind == "open" or (self.kind == "names" and self.text[:1] in "*?[-")
 
 
-class WordReader:
+class WordReader(ABC):
     """Reads words of the tree of a line. ``unread`` is the first thing that was not understood."""
 
     def __init__(self, environ: Mapping[str, str], directory: str, budget: int) -> None:
@@ -51,11 +52,11 @@ class WordReader:
         self._variables: dict[str, str] = {}
         self._sourced, self._data = False, b""
 
-    def _inside(self, node: Node) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _inside(self, node: Node) -> None: ...
 
-    def _substitution(self, node: Node) -> str:
-        raise NotImplementedError
+    @abstractmethod
+    def _substitution(self, node: Node) -> str: ...
 
     def _miss(self, what: str) -> None:
         self.unread = self.unread or what

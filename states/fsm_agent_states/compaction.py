@@ -6,13 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fsm_agent.fsm.table import Counter, Table, end, lines_of, on
-from fsm_agent_states.table import SUMMARISER, UNAIDED
+from fsm_agent_states.table import SUMMARISER, TURN, UNAIDED
 
 
 def _default_limits() -> Mapping[str, int]:
     """Return the limits with default settings and one auxiliary model."""
-    from fsm_agent_states.table import TURN
-
     limits = TURN.default_limits() if TURN.default_limits else {}
     return {name: limits[name] for name in ("attempts", "summarisers", "unaided")}
 

@@ -48,7 +48,8 @@ class HurriedClock:
 def addressed(spec: Any, plan: Plan, port: int, life: int, name: str) -> dict[str, Any]:
     """An entry of the chain with the address and the keys of this process."""
     keys = [f"{key}-{os.getpid()}-{life}" for key in spec["api_key"]]
-    return {**spec, "base_url": f"http://127.0.0.1:{port}/{plan.seed}/root/{name}/v1", "api_key": keys}
+    path = "/".join((str(plan.seed), "root", name, "v1"))
+    return {**spec, "base_url": f"http://127.0.0.1:{port}/{path}", "api_key": keys}
 
 
 def agent_of(plan: Plan, port: int, home: Path, life: int, crash: Crash) -> Agent:

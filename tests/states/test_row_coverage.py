@@ -37,6 +37,12 @@ from tests.helpers.turn_driver import Driver, Interferer
 from tests.helpers.turn_facts import Config, TurnFacts
 from tests.helpers.turn_pairs import BY_HAND, REASONS, why_not
 
+WORDS = "words and more words " * 60
+LONG = [
+    {"role": role, "content": f"{role} {number}: {WORDS}"}
+    for number in range(12)
+    for role in ("user", "assistant")
+]
 GREETING = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"})
 FOOTPRINTS = Path(__file__).with_name("turn.footprints")
 
@@ -98,12 +104,6 @@ def test_the_footprints_of_the_turn_are_those_that_were_read(tmp_path: Path) -> 
 
 
 def test_a_window_that_a_refusal_names_may_be_too_small_for_the_prompt(tmp_path: Path) -> None:
-    words = "words and more words " * 60
-    history = [
-        {"role": role, "content": f"{role} {number}: {words}"}
-        for number in range(12)
-        for role in ("user", "assistant")
-    ]
     with ScriptedServer([overflow(100), text("a summary.")]) as server:
         agent = Agent(
             "llamacpp:small",
@@ -113,7 +113,7 @@ def test_a_window_that_a_refusal_names_may_be_too_small_for_the_prompt(tmp_path:
             clock=FakeClock(),
             context_window=32_000,
         )
-        turn = agent.start("go", conversation_history=history)
+        turn = agent.start("go", conversation_history=LONG)
         result = turn.run()
         agent.close()
     assert_legal_path(turn.steps, result)
@@ -156,12 +156,6 @@ def test_the_last_word_may_fit_without_the_tools_that_were_too_much(tmp_path: Pa
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_window_may_be_too_small_for_a_history_that_stays_as_it_is(tmp_path: Path, lost: bool) -> None:
-    words = "words and more words " * 60
-    history = [
-        {"role": role, "content": f"{role} {number}: {words}"}
-        for number in range(12)
-        for role in ("user", "assistant")
-    ]
     settings = {"compression": {"without_model": False}, "max_lost_requests": 0}
     with ScriptedServer([overflow(100), status(400)]) as server:
         agent = Agent(
@@ -173,7 +167,7 @@ def test_a_window_may_be_too_small_for_a_history_that_stays_as_it_is(tmp_path: P
             context_window=32_000,
             settings=settings,
         )
-        turn = agent.start("go", conversation_history=history)
+        turn = agent.start("go", conversation_history=LONG)
         interferer = Interferer(lambda: None)
         turn.gate.watcher = interferer
         while (step := LOOP.run(turn.step())) is not None:

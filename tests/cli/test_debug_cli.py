@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 import httpx2 as httpx
 import pytest
@@ -37,12 +38,13 @@ def test_it_prints_its_address_and_serves_until_interrupted(tmp_path: Path) -> N
         assert process.stdout is not None
         url = process.stdout.readline().strip()
         assert url.startswith("http://127.0.0.1:")
-        address, _, query = url.partition("?")
-        token = query.split("token=")[1].split("&")[0]
-        turn = query.split("turn=")[1]
+        parts = urlsplit(url)
+        address = f"{parts.scheme}://{parts.netloc}{parts.path}"
+        [turn], [token] = parse_qs(parts.query)["turn"], parse_qs(parts.fragment)["token"]
         headers = {"x-fsm-agent-token": token, "content-type": "application/json"}
         assert httpx.get(f"{address}api/turns/{turn}", headers=headers).json()["status"]["phase"] == "paused"
-        httpx.post(f"{address}api/turns/{turn}/orders/continue", headers=headers, content=b"{}")
+        ordered = httpx.post(f"{address}api/turns/{turn}/orders/continue", headers=headers, content=b"{}")
+        assert ordered.is_success, ordered.text
         until(lambda: httpx.get(f"{address}api/turns/{turn}", headers=headers).json()["ended"], "the end")
         assert httpx.get(f"{address}api/turns/{turn}", headers=headers).json()["outcome"] == "completed"
         process.send_signal(signal.SIGINT)

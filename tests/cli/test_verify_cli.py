@@ -148,8 +148,8 @@ def test_json_is_the_documented_form(capsys: pytest.CaptureFixture[str]) -> None
         "cut_after", "kind",
     }  # fmt: skip
     assert (first["value"], first["constructed"], first["exact"], first["kind"]) == (
-        2776,
-        2776,
+        2786,
+        2786,
         None,
         "exact",
     )

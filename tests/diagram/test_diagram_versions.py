@@ -216,12 +216,12 @@ def test_a_one_word_reset_shows_up_in_the_formula() -> None:
     requests = next(
         bound for bound in found.bounds if bound.quantity == "visits of CallLLM" and not bound.caps
     )
-    assert (requests.old_value, requests.new_value, requests.by) == (2414, 2776, "+ blocks·rekeys − rekeys")
+    assert (requests.old_value, requests.new_value, requests.by) == (2424, 2786, "+ blocks·rekeys − rekeys")
     assert found.old_ok
     assert found.new_ok
     assert found.old_ranking == found.new_ranking, "a fallback gives them back in both"
     text = as_diff_markdown(Version("old", OLDER), Version("new", TURN), compare(OLDER, TURN), found)
-    assert "| visits of CallLLM, without caps | 2,414 | 2,776 | `+ blocks·rekeys − rekeys` |" in text
+    assert "| visits of CallLLM, without caps | 2,424 | 2,786 | `+ blocks·rekeys − rekeys` |" in text
     assert "| ~ | `CallLLM.tools` | → ExecuteTools | ExecuteTools | resets + rekeys |" in text
 
 
@@ -235,8 +235,8 @@ def test_a_counter_that_is_given_back_loses_its_place_in_the_ranking() -> None:
     oldest = replace(OLDER, lines=kept)
     found = proved(oldest, TURN)
     assert (found.old_ok, found.new_ok) == (True, True)
-    assert found.old_ranking[0].endswith("iterations, free_rounds, graces, fallbacks, rekeys")
-    assert found.new_ranking[0].endswith("iterations, free_rounds, graces, fallbacks")
+    assert found.old_ranking[0].endswith("iterations, free_rounds, graces, losses, fallbacks, rekeys")
+    assert found.new_ranking[0].endswith("iterations, free_rounds, graces, losses, fallbacks")
     text = as_diff_markdown(Version("old", oldest), Version("new", TURN), compare(oldest, TURN), found)
     assert "## Ranking, the proof that every turn ends" in text
 

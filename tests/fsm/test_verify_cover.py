@@ -62,20 +62,23 @@ def test_every_row_of_the_turn_is_taken(limits: Mapping[str, int] | None) -> Non
 
 @pytest.mark.slow
 def test_every_pair_of_rows_of_the_turn_is_taken_at_the_default_limits() -> None:
-    """1,223 pairs follow each other in the graph of locations; of 129 the ranges of counts prove that no run
-    takes them."""
+    """But for eight that stand behind the cap of requests, which 360 requests have to be spent for; a smaller
+    cap shows that they are none that cannot be."""
     found = cover(TURN, DEFAULTS, pairs=True)
     rows, pairs = replay(TURN, list(found.scripts))
-    assert found.missed == ()
     assert rows == {row.id for row in TURN.rows}
-    assert len(pairs) == 1094
+    assert len(pairs) == 1201
+    assert {after for _, after in found.missed} <= {"BuildMessages.built/1", "BuildMessages.oversized/1"}
+    assert len(found.missed) <= 8
+    near = pair_scripts(TURN, {**DEFAULTS, "attempts": 20})
+    assert set(found.missed) <= replay(TURN, near)[1]
 
 
 @pytest.mark.slow
 def test_small_limits_reach_nearly_all_pairs() -> None:
     found = cover(TURN, pairs=True)
-    assert len(found.missed) <= 2
-    assert len(replay(TURN, list(found.scripts))[1]) >= 1037
+    assert len(found.missed) <= 3
+    assert len(replay(TURN, list(found.scripts))[1]) >= 1150
 
 
 def random_scopes(seeds: range, most_pairs: int) -> list[tuple[dict[str, int], Search]]:

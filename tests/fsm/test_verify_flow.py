@@ -63,9 +63,9 @@ def check_scopes(tables: list[Table], seed: int, most_pairs: int) -> tuple[int, 
                 continue
             flow = Flow(ranking, limits)
             for bound in bounds(proof.without_caps, proof.with_caps):
-                if bound.caps != caps or (priced := flow.most(bound.states)) is None:
+                if bound.caps != caps or bound.spends or (priced := flow.most(bound.states)) is None:
                     continue
-                exact = result.most_visits(bound.states or None)
+                exact = bound.exact(result)
                 assert exact <= floor(priced.value), (table.digest, limits, bound.name, caps)
                 run = greedy_run(flow, priced, limits, 300)
                 assert not run or visits(table, run, bound.states) <= exact

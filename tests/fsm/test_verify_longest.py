@@ -104,7 +104,7 @@ def check_scopes(seeds: range, most_pairs: int) -> tuple[int, int]:
 
 @pytest.mark.slow
 def test_constructed_runs_are_nearly_always_longest_ones() -> None:
-    compared, equal = check_scopes(range(16), 3_000)
+    compared, equal = check_scopes(range(24), 3_000)
     assert compared >= 12
     assert equal >= compared * 0.9
 

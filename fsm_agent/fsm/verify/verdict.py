@@ -201,5 +201,5 @@ def _figure(
 
 
 def _exact(bound: Bound, scopes: tuple[Scope, ...]) -> list[tuple[Scope, int]]:
-    fitting = [scope for scope in scopes if scope.caps == bound.caps and not bound.spends]
-    return [(scope, scope.found.most_visits(bound.states or None)) for scope in fitting]
+    fitting = [scope for scope in scopes if scope.caps == bound.caps]
+    return [(scope, bound.exact(scope.found)) for scope in fitting]

@@ -41,6 +41,23 @@ class Search:
         """The largest number of visits of ``states`` in one run; of moves when ``states`` is None."""
         return self._longest(states)[0][0]
 
+    def most_spent(self, counter: str) -> int:
+        """The largest number of rows in one run that spend ``counter``."""
+        if not self.ends:
+            raise ValueError("a run can go on for ever; no longest run exists")
+        table, most = self.compiled.table, [0] * len(self.pairs)
+        index = {pair: number for number, pair in enumerate(self.pairs)}
+        for here in reversed(self._order):
+            pair = self.pairs[here]
+            gains = (
+                (counter in row.spends)
+                + (0 if row.dest == table.final else most[index[self.compiled.apply(row, pair)]])
+                for row in table.rows
+                if row.source == table.states[pair[0]] and self.compiled.opens[row.id](pair)
+            )
+            most[here] = max(gains, default=0)
+        return most[0]
+
     def worst_run(self, states: Iterable[str] | None = None) -> tuple[Row, ...]:
         """The rows of a run with that many visits, up to the row that ends it (if one is open there)."""
         best = self._longest(states)[1]

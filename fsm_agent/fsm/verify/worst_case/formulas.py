@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify.proof.ranking import Ranking
+from fsm_agent.fsm.verify.reachability.exact import Search
 from fsm_agent.fsm.verify.time_limit import TimeLimit, endless
 from fsm_agent.fsm.verify.worst_case.counting import Counting
 from fsm_agent.fsm.verify.worst_case.polynomial import Polynomial, Printer, Variable
@@ -49,6 +50,10 @@ class Bound:
         """The formula and its legend. ``sums``: names of sums that other formulas of the same page share."""
         texts, legend = self.printer.named(self.formulas, sums)
         return (f"min({', '.join(texts)})" if len(texts) > 1 else texts[0]), legend
+
+    def exact(self, found: Search) -> int:
+        """What exact search found of it."""
+        return found.most_spent(self.spends) if self.spends else found.most_visits(self.states or None)
 
     def value(self, limits: Mapping[str, int]) -> int:
         """The number for these limits. Raises ``KeyError`` for a limit that is not given."""

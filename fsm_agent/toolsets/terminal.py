@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import Field
 
 from fsm_agent.approvals.policy import hard_line
+from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.tools import Tool, ToolFailure, cancelled, tool
 from fsm_agent.toolsets.confine import resolve
 from fsm_agent.toolsets.jobs import Job, Jobs
@@ -57,7 +58,8 @@ class Terminal:
             timeout: Seconds after which the command and all that it started are killed.
             outside: Run it outside the sandbox, which the user is asked about.
         """
-        folder, place = checked(self.root, command, directory), LOCAL if outside else self.place
+        folder = await in_daemon_thread(checked, self.root, command, directory)  # a long one takes a while
+        place = LOCAL if outside else self.place
         with run_errors():
             ended = await run_shell(command, folder, timeout, place, self.root)
         if ended.timed_out:

@@ -260,7 +260,11 @@ def test_an_overflow_is_compacted_once(small: LlamaCpp, mode: str, times: float)
     with agent_for(small, mode, heard) as agent:
         played = ask(agent, heard, "Say hello.", conversation(int(SMALL * times)))
         after = ask(agent, heard, "And now?")
-    assert (*played.end, played.path) == ("text_response", None, ["error", "compressed", "text"])
+    assert (*played.end, played.path) == (
+        "text_response",
+        None,
+        ["error", "unsummarised", "compressed", "text"],
+    )
     assert [compression["trigger"] for compression in played.result.compressions] == ["overflow"]
     assert played.result.messages[-2]["content"] == "Say hello."
     assert played.result.last_prompt_tokens < SMALL
@@ -271,14 +275,23 @@ def test_few_big_rows_are_compacted_too(small: LlamaCpp, mode: str) -> None:
     """Each of the two is larger than the window."""
     history = [{"role": role, "content": FILLER * 300} for role in ("user", "assistant")]
     played = play(small, mode, "Say hello.", history=history)
-    assert (*played.end, played.path) == ("text_response", None, ["error", "compressed", "text"])
+    assert (*played.end, played.path) == (
+        "text_response",
+        None,
+        ["error", "unsummarised", "compressed", "text"],
+    )
     assert played.result.last_prompt_tokens < SMALL
 
 
 def test_a_window_that_is_known_is_kept_to(small: LlamaCpp, mode: str) -> None:
     """Compacted before the server has to say anything."""
     played = play(small, mode, history=conversation(2 * SMALL), context_window=SMALL)
-    assert (*played.end, played.path, played.failures) == ("text_response", None, ["compressed", "text"], [])
+    assert (*played.end, played.path, played.failures) == (
+        "text_response",
+        None,
+        ["unsummarised", "compressed", "text"],
+        [],
+    )
     assert [compression["trigger"] for compression in played.result.compressions] == ["threshold"]
 
 

@@ -10,19 +10,24 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+from mcp_types import CallToolResult, TextContent
 
+from fsm_agent.approvals.repository import Grant, Grants
+from fsm_agent.approvals.service import Approvals
+from fsm_agent.approvals.shell import MAX_COMMAND
 from fsm_agent.conversation.arguments import parse
 from fsm_agent.conversation.compaction.summary import summary_prompt
+from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.providers.chat_reply import ChatReply, whole_reply
 from fsm_agent.providers.failures import http_failure
 from fsm_agent.providers.reply_limits import ERROR_BYTES
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.stream_accumulator import StreamAccumulator
-from fsm_agent.settings.model import Web
+from fsm_agent.settings.model import Settings, Web
 from fsm_agent.support import injection_scan
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import split_reasoning, without_memory_block
@@ -30,6 +35,7 @@ from fsm_agent.support.untrusted import MAX_SCANNED, risks, wrapped
 from fsm_agent.testing import FakeClock
 from fsm_agent.tools.result import text_of_error
 from fsm_agent.toolsets.fetch import Fetched, Fetcher
+from fsm_agent.toolsets.mcp.results import result_of
 from fsm_agent.toolsets.page import text_of_page
 from fsm_agent.toolsets.web import Reader
 from fsm_agent_states.logic import limits
@@ -185,6 +191,29 @@ def page(kind: str) -> Callable[[str], Awaitable[None]]:
     return read
 
 
+def _no_database() -> NoReturn:
+    raise AssertionError("nobody stores here")
+
+
+async def asked(text: str) -> None:
+    """The longest command that a shell takes, with nobody there to answer."""
+
+    class NoGrants(Grants):
+        def all(self) -> list[Grant]:
+            return []
+
+    nobody = Approvals(
+        Callbacks({}), FakeClock(), Settings().approval, 0.01, grants=NoGrants(_no_database), workdir="/"
+    )
+    question = AskApproval("c1", "terminal", {"command": text[: MAX_COMMAND // 8]})
+    assert not (await nobody.ask(question, asyncio.Event())).granted
+
+
+def told_by_a_server(text: str) -> None:
+    both = CallToolResult(content=[TextContent(type="text", text=text)], structured_content={"result": text})
+    result_of(both)
+
+
 DOORS: dict[str, Callable[[str], Any]] = {
     "text of a reply": lambda text: streamed(text, "content"),
     "reasoning of a reply": lambda text: streamed(text, "reasoning"),
@@ -199,6 +228,8 @@ DOORS: dict[str, Callable[[str], Any]] = {
     "marks around a result": lambda text: wrapped(text[:MAX_SCANNED], "x"),
     "secrets": mask,
     "what is summarised": lambda text: summary_prompt([Message("user", text)] * 3, window=100_000),
+    "a command": asked,
+    "a result of an MCP server": told_by_a_server,
     "a page of text": page("text/plain"),
     "a page with a header": page("text/plain; charset=" + "punycode"),
     "a page in a code page": page("text/plain; charset=windows-1253"),

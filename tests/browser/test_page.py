@@ -28,6 +28,7 @@ from tests.browser.scenes import (
     workshop_of,
 )
 from tests.debug.test_debug_remote import Elsewhere
+from tests.helpers.slowness import slowness
 
 pytestmark = pytest.mark.slow
 PLACES = 8
@@ -241,8 +242,10 @@ def test_twenty_moves_a_second(browser: Browser, home: Path, capsys: pytest.Capt
     """The best of up to three turns: what a machine that has other things to do cannot keep to, the page is
     not to blame for."""
     for number in range(3):
+        slow = slowness()
         rate, p95 = _followed(browser, home / str(number), capsys)
-        if rate >= 16 and p95 < 50:
+        slow = max(slow, slowness())
+        if rate >= 16 / slow and p95 < 50 * slow:
             return
     raise AssertionError(f"{rate:.1f} moves a second, p95 {p95:.1f} ms")
 
@@ -307,7 +310,7 @@ def test_long_turns_are_scrubbed_by_windows(
         )
     assert loaded <= 2 * PLACES * 100 < moves
     assert rows < 60
-    assert max(times) < 1_000
+    assert max(times) < 1_000 * slowness()
 
 
 COMPLETE = """() => new Promise((resolve) => {
@@ -325,9 +328,10 @@ def test_the_first_page_comes_within_a_second(
     server = browser.serve(workshop_of(home, repeat(provider)), failed_turn(home))
     times: list[float] = []
     while len(times) < 5 and min(times, default=1_000) >= 1_000:
-        times.append(browser.open(server.url).evaluate(COMPLETE))
+        before, time_taken, after = slowness(), browser.open(server.url).evaluate(COMPLETE), slowness()
+        times.append(time_taken / max(before, after))
     with capsys.disabled():
-        print(f"\nfirst page complete after {', '.join(f'{one:.0f}' for one in times)} ms")
+        print(f"\nfirst page complete after {', '.join(f'{one:.0f}' for one in times)} ms of a quiet machine")
     assert min(times) < 1_000
 
 

@@ -25,10 +25,11 @@ demo: .venv/installed ## a real turn over this repository's own files, without a
 	@$(BIN)/fsm-agent run --model offline:demo "List the files here, then read README.md and find the word fallback in states/fsm_agent_states/table.py"
 
 test: .venv/developing ## the fast test suite (under two minutes)
-	@$(IN_MEMORY) $(COMPILED) $(BIN)/pytest -m "not slow" --numprocesses 2 --dist worksteal
+	@$(IN_MEMORY) $(COMPILED) $(BIN)/pytest -m "not slow" --numprocesses 3 --dist worksteal
 
 test-slow: .venv/developing ## long random runs, the kill matrix, then real servers and a browser one at a time
-	@$(BIN)/pytest -m slow --numprocesses 2 --dist loadfile --ignore tests/peers --ignore tests/browser
+	@$(BIN)/pytest -m "slow or hypothesis" --hypothesis-profile "at length" --numprocesses 2 --dist loadfile \
+		--ignore tests/peers --ignore tests/browser
 	@$(BIN)/pytest -m slow tests/peers tests/browser
 
 explore: .venv/developing ## 20,000 random turns that nobody has tried; what fails becomes an example of the fast test

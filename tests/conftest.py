@@ -9,9 +9,11 @@ from hypothesis import HealthCheck, settings
 
 # Hypothesis judges a test by the clock on the wall, which says more about what else the machine does.
 settings.register_profile(
-    "any machine", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "brief", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.load_profile("any machine")
+settings.register_profile("at length", settings.get_profile("brief"), max_examples=300)
+settings.load_profile("brief")
+"""``make test`` tries few examples of each property; ``make test-slow`` runs them all again, with many."""
 
 
 def pytest_collection_finish() -> None:

@@ -511,7 +511,7 @@ def store(tmp_path: Path) -> Store:
 
 
 FAST = settings(
-    max_examples=80,
+    max_examples=40,
     derandomize=True,
     deadline=None,
     suppress_health_check=[

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fsm_agent.conversation.effects import ApiMode, Runtime
@@ -148,7 +148,6 @@ READERS: dict[ApiMode, Callable[[dict[str, Any]], list[Said]]] = {
 
 @pytest.mark.parametrize("mode", READERS)
 @given(history=conversations())
-@settings(max_examples=60, deadline=None)
 def test_nothing_is_lost_on_the_way(mode: ApiMode, history: list[Message]) -> None:
     runtime = Runtime("openai", "some-model", api_mode=mode)
     pieces = WireCopy().messages("You help.", history, (), View.of(runtime, frozenset()))

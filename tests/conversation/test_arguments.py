@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from fsm_agent.conversation.arguments import coerce, parse, paths_conflict
@@ -144,7 +144,6 @@ def test_a_prefix_is_never_taken_for_the_whole(value: dict[str, Any], data: st.D
         assert parsed.kind == "cut" if end < len(text) else parsed.value == value
 
 
-@settings(max_examples=50)
 @given(JSON_OBJECTS)
 def test_the_tolerant_reader_agrees_with_the_strict_one(value: dict[str, Any]) -> None:
     text = json.dumps(value, ensure_ascii=False)
@@ -253,7 +252,6 @@ def test_a_broken_schema_changes_nothing(wanted: Any) -> None:
     assert coerce({"v": "1"}, wanted) == {"v": "1"}
 
 
-@settings(max_examples=40)
 @given(JSON_OBJECTS, JSON_OBJECTS)
 def test_coercion_never_raises(arguments: dict[str, Any], wanted: dict[str, Any]) -> None:
     assert isinstance(coerce(arguments, schema(**wanted)), dict)

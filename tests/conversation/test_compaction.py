@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fsm_agent.conversation.compaction import (
@@ -95,7 +95,6 @@ def compacted(history: list[Message], tail_chars: int = 4_000, front: int = 3) -
 
 
 @given(histories())
-@settings(max_examples=120, deadline=None)
 def test_whatever_goes_the_rest_is_valid_and_the_newest_request_stays_word_for_word(
     history: list[Message],
 ) -> None:
@@ -113,7 +112,6 @@ def test_whatever_goes_the_rest_is_valid_and_the_newest_request_stays_word_for_w
 
 
 @given(histories())
-@settings(max_examples=150, deadline=None)
 def test_no_call_loses_its_result_and_no_result_its_call(history: list[Message]) -> None:
     shorter = compacted(history)
     calls = {call.id for row in shorter for call in row.tool_calls}
@@ -122,7 +120,6 @@ def test_no_call_loses_its_result_and_no_result_its_call(history: list[Message])
 
 
 @given(histories())
-@settings(max_examples=150, deadline=None)
 def test_compacting_again_is_valid_and_leaves_one_summary(history: list[Message]) -> None:
     once = compacted(history)
     grown = [
@@ -138,7 +135,6 @@ def test_compacting_again_is_valid_and_leaves_one_summary(history: list[Message]
 
 
 @given(histories())
-@settings(max_examples=150, deadline=None)
 def test_pruning_never_grows_keeps_every_row_and_leaves_valid_arguments(history: list[Message]) -> None:
     shorter = pruned(history, 4)
     assert len(shorter) == len(history)
@@ -155,7 +151,6 @@ USUAL = Protection(front=3, tail_rows=8, tail_chars=4_000, unpruned=8, soft_fact
 
 
 @given(histories(), st.integers(0, 12_000))
-@settings(max_examples=200, deadline=None)
 def test_a_compaction_that_is_insisted_on_fits_into_its_room_and_is_valid(
     history: list[Message], spare: int
 ) -> None:
@@ -357,7 +352,6 @@ def valid_in_all_modes(history: list[Message]) -> None:
 
 
 @given(histories())
-@settings(max_examples=60, deadline=None)
 def test_what_comes_out_is_valid_in_every_mode(history: list[Message]) -> None:
     valid_in_all_modes(compacted(history))
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fsm_agent.conversation.effects import Runtime
@@ -48,20 +48,17 @@ def rows(wire: WireCopy, history: list[Message], scaffold: tuple[Message, ...] =
 
 
 @given(HISTORIES)
-@settings(max_examples=150, deadline=None)
 def test_any_history_becomes_valid(history: list[Message]) -> None:
     assert violations(rows(WireCopy(), history)) == []
 
 
 @given(HISTORIES)
-@settings(max_examples=120, deadline=None)
 def test_any_history_is_valid_with_scaffolding(history: list[Message]) -> None:
     scaffold = (Message("assistant", "so far"), Message("user", "go on"))
     assert violations(rows(WireCopy(), history, scaffold)) == []
 
 
 @given(HISTORIES)
-@settings(max_examples=150, deadline=None)
 def test_built_up_or_at_once_the_bytes_are_the_same(history: list[Message]) -> None:
     growing = WireCopy()
     for end in range(len(history) + 1):
@@ -70,7 +67,6 @@ def test_built_up_or_at_once_the_bytes_are_the_same(history: list[Message]) -> N
 
 
 @given(HISTORIES)
-@settings(max_examples=100, deadline=None)
 def test_scaffolding_leaves_no_trace(history: list[Message]) -> None:
     wire = WireCopy()
     before = written(wire, history)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fsm_agent.conversation.effects import ApiMode, Runtime, ToolSpec
@@ -161,13 +161,11 @@ def marks(value: Any) -> int:
 
 
 @given(HISTORIES, VIEWS, st.sampled_from([(), SCAFFOLD]))
-@settings(max_examples=150, deadline=None)
 def test_any_history_becomes_valid(history: list[Message], view: View, scaffold: tuple[Message, ...]) -> None:
     assert violations(rows(history, scaffold, view)) == []
 
 
 @given(HISTORIES, VIEWS)
-@settings(max_examples=150, deadline=None)
 def test_built_up_or_at_once_the_bytes_are_the_same(history: list[Message], view: View) -> None:
     growing = WireCopy()
     for end in range(len(history) + 1):
@@ -176,7 +174,6 @@ def test_built_up_or_at_once_the_bytes_are_the_same(history: list[Message], view
 
 
 @given(HISTORIES, VIEWS)
-@settings(max_examples=60, deadline=None)
 def test_scaffolding_leaves_no_trace(history: list[Message], view: View) -> None:
     wire = WireCopy()
     before = written(wire, history, (), view)
@@ -185,7 +182,6 @@ def test_scaffolding_leaves_no_trace(history: list[Message], view: View) -> None
 
 
 @given(HISTORIES)
-@settings(max_examples=100, deadline=None)
 def test_marks_are_three_at_most_and_change_nothing_else(history: list[Message]) -> None:
     marked, plain = rows(history, (), MARKED), rows(history, (), NATIVE)
     assert unmarked(marked) == plain
@@ -201,7 +197,6 @@ TOOL_LOOP = st.lists(
 
 
 @given(TOOL_LOOP)
-@settings(max_examples=60, deadline=None)
 def test_in_a_tool_loop_each_request_is_a_prefix_of_the_next(
     loop: list[tuple[str, list[str], str, Any]],
 ) -> None:
@@ -217,7 +212,6 @@ def test_in_a_tool_loop_each_request_is_a_prefix_of_the_next(
 
 
 @given(TOOL_LOOP)
-@settings(max_examples=60, deadline=None)
 def test_nothing_that_the_wire_can_carry_is_lost(loop: list[tuple[str, list[str], str, Any]]) -> None:
     history = [Message("user", "go")]
     for turn, (said, calls, result, _) in enumerate(loop):
@@ -448,7 +442,6 @@ def official() -> Any:
     st.sampled_from([None, "low", "high"]),
     st.sampled_from(["claude-sonnet-4-5", "claude-opus-5", "claude-3-haiku"]),
 )
-@settings(max_examples=60, deadline=None)
 def test_the_official_sdk_accepts_any_body(
     official: Any, history: list[Message], view: View, effort: Effort | None, model: str
 ) -> None:

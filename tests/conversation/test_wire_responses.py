@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.responses.response_create_params import (
     ResponseCreateParamsNonStreaming,
@@ -134,7 +134,6 @@ def _list(content: Any) -> list[Any]:
 
 
 @given(HISTORIES)
-@settings(max_examples=200, deadline=None)
 def test_any_history_becomes_valid(history: list[Message]) -> None:
     assert faults(items(history)) == []
     assert (
@@ -143,13 +142,11 @@ def test_any_history_becomes_valid(history: list[Message]) -> None:
 
 
 @given(HISTORIES)
-@settings(max_examples=100, deadline=None)
 def test_any_history_is_valid_with_scaffolding(history: list[Message]) -> None:
     assert faults(items(history, (Message("assistant", "so far"), Message("user", "go on")))) == []
 
 
 @given(HISTORIES)
-@settings(max_examples=150, deadline=None)
 def test_built_up_or_at_once_the_bytes_are_the_same(history: list[Message]) -> None:
     growing = WireCopy()
     for end in range(len(history) + 1):
@@ -158,7 +155,6 @@ def test_built_up_or_at_once_the_bytes_are_the_same(history: list[Message]) -> N
 
 
 @given(HISTORIES, st.integers(0, 14))
-@settings(max_examples=150, deadline=None)
 def test_a_request_is_a_prefix_of_the_next(history: list[Message], end: int) -> None:
     """Between two requests of a turn: the second begins with all of the first, up to the run that can still
     grow."""
@@ -175,7 +171,6 @@ def test_a_request_is_a_prefix_of_the_next(history: list[Message], end: int) -> 
 
 
 @given(HISTORIES)
-@settings(max_examples=100, deadline=None)
 def test_scaffolding_leaves_no_trace(history: list[Message]) -> None:
     wire = WireCopy()
     before = dumped(wire, history)
@@ -184,7 +179,6 @@ def test_scaffolding_leaves_no_trace(history: list[Message]) -> None:
 
 
 @given(HISTORIES, st.booleans(), st.sampled_from([None, "low", "high"]), st.sampled_from([None, 1, 9000]))
-@settings(max_examples=100, deadline=None)
 def test_the_sdk_takes_every_body(history: list[Message], stream: bool, effort: Any, cap: int | None) -> None:
     """By the types of the official SDK. They want an id in reasoning items, which the API does not: nothing
     is stored."""
@@ -388,7 +382,6 @@ def _internal(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @given(HISTORIES)
-@settings(max_examples=150, deadline=None)
 def test_there_and_back_again_nothing_is_lost(history: list[Message]) -> None:
     """What was made valid once comes back as it is, from the wire to the internal form and out again (space
     at the end of a note on corrupted arguments apart)."""

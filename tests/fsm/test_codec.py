@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fsm_agent.conversation.effects import (
@@ -140,7 +140,6 @@ class Thing:
     left_out: object = field(default=None, metadata={"stored": False})
 
 
-@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(

@@ -227,7 +227,7 @@ def wandering(
 
 
 @given(seed=st.integers(0, 100_000))
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_monitor_says_what_a_plain_reading_says(seed: int) -> None:
     """After every move, and also when it hears of the first moves from the journal alone."""
     chance = random.Random(seed)

@@ -149,11 +149,11 @@ def compare(
 
 
 def test_the_formulas_equal_exact_search(found: dict[tuple[tuple[str, ...], bool], Bound]) -> None:
-    assert compare(found, range(50), caps=False, most_pairs=9_000) >= 25
+    assert compare(found, range(24), caps=False, most_pairs=9_000) >= 12
 
 
 def test_the_capped_formulas_equal_exact_search(found: dict[tuple[tuple[str, ...], bool], Bound]) -> None:
-    assert compare(found, range(25), caps=True, most_pairs=4_000) >= 8
+    assert compare(found, range(16), caps=True, most_pairs=4_000) >= 5
 
 
 @pytest.mark.slow
@@ -162,6 +162,7 @@ def test_the_formulas_equal_exact_search_on_many(found: dict[tuple[tuple[str, ..
     assert compare(found, range(2000, 2120), caps=True, most_pairs=100_000) >= 80
 
 
+@pytest.mark.slow
 def test_all_limits_one_as_on_the_table_page() -> None:
     """25 requests while nothing gives rekeys back; a reply and a fallback that do add
     (blocks + fallbacks)·rekeys - rekeys = 3."""
@@ -176,9 +177,8 @@ def test_all_limits_one_as_on_the_table_page() -> None:
 
 
 def test_no_bound_is_claimed_for_an_endless_search() -> None:
-    result = search(
-        changed(TURN, "ClassifyError.overloaded/1", spends=()), dict.fromkeys(limit_names(TURN), 1)
-    )
+    limits = dict.fromkeys(limit_names(TURN), 0) | dict.fromkeys(("iterations", "retries", "patience"), 1)
+    result = search(changed(TURN, "ClassifyError.overloaded/1", spends=()), limits)
     assert result is not None
     assert not result.ends
     with pytest.raises(ValueError, match="no longest run exists"):
@@ -358,8 +358,8 @@ def small_limits(seed: int, caps: bool) -> dict[str, int]:
 
 
 def test_no_mutant_is_wrongly_said_to_end() -> None:
-    seen = check_mutants(range(60))
-    assert min(seen["ends"], seen["loops"], seen["holes or overlaps"]) >= 10, seen
+    seen = check_mutants(range(30))
+    assert min(seen["ends"], seen["loops"], seen["holes or overlaps"]) >= 5, seen
 
 
 def check_mutant_bounds(seeds: range) -> tuple[int, int]:

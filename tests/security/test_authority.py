@@ -605,7 +605,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_change_of_a_file_makes_a_call_run_that_nobody_approved(
     stored: tuple[str, str], data: st.DataObject

@@ -342,7 +342,7 @@ def changed(turn: str, lines: Lines, path: tuple[Any, ...], value: Any, owner: N
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_no_word_that_sounds_like_a_right_gives_one(stored: tuple[str, str], data: st.DataObject) -> None:
     lines = json.loads(stored[1])
@@ -352,7 +352,7 @@ def test_no_word_that_sounds_like_a_right_gives_one(stored: tuple[str, str], dat
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_nor_do_several_changes_together(stored: tuple[str, str], data: st.DataObject) -> None:
     lines = json.loads(stored[1])

@@ -149,8 +149,9 @@ def opened(
 
 @pytest.fixture(
     params=[
-        *("bubblewrap", "docker"),
+        "bubblewrap",
         pytest.param("local", marks=pytest.mark.slow),  # tests/toolsets has it in the fast suite
+        pytest.param("docker", marks=pytest.mark.slow),
         pytest.param("podman", marks=pytest.mark.slow),
     ]
 )

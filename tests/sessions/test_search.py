@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from fsm_agent.errors import ConfigError, StoreError
@@ -120,13 +119,11 @@ def test_no_search_is_an_error(store: Store, words: str) -> None:
     search(store.database, words)
 
 
-@hypothesis_settings(max_examples=150, deadline=None)
 @given(words=st.text(max_size=40))
 def test_no_text_is_an_error_for_the_index(words: str, shared: Store) -> None:
     search(shared.database, words)
 
 
-@hypothesis_settings(max_examples=100, deadline=None)
 @given(
     texts=st.lists(st.text("数据库设検ไก a", min_size=1, max_size=12), min_size=1, max_size=5),
     word=st.text("数据库設検ไก", min_size=1, max_size=4),

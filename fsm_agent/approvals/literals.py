@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 SHORTEST = 3
-_QUANTIFIER = re.compile(r"[*+?]|\{\d*,?\d*\}")
+_QUANTIFIER = re.compile(r"[*+?]|\{\d*(?:,\d*)?\}")
 _CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 _FOLDED = re.compile(r"[iIkKsS]|[^\x00-\x7f]")
 """What Python's case rules may equate with other letters than another program does (dotless i, Kelvin sign,

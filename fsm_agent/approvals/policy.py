@@ -21,7 +21,7 @@ from fsm_agent.approvals.shell_programs import Command
 from fsm_agent.approvals.shell_words import UNKNOWN, Word
 
 _FORK_BOMB = re.compile(r"([\w:.]{1,40})\(\)\{[^}]{0,200}?\1\|\1&")
-_GLOBS = re.compile(r"(?:/[.\[\]!^,{}]*[*?][*?.\[\]!^,{}]*)+/*$")
+_GLOB = re.compile(r"[.\[\]!^,{}]*[*?][*?.\[\]!^,{}]*")
 _DISK = re.compile(r"/dev/(?:r?disk|sd|hd|vd|xvd|nvme|mmcblk|md|dm-|mapper/)\w*")
 _SYSTEM = names(
     "/ /bin /boot /dev /etc /home /lib /lib64 /opt /proc /root /sbin /sys /usr /var /Users /System /Library"
@@ -70,6 +70,15 @@ def _overwrites(target: Word) -> str | None:
     return _NEEDS if target.text in _NEEDED else None
 
 
+def _above_globs(word: str) -> str:
+    """``/etc/*/?`` is all of ``/etc/``."""
+    parts = word.rstrip("/").split("/")
+    kept = len(parts)
+    while kept > 1 and _GLOB.fullmatch(parts[kept - 1]):
+        kept -= 1
+    return word if kept == len(parts) else "/".join(parts[:kept]) + "/"
+
+
 def is_disk(word: str) -> bool:
     """Say whether a word of a command names a whole disk or partition."""
     return _DISK.match(word) is not None
@@ -84,7 +93,7 @@ class PathPlace:
 
     def is_vital(self, word: str) -> bool:
         """Is this path, or all that is in it, something a machine or a person cannot do without?"""
-        if re.fullmatch(r"~[\w.-]*/*", _GLOBS.sub("/", word)):
+        if re.fullmatch(r"~[\w.-]*/*", _above_globs(word)):
             return True  # somebody's home directory
         if UNKNOWN in word or word.startswith(("~", "-")):
             return False
@@ -95,7 +104,7 @@ class PathPlace:
             word = self.directory if here else posixpath.join(self.directory, word)
             if word.startswith("~"):
                 return self.is_vital(posixpath.normpath(word))
-        path = "/" + posixpath.normpath(_GLOBS.sub("/", word)).lstrip("/")
+        path = "/" + posixpath.normpath(_above_globs(word)).lstrip("/")
         if path in _SYSTEM or (self.home and path == posixpath.normpath(self.home)):
             return True
         pattern = path.count("/") == 1 and any(sign in path for sign in "*?[")

@@ -45,11 +45,10 @@ RUN_BY_OPTION: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("rsync", "man", "awk", "gawk", "mawk", "printf", "test", "["), ()),
 }
 """What ``programs.txt`` names of theirs may hold the line of a shell, but for what begins like these."""
-RUN_VARIABLES = re.compile(
+_RUN_VARIABLES = re.compile(
     r"(\w+_)?(PAGER|EDITOR|SSH|SSH_COMMAND|ASKPASS|PROXY_COMMAND)|VISUAL|BROWSER|PROMPT_COMMAND|BASH_ENV|ENV|PATH|IFS"
     r"|LD_\w+|DYLD_\w+|PYTHON\w+|PERL5\w+|NODE_OPTIONS|GIT_\w+|BASH_FUNC\w*"
 )
-"""Variables that hold what programs run, or say where it is found."""
 STATEFUL = names("cd pushd popd exec set shift export unset umask ulimit return builtin")
 """They change what the commands behind them do."""
 READ_SHELLS = frozenset(("sh", "bash", "dash"))
@@ -140,6 +139,11 @@ def row_of(words: Sequence[str]) -> tuple[ProgramRow | None, list[str]]:
     if len(words) > 1 and (row := rows.get(f"{name}/{words[1]}")) is not None:
         return row, list(words[2:])
     return rows.get(name), list(words[1:])
+
+
+def is_run_variable(name: str) -> bool:
+    """Say whether a variable of this name holds what programs run, or where it is found."""
+    return _RUN_VARIABLES.fullmatch(name) is not None
 
 
 def base_name(word: str) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fsm_agent.approvals.programs import RUN_VARIABLES, names
+from fsm_agent.approvals.programs import is_run_variable, names
 from fsm_agent.approvals.shell_programs import MAX_DEPTH, Command, ProgramReader
 from fsm_agent.approvals.shell_words import LITERALS, MAX_VALUE, UNKNOWN, Word, spelled_out
 
@@ -204,7 +204,7 @@ class _Reader(ProgramReader):
         said = " ".join(word.text for value in values for word in self._words(value))
         known = self._text(name)
         before = self._value(known) if node.children[1].type == "+=" else ""
-        if RUN_VARIABLES.fullmatch(known):
+        if is_run_variable(known):
             self._miss(f"what {known} is for")
             self._lines_in([said])
         return self._set(known, before + said)

@@ -52,7 +52,7 @@ class Choice:
             primary=primary,
             local=self.local,
             aggregator=self.profile.aggregator,
-            reasoning_replay="details" if claude else profile.reasoning_replay,
+            manners=profile.manners,
             output_key=self.profile.output_key,
             stale_floor=stale_floor(self.model),
             cache_marks=claude

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsm_agent.conversation.effects import ApiMode, Runtime, ToolSpec
+from fsm_agent.conversation.families import family_of
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
 from fsm_agent.settings.model import Effort
@@ -20,9 +21,10 @@ from tests.helpers.closed_types import adapter
 
 MODE: ApiMode = "anthropic_messages"
 ISSUER = "anthropic:here"
+CLAUDE, UNSIGNED = family_of(MODE, "anthropic"), family_of(MODE, "moonshot")
 PLAIN = View(MODE)
-NATIVE = View(MODE, reasoning="details", issuer=ISSUER)
-MARKED = View(MODE, reasoning="details", issuer=ISSUER, marks=True)
+NATIVE = View(MODE, family=CLAUDE, issuer=ISSUER)
+MARKED = View(MODE, family=CLAUDE, issuer=ISSUER, marks=True)
 VIEWS = st.sampled_from(
     [PLAIN, NATIVE, MARKED, View(MODE, vision=False), View(MODE, repairs=frozenset({"flat_tool_content"}))]
 )
@@ -331,9 +333,9 @@ def test_thoughts_lead_or_stand_before_the_call_that_they_led_to() -> None:
     [
         (NATIVE, ["thinking"]),
         (PLAIN, []),
-        (View(MODE, reasoning="details", issuer="anthropic:elsewhere"), []),
-        (View(MODE, reasoning="details", issuer=ISSUER, repairs=frozenset({"thinking_signature"})), []),
-        (View(MODE, reasoning="reasoning_content", issuer=ISSUER), []),
+        (View(MODE, family=CLAUDE, issuer="anthropic:elsewhere"), []),
+        (View(MODE, family=CLAUDE, issuer=ISSUER, repairs=frozenset({"thinking_signature"})), []),
+        (View(MODE, family=UNSIGNED, issuer=ISSUER), []),
     ],
     ids=[
         "native",
@@ -352,7 +354,7 @@ def test_thoughts_go_back_only_to_who_signed_them(view: View, kept: list[str]) -
 def test_unsigned_thoughts_are_text_for_who_signs_and_thoughts_for_who_does_not() -> None:
     history = exchange(ToolCall("a", "x", "{}"), blocks=({**thought("one"), "signature": ""},))
     assert rows(history, (), NATIVE)[1]["content"][0] == {"type": "text", "text": "one"}
-    unsigned = View(MODE, reasoning="reasoning_content", issuer=ISSUER)
+    unsigned = View(MODE, family=UNSIGNED, issuer=ISSUER)
     assert rows(history, (), unsigned)[1]["content"][0] == {"type": "thinking", "thinking": "one"}
 
 

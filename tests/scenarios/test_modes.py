@@ -146,7 +146,9 @@ def told(played: Played) -> dict[str, Any]:
         {k: v for k, v in metrics.items() if k != "seconds"} for metrics in result["compressions"]
     ]
     for row in result["messages"]:
-        row.pop("blocks", None)
+        row.pop("blocks", None), row.pop("issuer", None)
+        for call in row.get("tool_calls", ()):
+            call.pop("call_id", None), call.pop("response_item_id", None)
     heard = played.heard
     return {
         "result": json.loads(_without_wording(json.dumps(result))),

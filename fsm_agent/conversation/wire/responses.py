@@ -186,23 +186,11 @@ def _thoughts(message: Message, view: View) -> Iterator[Mapping[str, Any]]:
     under it."""
     if "encrypted_replay" in view.repairs:
         return
-    for block in message.blocks:
-        if (
-            block.get("type") == "reasoning"
-            and block.get("encrypted_content")
-            and block.get("issuer") == view.issuer
-        ):
-            yield {
-                key: value
-                for key, value in block.items()
-                if key not in ("id", "issuer", "status") and value is not None
-            }
+    for block in view.own_blocks(message):
+        if block.get("type") == "reasoning" and block.get("encrypted_content"):
+            yield {key: one for key, one in block.items() if key not in ("id", "status") and one is not None}
 
 
 def _phase(message: Message, view: View) -> str:
-    own = (
-        block
-        for block in message.blocks
-        if block.get("type") == "message" and block.get("issuer") == view.issuer
-    )
-    return next((str(block["phase"]) for block in own), "")
+    own = (block for block in view.own_blocks(message) if block.get("type") == "message")
+    return next((str(block.get("phase") or "") for block in own), "")

@@ -39,10 +39,9 @@ def supplied_history(rows: Iterable[Mapping[str, Any] | Message], runtime: Runti
     messages = [row if isinstance(row, Message) else _message(row, family, issuer) for row in rows]
     first = next((at for at, one in enumerate(messages) if one.role != "system"), len(messages))
     if any(one.role == "system" for one in messages[first:]):
-        late = next(one for one in messages[first:] if one.role == "system")
-        raise ConfigError(
-            "a system row stands behind other rows of conversation_history", late.text[:60], "system rows first"
-        )
+        late = next(one.text for one in messages[first:] if one.role == "system")
+        what = "a system row stands behind other rows of conversation_history"
+        raise ConfigError(what, late[:60], "system rows at its beginning")
     prompt = "\n\n".join(one.text.strip() for one in messages[:first] if one.text.strip())
     return SuppliedHistory(prompt, tuple(_with_call_ids(messages[first:])))
 

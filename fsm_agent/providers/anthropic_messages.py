@@ -28,9 +28,7 @@ class AnthropicMessages(SdkPort):
     sdk: ClassVar[str] = "anthropic"
     limit_headers: ClassVar[str] = "anthropic-ratelimit-"
 
-    def __init__(
-        self, base_url: str, key: str = "", *, auth: Auth = "x-api-key", **options: Any
-    ) -> None:
+    def __init__(self, base_url: str, key: str = "", *, auth: Auth = "x-api-key", **options: Any) -> None:
         super().__init__(base_url.rstrip("/").removesuffix("/v1"), key, **options)
         self._auth = auth
 

@@ -21,7 +21,8 @@ class Profile:
     prefix wins. ``local``: no key and slow answers are normal. ``aggregator``: it stands before other
     providers. ``in_process``: it has no address. ``error_rows``: its own signs of error classes, which come
     before the general ones. ``manners``: the known provider whose wire it speaks, where that is not itself.
-    ``output_key``: its name for the cap on output. ``effort_key``: how chat completions ask its thinking models for reasoning.
+    ``output_key``: its name for the cap on output. ``effort_key``: how chat completions ask its thinking
+    models for reasoning.
     ``marked_models``: names whose prompts it caches by marks, on chat completions. ``auth``: the header that
     carries the key on the Messages wire."""
 

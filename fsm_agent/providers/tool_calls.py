@@ -62,9 +62,7 @@ class CallSlots:
     def calls(self) -> tuple[ToolCall, ...]:
         """The calls in the order of their first deltas, each with an id that is unique among them."""
         calls = named((slot.id, slot.name, "".join(slot.pieces)) for slot in self._slots)
-        return tuple(
-            replace(call, extra=slot.extra) for call, slot in zip(calls, self._slots, strict=True)
-        )
+        return tuple(replace(call, extra=slot.extra) for call, slot in zip(calls, self._slots, strict=True))
 
     def _slot(self, index: Any, call_id: str, name: str) -> Slot:
         if isinstance(index, int):

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsm_agent.conversation.effects import Runtime
-from fsm_agent.conversation.history_rules import violations
 from fsm_agent.conversation.families import family_of
+from fsm_agent.conversation.history_rules import violations
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
 

@@ -23,10 +23,10 @@ conversation is megabytes, and every further copy would cost more than all that 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the shape of a row depends on besides the row itself. ``issuer``: whose parts this model takes back,
-    ``family``: in which form. ``prompt_role``: of the row that the prompt is. ``repairs``: wire modes that
-    recoveries switched on. ``marks``: whether the last rows carry cache marks; ``ttl``: how long what they
-    mark is kept."""
+    """What the shape of a row depends on besides the row itself. ``issuer``: whose parts this model takes
+    back, ``family``: in which form. ``prompt_role``: of the row that the prompt is. ``repairs``: wire modes
+    that recoveries switched on. ``marks``: whether the last rows carry cache marks; ``ttl``: how long what
+    they mark is kept."""
 
     mode: ApiMode = "chat_completions"
     family: ReasoningFamily = PLAIN

@@ -22,7 +22,7 @@ class Profile:
     providers. ``in_process``: it has no address. ``error_rows``: its own signs of error classes, which come
     before the general ones. ``manners``: the known provider whose wire it speaks, where that is not itself.
     ``output_key``: its name for the cap on output. ``effort_key``: how chat completions ask its thinking
-    models for reasoning.
+    models for reasoning. ``developer_role``: it takes the prompt of its thinking models as the developer's.
     ``marked_models``: names whose prompts it caches by marks, on chat completions. ``auth``: the header that
     carries the key on the Messages wire."""
 
@@ -38,6 +38,7 @@ class Profile:
     manners: str = ""
     output_key: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     effort_key: Literal["", "reasoning_effort", "reasoning"] = ""
+    developer_role: bool = False
     marked_models: tuple[str, ...] = ()
     auth: Literal["x-api-key", "bearer"] = "x-api-key"
     default_model: str | None = None
@@ -67,7 +68,8 @@ _OPENAI_WINDOWS = (
 ROWS: tuple[Profile, ...] = (
     Profile(
         "openai", "https://api.openai.com/v1", "OPENAI_API_KEY", "OPENAI_BASE_URL",
-        output_key="max_completion_tokens", effort_key="reasoning_effort", default_model="gpt-5-mini",
+        output_key="max_completion_tokens", effort_key="reasoning_effort", developer_role=True,
+        default_model="gpt-5-mini",
         default_window=128_000, model_windows=_OPENAI_WINDOWS,
     ),
     Profile(
@@ -110,7 +112,8 @@ ROWS: tuple[Profile, ...] = (
     ),
     Profile(
         "gemini", "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY",
-        "GEMINI_BASE_URL", default_model="gemini-2.5-flash", default_window=1_048_576,
+        "GEMINI_BASE_URL", effort_key="reasoning_effort", default_model="gemini-2.5-flash",
+        default_window=1_048_576,
     ),
     Profile(
         "qwen", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY",

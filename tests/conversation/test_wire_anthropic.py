@@ -503,19 +503,29 @@ def test_the_cap_is_mandatory_and_known_by_family(model: str, cap: int) -> None:
     assert body(model, window=None)["max_tokens"] == cap
 
 
+def adaptive(effort: str) -> dict[str, Any]:
+    return {
+        "thinking": {"type": "adaptive", "display": "summarized"},
+        "output_config": {"effort": effort},
+    }
+
+
 @pytest.mark.parametrize(
     ("model", "effort", "expected"),
     [
         ("claude-sonnet-4-5", "low", {"thinking": {"type": "enabled", "budget_tokens": 4_096}}),
         ("claude-3-7-sonnet", "high", {"thinking": {"type": "enabled", "budget_tokens": 16_384}}),
-        (
-            "claude-opus-4-7",
-            "medium",
-            {
-                "thinking": {"type": "adaptive", "display": "summarized"},
-                "output_config": {"effort": "medium"},
-            },
-        ),
+        ("claude-opus-4-7", "medium", adaptive("medium")),
+        ("claude-sonnet-4-5", "xhigh", {"thinking": {"type": "enabled", "budget_tokens": 32_768}}),
+        ("claude-sonnet-4-5", "max", {"thinking": {"type": "enabled", "budget_tokens": 59_904}}),
+        ("claude-opus-4-1", "max", {"thinking": {"type": "enabled", "budget_tokens": 27_904}}),
+        ("claude-sonnet-4-5", "minimal", {"thinking": {"type": "enabled", "budget_tokens": 2_048}}),
+        ("claude-opus-4-6", "xhigh", adaptive("high")),
+        ("claude-opus-4-6", "max", adaptive("max")),
+        ("claude-opus-4-7", "xhigh", adaptive("xhigh")),
+        ("claude-opus-4-7", "minimal", adaptive("low")),
+        ("claude-opus-4-7", "none", {}),
+        ("claude-sonnet-4-5", "none", {}),
         ("claude-3-haiku", "high", {}),
         ("claude-sonnet-4-5", None, {}),
         ("claude-opus-4-7", None, {}),
@@ -530,6 +540,7 @@ def test_thinking_is_asked_for_only_on_demand_and_by_family(
 
 def test_a_budget_for_thoughts_makes_room_for_them_or_is_left_out() -> None:
     assert body(output_cap=1_000, effort="medium")["max_tokens"] == 8_192 + 4_096
+    assert body("claude-opus-4-1", effort="max")["max_tokens"] == 32_000
     small = body(window=8_000, effort="medium")
     assert (small["max_tokens"], "thinking" in small) == (7_999, False)
 

@@ -3,6 +3,7 @@ fits."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 from fsm_agent.conversation.families import runtime_family
+from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.wire import View, WireCopy
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.choose import choose
 from fsm_agent.providers.probe import is_loopback, is_nearby, local_models
@@ -291,10 +294,29 @@ def test_who_caches_by_marks_and_takes_thoughts_back(
         ("openai:gpt-5-chat-latest", ""),
         ("openrouter:anthropic/claude-sonnet-4.5", "reasoning"),
         ("mistral:magistral", ""),
+        ("gemini:gemini-3-pro", "reasoning_effort"),
+        ("gemini:gemini-1.5-pro", ""),
     ],
 )
 def test_how_much_to_think_is_asked_only_where_it_is_understood(model: str, key: str) -> None:
     assert choose(model, api_key="k").runtime().effort_key == key
+
+
+@pytest.mark.parametrize(
+    ("model", "role"),
+    [
+        ("openai:gpt-5-mini", "developer"),
+        ("openai:o3", "developer"),
+        ("openai:o1-mini", "system"),
+        ("openai:gpt-4o", "system"),
+        ("openrouter:openai/gpt-5", "system"),
+        ("deepseek:deepseek-chat", "system"),
+    ],
+)
+def test_thinking_models_of_openai_get_the_prompt_from_the_developer(model: str, role: str) -> None:
+    runtime = choose(model, api_key="k").runtime()
+    sent = WireCopy().messages("Be good.", [Message("user", "q")], (), View.of(runtime, frozenset()))
+    assert json.loads(b"".join(sent))[0] == {"role": role, "content": "Be good."}
 
 
 def test_a_key_of_another_provider_is_told_before_it_is_sent() -> None:

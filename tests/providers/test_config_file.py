@@ -198,7 +198,10 @@ def test_every_setting_is_described_with_its_default() -> None:
         assert value == setting.default
         assert setting.allowed
     assert every_setting()["compression.min_progress"].allowed == "number above 0 to below 1"
-    assert every_setting()["reasoning_effort"].allowed == "low, medium, high or nothing"
+    assert (
+        every_setting()["reasoning_effort"].allowed
+        == "none, minimal, low, medium, high, xhigh, max or nothing"
+    )
     assert every_setting()["approval.policy"].allowed == "table of ask, allow, deny"
 
 

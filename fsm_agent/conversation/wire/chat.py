@@ -8,6 +8,7 @@ from typing import Any
 from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.conversation.history_rules import as_parts, call_ids, opens_group, valid_rows
 from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.wire.efforts import NORMALISED, levels_of, nearest
 from fsm_agent.conversation.wire.form import (
     Ask,
     Pieces,
@@ -81,7 +82,8 @@ class ChatFormat:
             head["temperature"] = ask.temperature
         if ask.effort is not None and runtime.effort_key:
             flat = runtime.effort_key == "reasoning_effort"
-            head[runtime.effort_key] = ask.effort if flat else {"effort": ask.effort}
+            effort = nearest(ask.effort, (levels_of(runtime.model) if flat else ()) or NORMALISED)
+            head[runtime.effort_key] = effort if flat else {"effort": effort}
         tail: dict[str, Any] = {} if ask.output_cap is None else {runtime.output_key: ask.output_cap}
         return joined(head, [("tools", ask.tools), ("messages", messages)], tail)
 

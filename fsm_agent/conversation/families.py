@@ -34,7 +34,8 @@ class ReasoningFamily:
       thinking blocks without.
     - ``items``: encrypted reasoning, and the phase that a text was said in.
 
-    ``by_model``: only the very model takes it back; else every model at the same address does."""
+    ``by_model``: only the very model takes it back; else every model at the same address does. ``id_length``:
+    an id of a call has so many letters and digits, where it matters; others get one that has."""
 
     name: str
     mode: ApiMode
@@ -45,6 +46,7 @@ class ReasoningFamily:
     required: bool = False
     stand_in: str = ""
     by_model: bool = False
+    id_length: int = 0
 
     def has(self, mode: ApiMode, provider: str, model: str) -> bool:
         """Say whether this model of this provider belongs to the family on this wire."""
@@ -76,7 +78,7 @@ FAMILIES: tuple[ReasoningFamily, ...] = (
     ReasoningFamily("kimi", _CHAT, "text", providers=("moonshot",), field="reasoning_content", required=True),
     ReasoningFamily("glm", _CHAT, "text", providers=("zai",), field="reasoning_content"),
     ReasoningFamily("qwen", _CHAT, "text", providers=("qwen",), field="reasoning_content"),
-    ReasoningFamily("mistral", _CHAT, "chunks", providers=("mistral",)),
+    ReasoningFamily("mistral", _CHAT, "chunks", providers=("mistral",), id_length=9),
     ReasoningFamily("vllm", _CHAT, "text", providers=("vllm",), field="reasoning"),
     ReasoningFamily("llama.cpp", _CHAT, "text", providers=("llamacpp",), field="reasoning_content"),
     ReasoningFamily("chat", _CHAT, "nothing"),

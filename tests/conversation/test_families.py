@@ -13,6 +13,9 @@ import pytest
 from fsm_agent import Agent
 from fsm_agent.conversation.effects import ApiMode, Runtime
 from fsm_agent.conversation.families import FAMILIES, GEMINI_STAND_IN, issuer_of, runtime_family
+from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.wire import View, WireCopy
+from fsm_agent.fsm.codec import restored
 from fsm_agent.testing import Reply, ScriptedServer, status, text
 from tests.helpers.harness import TOOLS, table
 
@@ -264,3 +267,42 @@ def test_an_issuer_is_a_provider_an_address_and_where_it_matters_a_model(
     runtime: Runtime, issuer: str
 ) -> None:
     assert issuer_of(runtime) == issuer
+
+
+def test_mistral_gets_ids_of_nine_letters_and_digits_and_its_own_as_they_are() -> None:
+    calls = tuple(ToolCall(given, "echo", "{}") for given in ("D681PevKs", "call_abcdefghijkl", "toolu-1"))
+    results = [Message("tool", "done", tool_call_id=call.id) for call in calls]
+    rows = [Message("user", "q"), Message("assistant", None, calls), *results]
+    view = View.of(Runtime("mistral", "m"), frozenset())
+    sent = json.loads(b"".join(WireCopy().messages("", rows, (), view)))
+    ids = [call["id"] for call in sent[1]["tool_calls"]]
+    assert ids[0] == "D681PevKs"
+    assert all(len(one) == 9 and one.isalnum() for one in ids)
+    assert [row["tool_call_id"] for row in sent[2:]] == ids
+    others = WireCopy().messages("", rows, (), View())
+    assert [call["id"] for call in json.loads(b"".join(others))[1]["tool_calls"]] == [
+        call.id for call in calls
+    ]
+
+
+def test_what_older_journals_and_sessions_hold_is_read() -> None:
+    """A block named its issuer; reasoning, and a signature beside a call, named nobody: they are kept and go to
+    nobody."""
+    block = {
+        "type": "thinking",
+        "thinking": "hm",
+        "signature": SECRET,
+        "issuer": "anthropic:https://a.example",
+    }
+    signature = {"type": "extra_content", "tool_call_id": "c", "extra_content": GOOGLE}
+    stored = {"role": "assistant", "content": "a", "reasoning": THOUGHT, "blocks": [block, signature]}
+    row = Message.from_dict(stored)
+    assert row.to_dict() == stored
+    claude = Runtime("anthropic", "claude-sonnet-4-5", "https://a.example", api_mode="anthropic_messages")
+    gemini, deepseek = Runtime("gemini", "gemini-3"), Runtime("deepseek", "m")
+    for runtime, parts in ((claude, [SECRET]), (gemini, []), (deepseek, [])):
+        view = View.of(runtime, frozenset())
+        sent = b"".join(WireCopy().messages("", [Message("user", "q"), row], (), view)).decode()
+        assert [part for part in OPAQUE if part in sent] == parts
+    known = restored(Runtime, {"provider": "deepseek", "model": "m", "reasoning_replay": "reasoning_content"})
+    assert runtime_family(known).name == "deepseek"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fsm_agent.conversation.effects import ToolSpec
@@ -36,6 +38,8 @@ class ChatFormat:
             own = call.extra and "extras" in _taken(view) and view.made(message.issuer)
             return {"extra_content": call.extra} if own else {}
 
+        if view.family.id_length:
+            run = [_with_ids(message, view.family.id_length) for message in run]
         made = valid_rows(run, seen_ids, lambda message: _shape(message, view), extra)
         if made and made[0]["role"] == "assistant":
             made[0] |= _replayed([message for message in run if message.role == "assistant"], made[0], view)
@@ -109,6 +113,20 @@ def _part(part: Mapping[str, Any], view: View) -> dict[str, Any]:
     if part.get("type") == "text":
         return {"type": "text", "text": wire_text(str(part.get("text", "")), view)}
     return dict(part) if view.vision else {"type": "text", "text": IMAGE_PLACEHOLDER}
+
+
+def _with_ids(message: Message, length: int) -> Message:
+    """Calls and results with ids of this length; the same id always becomes the same."""
+
+    def fitting(call_id: str) -> str:
+        if not call_id or (len(call_id) == length and call_id.isascii() and call_id.isalnum()):
+            return call_id
+        return hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:length]
+
+    calls = tuple(replace(call, id=fitting(call.id)) for call in message.tool_calls)
+    return replace(
+        message, tool_calls=calls, tool_call_id=message.tool_call_id and fitting(message.tool_call_id)
+    )
 
 
 # Reasoning

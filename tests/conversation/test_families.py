@@ -3,9 +3,11 @@ issuer as it came, and to nobody else."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,8 @@ from fsm_agent.conversation.families import FAMILIES, GEMINI_STAND_IN, issuer_of
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import View, WireCopy
 from fsm_agent.fsm.codec import restored
-from fsm_agent.testing import Reply, ScriptedServer, status, text
+from fsm_agent.sessions.turn import Turn
+from fsm_agent.testing import Reply, ScriptedServer, repeat, status, text
 from tests.helpers.harness import TOOLS, table
 
 CALL = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "echo", "arguments": "{}"}}
@@ -306,3 +309,32 @@ def test_what_older_journals_and_sessions_hold_is_read() -> None:
         assert [part for part in OPAQUE if part in sent] == parts
     known = restored(Runtime, {"provider": "deepseek", "model": "m", "reasoning_replay": "reasoning_content"})
     assert runtime_family(known).name == "deepseek"
+
+
+@pytest.mark.parametrize("name", ["gemini", "deepseek"])
+def test_a_turn_that_goes_on_in_another_process_still_has_them(name: str, tmp_path: Path) -> None:
+    vendor = RECORDED[name]
+    said = Reply(shape="empty", raw=tuple(map(json.dumps, vendor.sent)))
+
+    def answer(request: Any) -> Reply:
+        return text("done") if any(row["role"] == "tool" for row in rows_of(request.body)) else said
+
+    def agent_at(url: str, home: Path) -> Agent:
+        return Agent(vendor.model, base_url=url, api_key="k", tools=TOOLS, toolsets=[], home=home)
+
+    with ScriptedServer(repeat(answer)) as server:
+        for requests in range(4, 16):
+            home = tmp_path / str(requests)
+            one = agent_at(server.url, home)
+            turn = one.start("go")
+
+            async def cut_off(turn: Turn = turn, agent: Agent = one, requests: int = requests) -> None:
+                for _ in range(requests):
+                    await turn.step_into()
+                agent._store.let_go(turn.id)
+
+            asyncio.run(cut_off())
+            one._session().release(one._session().claim)
+            assert agent_at(server.url, home).resume(turn.id).run().final_response == "done"
+            row = the_reply_in(server.bodies[-1])
+            assert {key: row.get(key) for key in vendor.back} == dict(vendor.back)

@@ -23,7 +23,8 @@ class ModelCaller:
     """Performs ``CallModel`` and ``Wait``. What a provider or a network does comes back as a value. ``cap``:
     of the requests of a tree of turns. ``departed``: requests that left, as their wires say.
 
-    Text that was shown before its attempt failed is told again by the next one: that begins with a mark."""
+    Text that was shown before its attempt failed is told again by the next one: that begins with a mark
+    (CALL-15)."""
 
     def __init__(self, services: Services, cap: RequestCap | None = None) -> None:
         self._services, self._cap = services, cap

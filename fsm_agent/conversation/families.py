@@ -2,8 +2,8 @@
 
 A reply has parts that mean something to their maker only: signatures, encrypted items, thought signatures,
 reasoning. The message that holds them says who made it (``Message.issuer``); they go back to that issuer as
-they came, and to nobody else. The rows follow what vendors publish of their wires, which changes without
-notice. (Why: decision 90.)"""
+they came, and to nobody else (BUILD-09). The rows follow what vendors publish of their wires, which changes
+without notice. (Why: decision 90.)"""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ MOST_HELD = 1_000
 
 class ThinkScrubber:
     """Splits streamed text into visible text and reasoning, as ``split_reasoning`` does with a whole text;
-    what could still become a tag is held back until it is decided."""
+    what could still become a tag is held back until it is decided (CALL-05)."""
 
     def __init__(self) -> None:
         self._held = ""

@@ -22,9 +22,9 @@ class Profile:
     providers. ``in_process``: it has no address. ``error_rows``: its own signs of error classes, which come
     before the general ones. ``manners``: the known provider whose wire it speaks, where that is not itself.
     ``output_key``: its name for the cap on output. ``effort_key``: how chat completions ask its thinking
-    models for reasoning. ``developer_role``: it takes the prompt of its thinking models as the developer's.
-    ``marked_models``: names whose prompts it caches by marks, on chat completions. ``auth``: the header that
-    carries the key on the Messages wire."""
+    models for reasoning. ``developer_role``: it takes the prompt of its thinking models as the developer's
+    (FMT-01). ``marked_models``: names whose prompts it caches by marks, on chat completions. ``auth``: the
+    header that carries the key on the Messages wire."""
 
     name: str
     base_url: str | None = None

@@ -71,6 +71,7 @@ CHANNELS = (
     "transform",
 )
 SECOND_SINK = {"stream_delta": "speech_delta"}
+"""Who hears the text, too, and nothing but text (STR-08)."""
 
 
 class Callbacks:

@@ -209,7 +209,7 @@ DETECTIONS: tuple[Detection, ...] = (
         words("content_filter", "usage policies", "violating our usage policy", "request was flagged", "input was flagged",
               "cybersecurity risk", "safety system", "responsibleaipolicyviolation", "new_sensitive", "content policy",
               "content exists risk", "considered high risk", "inappropriate content")), "a refusal, whatever the status"),
-    Detection("thinking_signature", both(CLIENT, words("thinking"), words("signature", "cannot be modified",
+    Detection("thinking_signature", both(CLIENT, words("thinking", "thought"), words("signature", "cannot be modified",
               "must remain as they were")), "signed reasoning was rejected"),
     Detection("invalid_encrypted_content", either(code("invalid_encrypted_content"), both(CLIENT, words("encrypted content"),
               words("could not be", "decrypt"))), "encrypted reasoning was rejected"),

@@ -103,6 +103,12 @@ class Message:
             raise ConfigError(
                 "a message's content has the wrong type", content, "a string, a list of parts, or None"
             )
+        for key in ("reasoning", "issuer"):
+            if not isinstance(row.get(key), str | None):
+                raise ConfigError(f"{key} of a message has the wrong type", row[key], "a string or None")
+        blocks = row.get("blocks") or ()
+        if not isinstance(blocks, list | tuple) or not all(isinstance(one, Mapping) for one in blocks):
+            raise ConfigError("blocks of a message has the wrong type", blocks, "a list of objects")
         return cls(
             role=row["role"],
             content=content,
@@ -115,7 +121,7 @@ class Message:
             interrupted=bool(row.get("interrupted", False)),
             wire=bool(row.get("wire", True)),
             summary=bool(row.get("summary", False)),
-            blocks=tuple(row.get("blocks") or ()),
+            blocks=tuple(blocks),
             issuer=row.get("issuer"),
         )
 

@@ -58,7 +58,8 @@ def _message(row: Any, family: ReasoningFamily, issuer: str) -> Message:
     chunks = [part for part in thoughts if isinstance(part.get("thinking"), list)]
     blocks = [*message.blocks, *(part for part in thoughts if part not in chunks), *_blocks(row)]
     text = row.get(family.field or "reasoning_content")
-    said = "".join(str(one.get("text") or "") for part in chunks for one in part["thinking"])
+    inner = [one for part in chunks for one in part["thinking"] if isinstance(one, Mapping)]
+    said = "".join(str(one.get("text") or "") for one in inner)
     made = {
         "text": isinstance(text, str),
         "chunks": bool(chunks),

@@ -6,12 +6,17 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fsm_agent.conversation.effects import Runtime
 from fsm_agent.conversation.families import issuer_of
+from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.supplied import supplied_history
+from fsm_agent.conversation.wire import View, WireCopy
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import text
+from fsm_agent.testing.strategies import json_values
 from tests.helpers.harness import play
 
 OPENROUTER = Runtime("openrouter", "a/b", "https://o.example/v1")
@@ -150,3 +155,57 @@ def test_what_cannot_be_taken_is_refused_in_one_line(rows: list[Any], line: str)
         supplied_history(rows, DEEPSEEK)
     assert str(refused.value).startswith(line), str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+FIELDS = (
+    "reasoning", "reasoning_content", "reasoning_details", "codex_reasoning_items", "codex_message_items",
+    "extra_content", "blocks", "issuer",
+)  # fmt: skip
+ODD = json_values() | st.sampled_from(
+    [
+        [{}],
+        [{"type": "reasoning.text", "text": 1}],
+        [{"type": "thinking", "thinking": {}}],
+        [{"type": []}],
+        {"a": {}},
+    ]
+)
+
+
+def messages_or_refusal(rows: list[Any], runtime: Runtime) -> tuple[Message, ...] | str:
+    try:
+        return supplied_history(rows, runtime).messages
+    except ConfigError as refused:
+        return str(refused)
+
+
+@settings(max_examples=300)
+@given(
+    st.dictionaries(st.sampled_from(FIELDS), ODD, max_size=3),
+    st.dictionaries(st.sampled_from(["extra_content", "call_id", "response_item_id", "id"]), ODD, max_size=2),
+    st.lists(
+        st.sampled_from([TEXT, THINKING, CHUNK]) | st.builds(lambda odd: {**CHUNK, "thinking": odd}, ODD)
+    ),
+    st.sampled_from([OPENROUTER, DEEPSEEK, RESPONSES, GEMINI, CLAUDE, MISTRAL]),
+)
+def test_odd_values_are_refused_in_one_line_or_sent(
+    fields: dict[str, Any], call: dict[str, Any], content: list[Any], runtime: Runtime
+) -> None:
+    said = {
+        "role": "assistant",
+        "content": content,
+        "tool_calls": [{"id": "c", "function": FUNCTION, **call}],
+    }
+    rows = [
+        {"role": "user", "content": "q"},
+        {**said, **fields},
+        {"role": "tool", "tool_call_id": "c", "content": "r"},
+    ]
+    messages = messages_or_refusal(rows, runtime)
+    if isinstance(messages, str):
+        assert "\n" not in messages
+        return
+    assert [Message.from_dict(one.to_dict()).to_dict() for one in messages] == [
+        one.to_dict() for one in messages
+    ]
+    json.loads(b"".join(WireCopy().messages("", messages, (), View.of(runtime, frozenset()))))

@@ -26,8 +26,9 @@ from fsm_agent.composition.turn_wiring import (
     result_of,
 )
 from fsm_agent.conversation.effects import CloseTurn, Compacted, OpenTurn
-from fsm_agent.conversation.messages import Message, messages_from
+from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.result import TurnResult
+from fsm_agent.conversation.supplied import supplied_history
 from fsm_agent.errors import ConfigError, SessionBusy, StoreError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint
@@ -156,14 +157,18 @@ class Agent:
         task_id: str | None = None,
     ) -> Turn:
         """A turn that has not moved yet. ``conversation_history`` replaces the session's rows and is never
-        changed.
+        changed; system rows at its beginning join ``system_message``.
 
-        Raises ``ConfigError`` for a message that is empty, too long, or neither text nor a list of parts.
+        Raises ``ConfigError`` for a message that is empty, too long, or neither text nor a list of parts, and
+        for a history with rows that are none, or with a system row behind others.
         """
-        content, session = _checked_message(user_message), self._session()
+        content, rows = _checked_message(user_message), None
+        if conversation_history is not None:
+            supplied = supplied_history(conversation_history, self._primary)
+            rows, system_message = supplied.messages, supplied.with_prompt(system_message)
+        session = self._session()
         name_after(self._store, session, content)
-        supplied = None if conversation_history is None else tuple(messages_from(conversation_history))
-        state = self._state(session, content, task_id or str(uuid.uuid4()), supplied)
+        state = self._state(session, content, task_id or str(uuid.uuid4()), rows)
         performer, log = EffectHandler(self._services, session, state.turn_id), self._log(state, session)
         parent = None if (child := self._options.inherits) is None else child.order.parent_turn
         new = NewTurn(

@@ -15,14 +15,21 @@ from fsm_agent.runtime.ports import ModelPort
 from fsm_agent.runtime.stream_accumulator import StreamAccumulator
 from fsm_agent.support.texts import clean, one_line
 
+PARAGRAPH = "\n\n"
+FROM_THE_START = "\n\n[The reply broke off and begins again.]\n\n"
+
 
 class ModelCaller:
     """Performs ``CallModel`` and ``Wait``. What a provider or a network does comes back as a value. ``cap``:
-    of the requests of a tree of turns. ``departed``: requests that left, as their wires say."""
+    of the requests of a tree of turns. ``departed``: requests that left, as their wires say.
+
+    Text that was shown before its attempt failed is told again by the next one: that begins with a mark
+    (CALL-15)."""
 
     def __init__(self, services: Services, cap: RequestCap | None = None) -> None:
         self._services, self._cap = services, cap
         self.departed = 0
+        self._shown_in_vain = False
 
     async def call(self, request: CallModel) -> ModelReply | Failure | Cancelled:
         """Send one request to the model in use, or to an auxiliary one, until it answers, is late, or a
@@ -32,7 +39,7 @@ class ModelCaller:
             services.clock,
             services.callbacks,
             quiet=request.request.purpose == "summary",
-            paragraph=request.paragraph,
+            lead=FROM_THE_START if self._shown_in_vain else PARAGRAPH if request.paragraph else "",
         )
         services.callbacks.emit("thinking", True)
         interrupted = services.signals.event()  # asked for after the callback, which may interrupt
@@ -61,6 +68,8 @@ class ModelCaller:
                 await asyncio.wait({work})
         sink.close()
         outcome = self._outcome(request, sink, finish, work)
+        if sink.told:
+            self._shown_in_vain = isinstance(outcome, Failure)
         self.departed += sink.sent and getattr(outcome, "sent", True)
         return self._came_back(outcome)
 

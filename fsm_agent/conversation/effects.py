@@ -54,7 +54,9 @@ class ErrorRow:
 class Runtime:
     """The provider in use, and what could still be switched to. ``window`` in tokens, ``None`` when unknown.
     ``stale_floor``: seconds that a model which thinks before it speaks may be silent at least.
-    ``effort_key``: how chat completions ask for reasoning, empty where they cannot. ``next_window`` is the
+    ``effort_key``: how chat completions ask for reasoning, empty where they cannot. ``manners``: the known
+    provider whose wire this one speaks, where that is another. ``prompt_role``: of the row that the system
+    prompt is. ``next_window`` is the
     window of the next usable fallback, ``possible_rekeys`` the most that its pool of keys or one of a usable
     fallback's allows. Flags come from the provider's profile."""
 
@@ -68,11 +70,12 @@ class Runtime:
     aggregator: bool = False
     streaming: bool = True
     vision: bool = True
-    reasoning_replay: Literal["none", "reasoning_content", "details"] = "none"
+    manners: str = ""
     output_key: Literal["max_tokens", "max_completion_tokens"] = "max_completion_tokens"
     stale_floor: float = 0.0
     cache_marks: bool = False
     effort_key: Literal["", "reasoning_effort", "reasoning"] = ""
+    prompt_role: Literal["system", "developer"] = "system"
     usable_fallbacks: int = 0
     possible_rekeys: int = 0
     next_window: int | None = None

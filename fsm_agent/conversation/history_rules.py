@@ -40,16 +40,24 @@ def opens_group(group: Sequence[Message], message: Message) -> bool:
     return message.role == "assistant" and group[-1].role in ("user", "tool")
 
 
+def _nothing(message: Message, call: ToolCall) -> WireRow:
+    return {}
+
+
 def valid_rows(
-    group: Sequence[Message], seen_ids: set[str], shape: Callable[[Message], WireRow]
+    group: Sequence[Message],
+    seen_ids: set[str],
+    shape: Callable[[Message], WireRow],
+    extra: Callable[[Message, ToolCall], WireRow] = _nothing,
 ) -> list[WireRow]:
-    """One run as valid wire rows. ``shape`` makes the provider's form of one message; ``seen_ids`` are the
-    call ids of the runs before, and is not changed (``call_ids`` of the result are what to add)."""
+    """One run as valid wire rows. ``shape`` makes the provider's form of one message, ``extra`` what a call
+    has besides; ``seen_ids`` are the call ids of the runs before, and is not changed (``call_ids`` of the
+    result are what to add)."""
     if not group:
         return []
     if group[0].role == "user":
         return [_joined([shape(message) for message in group])]
-    return _assistant_rows(group, seen_ids, shape)
+    return _assistant_rows(group, seen_ids, shape, extra)
 
 
 def call_ids(rows: Iterable[WireRow]) -> set[str]:
@@ -58,7 +66,10 @@ def call_ids(rows: Iterable[WireRow]) -> set[str]:
 
 
 def _assistant_rows(
-    group: Sequence[Message], seen: set[str], shape: Callable[[Message], WireRow]
+    group: Sequence[Message],
+    seen: set[str],
+    shape: Callable[[Message], WireRow],
+    extra: Callable[[Message, ToolCall], WireRow],
 ) -> list[WireRow]:
     results: dict[str, Message] = {}
     for message in group:
@@ -67,9 +78,9 @@ def _assistant_rows(
     speakers = [message for message in group if message.role == "assistant"]
     row = _joined([shape(message) for message in speakers])
     row.pop("tool_calls", None)
-    answered = [call for message in speakers for call in message.tool_calls if call.id in results]
+    answered = [(one, call) for one in speakers for call in one.tool_calls if call.id in results]
     calls, answers, taken = [], [], set[str]()
-    for number, call in enumerate(answered):
+    for number, (speaker, call) in enumerate(answered):
         if call.id not in results:
             continue  # it has the id of a call before it, whose result it cannot share
         result = shape(results.pop(call.id))
@@ -81,6 +92,7 @@ def _assistant_rows(
                 "id": call_id,
                 "type": "function",
                 "function": {"name": call.name.strip() or BLANK_NAME, "arguments": arguments},
+                **extra(speaker, call),
             }
         )
         if not intact and isinstance(result["content"], str):
@@ -140,13 +152,14 @@ def _joined(rows: list[WireRow]) -> WireRow:
     for row in rows[1:]:
         before, after = first.get("content"), row.get("content")
         if isinstance(before, list) or isinstance(after, list):
-            first["content"] = [*_parts(before), *_parts(after)]
+            first["content"] = [*as_parts(before), *as_parts(after)]
         else:
             first["content"] = "\n\n".join(text for text in (before, after) if text) or None
     return first
 
 
-def _parts(content: Any) -> list[Any]:
+def as_parts(content: Any) -> list[Any]:
+    """Return the content of a row as a list of its parts."""
     if isinstance(content, list):
         return content
     return [{"type": "text", "text": content}] if content else []

@@ -5,8 +5,8 @@ is stored and what is sent are different values: recovery scaffolding exists onl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from fsm_agent.errors import ConfigError
@@ -19,19 +19,23 @@ Content = str | Sequence[Part] | None
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call as the model wrote it. ``arguments`` is the raw JSON text, not yet checked."""
+    """One call as the model wrote it. ``arguments`` is the raw JSON text, not yet checked. ``id`` is what its
+    result answers, ``item_id`` what the Responses API calls the item besides; ``extra`` is a vendor's own,
+    for the issuer of the message."""
 
     id: str
     name: str
     arguments: str
+    item_id: str = ""
+    extra: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the call in the form of chat completions."""
-        return {
-            "id": self.id,
-            "type": "function",
-            "function": {"name": self.name, "arguments": self.arguments},
-        }
+        function = {"name": self.name, "arguments": self.arguments}
+        row: dict[str, Any] = {"id": self.id, "type": "function", "function": function}
+        if self.item_id:
+            row |= {"call_id": self.id, "response_item_id": self.item_id}
+        return row | {"extra_content": dict(self.extra)} if self.extra else row
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -42,7 +46,8 @@ class Message:
     instead of ``content``: the preview of a long result, the user's text with injected context.
     ``interrupted`` marks text that was cut by the user. ``wire`` is false for a row that tells people why a
     turn failed and is never sent to a model. ``summary`` marks a row that stands for rows before it.
-    ``blocks`` keeps a provider's own reasoning items verbatim."""
+    ``blocks`` keeps a provider's own reasoning items verbatim. ``issuer``: who made ``reasoning``, ``blocks``
+    and what else is a vendor's own, ``None`` when nobody knows; then it is kept and goes to nobody."""
 
     role: Role
     content: Content = None
@@ -56,6 +61,7 @@ class Message:
     wire: bool = True
     summary: bool = False
     blocks: tuple[Mapping[str, Any], ...] = ()
+    issuer: str | None = None
 
     @property
     def text(self) -> str:
@@ -64,12 +70,17 @@ class Message:
             return self.content
         return "\n".join(str(part["text"]) for part in self.content or () if part.get("type") == "text")
 
+    def made_by(self, issuer: str | None) -> Message:
+        """Return the row with the name of who made it, if anything in it is for its maker only."""
+        opaque = self.reasoning or self.blocks or any(call.extra for call in self.tool_calls)
+        return replace(self, issuer=issuer) if opaque else self
+
     def to_dict(self) -> dict[str, Any]:
         """The row as a plain dict, without fields that are empty."""
         row: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.tool_calls:
             row["tool_calls"] = [call.to_dict() for call in self.tool_calls]
-        for key in ("tool_call_id", "name", "reasoning", "finish_reason", "sent"):
+        for key in ("tool_call_id", "name", "reasoning", "finish_reason", "sent", "issuer"):
             if (value := getattr(self, key)) is not None:
                 row[key] = value
         if self.blocks:
@@ -92,6 +103,12 @@ class Message:
             raise ConfigError(
                 "a message's content has the wrong type", content, "a string, a list of parts, or None"
             )
+        for key in ("reasoning", "issuer"):
+            if not isinstance(row.get(key), str | None):
+                raise ConfigError(f"{key} of a message has the wrong type", row[key], "a string or None")
+        blocks = row.get("blocks") or ()
+        if not isinstance(blocks, list | tuple) or not all(isinstance(one, Mapping) for one in blocks):
+            raise ConfigError("blocks of a message has the wrong type", blocks, "a list of objects")
         return cls(
             role=row["role"],
             content=content,
@@ -104,7 +121,8 @@ class Message:
             interrupted=bool(row.get("interrupted", False)),
             wire=bool(row.get("wire", True)),
             summary=bool(row.get("summary", False)),
-            blocks=tuple(row.get("blocks") or ()),
+            blocks=tuple(blocks),
+            issuer=row.get("issuer"),
         )
 
 
@@ -112,14 +130,15 @@ def _call_from(call: Any) -> ToolCall:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
         raise ConfigError("not a tool call", call, '{"id": …, "function": {"name": …, "arguments": …}}')
+    given, extra = str(call.get("id") or ""), call.get("extra_content")
+    call_id = str(call.get("call_id") or given)
     return ToolCall(
-        str(call.get("id") or ""), str(function.get("name") or ""), str(function.get("arguments") or "")
+        call_id,
+        str(function.get("name") or ""),
+        str(function.get("arguments") or ""),
+        item_id=str(call.get("response_item_id") or (given if given != call_id else "")),
+        extra=extra if isinstance(extra, Mapping) else None,
     )
-
-
-def messages_from(rows: Iterable[Mapping[str, Any] | Message]) -> list[Message]:
-    """Copy a caller's history; neither the list nor its rows are ever changed."""
-    return [row if isinstance(row, Message) else Message.from_dict(row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)

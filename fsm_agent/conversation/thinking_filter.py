@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 
-from fsm_agent.support.texts import CLOSERS, MARK, MOST_MARKS, TAGS
+from fsm_agent.support.texts import CLOSERS, ECHO, MARK, MOST_MARKS, TAGS
 
 _HERE, _ON_A_LINE = re.compile(MARK, re.IGNORECASE), re.compile(f"(?m:^){MARK}", re.IGNORECASE)
-_UNDECIDED = (*(f"<{name}>" for name in TAGS), "```", "~~~")
+_UNDECIDED = (*(f"<{name}>" for name in (*TAGS, ECHO)), "```", "~~~")
 MOST_HELD = 1_000
 """Characters of one line; nobody indents a tag by more."""
 
 
 class ThinkScrubber:
-    """Splits streamed text into visible text and reasoning. A tag opens only at the start of a line, outside
-    code fences; what could still become a tag is held back until it is decided."""
+    """Splits streamed text into visible text and reasoning, as ``split_reasoning`` does with a whole text;
+    what could still become a tag is held back until it is decided (CALL-05)."""
 
     def __init__(self) -> None:
         self._held = ""
@@ -50,12 +50,16 @@ class ThinkScrubber:
         """Take reasoning from ``at`` on; returns where it ends."""
         assert self._closer is not None
         if closer := self._closer.search(text, at):
-            reasoning.append(text[at : closer.start()])
+            self._keep(text[at : closer.start()], reasoning)
             self._closer, self._line_start, self._after_tag = None, True, True
             return closer.end()
         end = len(text) if final else max(at, len(text) - self._longest_closer + 1)
-        reasoning.append(text[at:end])
+        self._keep(text[at:end], reasoning)
         return end
+
+    def _keep(self, thought: str, reasoning: list[str]) -> None:
+        if self._closer is not CLOSERS[ECHO]:
+            reasoning.append(thought)
 
     def _talking(self, text: str, at: int, final: bool, visible: list[str]) -> int:
         """Take visible text from ``at`` to the next mark; returns where that ends."""

@@ -23,23 +23,20 @@ Auth = Literal["x-api-key", "bearer"]
 
 class AnthropicMessages(SdkPort):
     """One model at one Messages endpoint. ``base_url`` with or without the ``/v1`` that the SDK adds;
-    ``auth``: the header that carries the key; ``issuer``: whose signatures the thinking blocks of its replies
-    bear. See ``SdkPort`` for the other arguments."""
+    ``auth``: the header that carries the key. See ``SdkPort`` for the other arguments."""
 
     sdk: ClassVar[str] = "anthropic"
     limit_headers: ClassVar[str] = "anthropic-ratelimit-"
 
-    def __init__(
-        self, base_url: str, key: str = "", *, auth: Auth = "x-api-key", issuer: str = "", **options: Any
-    ) -> None:
+    def __init__(self, base_url: str, key: str = "", *, auth: Auth = "x-api-key", **options: Any) -> None:
         super().__init__(base_url.rstrip("/").removesuffix("/v1"), key, **options)
-        self._auth, self._issuer = auth, issuer
+        self._auth = auth
 
     def _growing(self, sink: StreamSink) -> MessagesReply:
-        return MessagesReply(sink, self._issuer, self._now(), self._secrets)
+        return MessagesReply(sink, self._now(), self._secrets)
 
     def _whole(self, body: Any, sink: StreamSink) -> ModelReply | Failure:
-        return whole_message(body, sink, self._issuer, self._now(), self._secrets)
+        return whole_message(body, sink, self._now(), self._secrets)
 
     async def _events(self, stream: Any) -> AsyncIterator[Any]:
         async for event in stream.raw_events(stream.response):

@@ -66,16 +66,12 @@ class MessagesReply:
     """A reply as it grows. ``feed`` takes events in order and reports deltas to the sink; ``end`` judges what
     came.
 
-    ``issuer`` is noted in its thinking blocks: only whoever signed them takes them back. ``now`` (wall time
-    in seconds) and ``secrets`` serve the failure of an error event."""
+    ``now`` (wall time in seconds) and ``secrets`` serve the failure of an error event."""
 
-    def __init__(
-        self, sink: StreamSink, issuer: str = "", now: float = 0.0, secrets: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, sink: StreamSink, now: float = 0.0, secrets: Iterable[str] = ()) -> None:
         self._sink = sink
         self._now, self._secrets = now, secrets
         self._failure: Failure | None = None
-        self._issuer = issuer
         self._blocks: dict[Any, Block] = {}
         self._stop: str | None = None
         self._refusal: str | None = None
@@ -229,17 +225,15 @@ class MessagesReply:
             following = calls[index].id if index in calls else following
             if block.kind not in THOUGHTS or not (block.closed or any(block.signature)):
                 continue
-            own: dict[str, Any] = {"type": block.kind, "issuer": self._issuer}
+            own = {**block.first, "type": block.kind}
             if block.kind == "thinking":
                 own |= {"thinking": block.text, "signature": "".join(block.signature)}
-            else:
-                own["data"] = block.first.get("data", "")
             kept.append(own | {"before": following} if index not in leading else own)
         return kept[::-1]
 
 
 def whole_message(
-    body: Any, sink: StreamSink, issuer: str = "", now: float = 0.0, secrets: Iterable[str] = ()
+    body: Any, sink: StreamSink, now: float = 0.0, secrets: Iterable[str] = ()
 ) -> ModelReply | Failure:
     """Read one complete object. Its text is reported to the sink once; a stop reason that is missing counts
     as end of turn.
@@ -248,7 +242,7 @@ def whole_message(
     """
     if not isinstance(body, Mapping):
         return shape_failure("the response is no JSON object", body, secrets)
-    reply = MessagesReply(sink, issuer, now, secrets)
+    reply = MessagesReply(sink, now, secrets)
     if isinstance(body.get("content"), list):
         reply.whole(body)
         return reply.end()

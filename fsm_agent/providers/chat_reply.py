@@ -121,7 +121,7 @@ class ChatReply:
             refusal="".join(self._refusal) or None,
             usage=self.usage,
             model=self._model,
-            blocks=self._reasoning.blocks + self._calls.extras(),
+            blocks=self._reasoning.blocks,
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from fsm_agent.conversation.effects import ApiMode, Runtime
-from fsm_agent.conversation.wire.responses import reasons
+from fsm_agent.conversation.wire.efforts import reasons
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.key_origin import check_keys, check_tls, is_for, origin, vendors_at
 from fsm_agent.providers.probe import is_loopback, is_nearby
@@ -52,7 +52,7 @@ class Choice:
             primary=primary,
             local=self.local,
             aggregator=self.profile.aggregator,
-            reasoning_replay="details" if claude else profile.reasoning_replay,
+            manners=profile.manners,
             output_key=self.profile.output_key,
             stale_floor=stale_floor(self.model),
             cache_marks=claude
@@ -60,6 +60,7 @@ class Choice:
             effort_key=profile.effort_key
             if profile.effort_key != "reasoning_effort" or reasons(name)
             else "",
+            prompt_role="developer" if profile.developer_role and reasons(name) else "system",
             error_rows=self.profile.error_rows,
         )
 

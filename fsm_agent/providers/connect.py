@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypedDict
 
-from fsm_agent.conversation.wire import View
 from fsm_agent.providers.choose import Choice
 from fsm_agent.runtime.ports import Clock, ModelPort
 from fsm_agent.settings.model import Settings
@@ -48,9 +47,8 @@ def connect(choice: Choice, settings: Settings, clock: Clock) -> ModelPort:
         "linger": min(LINGER, min(stale.stream.each) / 2),
         "now": clock.now,
     }
-    issuer = View.of(choice.runtime(), frozenset()).issuer
     if choice.api_mode == "anthropic_messages":
-        return AnthropicMessages(url, key, auth=choice.profile.auth, issuer=issuer, **limits)
+        return AnthropicMessages(url, key, auth=choice.profile.auth, **limits)
     if choice.api_mode == "codex_responses":
-        return OpenAIResponses(url, key, issuer=issuer, **limits)
+        return OpenAIResponses(url, key, **limits)
     return OpenAIChat(url, key, **limits)

@@ -48,17 +48,12 @@ class OpenAIChat(OpenAIPort):
 
 
 class OpenAIResponses(OpenAIPort):
-    """One model at one Responses endpoint. ``issuer``: whose encrypted reasoning its replies carry. See
-    ``SdkPort`` for the other arguments."""
+    """One model at one Responses endpoint. See ``SdkPort`` for its arguments."""
 
     path = "/responses"
 
-    def __init__(self, base_url: str, key: str = "", *, issuer: str = "", **options: Any) -> None:
-        super().__init__(base_url, key, **options)
-        self._issuer = issuer
-
     def _growing(self, sink: StreamSink) -> ResponsesReply:
-        return ResponsesReply(sink, self._issuer, self._now(), self._secrets)
+        return ResponsesReply(sink, self._now(), self._secrets)
 
     def _whole(self, body: Any, sink: StreamSink) -> ModelReply | Failure:
-        return whole_response(body, sink, self._issuer, self._now(), self._secrets)
+        return whole_response(body, sink, self._now(), self._secrets)

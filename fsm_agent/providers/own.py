@@ -41,6 +41,7 @@ class OwnProvider(BaseModel):
         return replace(
             base,
             name=name,
+            manners=base.manners or self.like or "",
             base_url=self.base_url,
             base_url_env=None,
             key_env=self.key_env,

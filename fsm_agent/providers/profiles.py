@@ -20,10 +20,11 @@ class Profile:
     environment chose this provider. ``model_windows`` are (prefix of a model's name, tokens); the longest
     prefix wins. ``local``: no key and slow answers are normal. ``aggregator``: it stands before other
     providers. ``in_process``: it has no address. ``error_rows``: its own signs of error classes, which come
-    before the general ones. ``reasoning_replay``: which reasoning must be sent back. ``output_key``: its name
-    for the cap on output. ``effort_key``: how chat completions ask its thinking models for reasoning.
-    ``marked_models``: names whose prompts it caches by marks, on chat completions. ``auth``: the header that
-    carries the key on the Messages wire."""
+    before the general ones. ``manners``: the known provider whose wire it speaks, where that is not itself.
+    ``output_key``: its name for the cap on output. ``effort_key``: how chat completions ask its thinking
+    models for reasoning. ``developer_role``: it takes the prompt of its thinking models as the developer's
+    (FMT-01). ``marked_models``: names whose prompts it caches by marks, on chat completions. ``auth``: the
+    header that carries the key on the Messages wire."""
 
     name: str
     base_url: str | None = None
@@ -34,9 +35,10 @@ class Profile:
     aggregator: bool = False
     in_process: bool = False
     needs_key: bool = True
-    reasoning_replay: Literal["none", "reasoning_content", "details"] = "none"
+    manners: str = ""
     output_key: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     effort_key: Literal["", "reasoning_effort", "reasoning"] = ""
+    developer_role: bool = False
     marked_models: tuple[str, ...] = ()
     auth: Literal["x-api-key", "bearer"] = "x-api-key"
     default_model: str | None = None
@@ -66,7 +68,8 @@ _OPENAI_WINDOWS = (
 ROWS: tuple[Profile, ...] = (
     Profile(
         "openai", "https://api.openai.com/v1", "OPENAI_API_KEY", "OPENAI_BASE_URL",
-        output_key="max_completion_tokens", effort_key="reasoning_effort", default_model="gpt-5-mini",
+        output_key="max_completion_tokens", effort_key="reasoning_effort", developer_role=True,
+        default_model="gpt-5-mini",
         default_window=128_000, model_windows=_OPENAI_WINDOWS,
     ),
     Profile(
@@ -76,12 +79,12 @@ ROWS: tuple[Profile, ...] = (
     ),
     Profile(
         "anthropic", "https://api.anthropic.com/v1", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL",
-        api_mode="anthropic_messages", reasoning_replay="details", default_model="claude-sonnet-5-5",
+        api_mode="anthropic_messages", default_model="claude-sonnet-5-5",
         default_window=200_000,
     ),
     Profile(
         "openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "OPENROUTER_BASE_URL",
-        aggregator=True, reasoning_replay="details", effort_key="reasoning", marked_models=("claude",),
+        aggregator=True, effort_key="reasoning", marked_models=("claude",),
         auth="bearer", default_model="openrouter/auto", default_window=128_000,
         model_windows=(
             ("anthropic/", 200_000), ("openai/gpt-4.1", 1_047_576), ("openai/gpt-5", 400_000),
@@ -90,11 +93,11 @@ ROWS: tuple[Profile, ...] = (
     ),
     Profile(
         "deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", "DEEPSEEK_BASE_URL",
-        reasoning_replay="reasoning_content", default_model="deepseek-chat", default_window=128_000,
+        default_model="deepseek-chat", default_window=128_000,
     ),
     Profile(
         "moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", "MOONSHOT_BASE_URL",
-        reasoning_replay="reasoning_content", auth="bearer", default_model="kimi-latest",
+        auth="bearer", default_model="kimi-latest",
         default_window=131_072,
         model_windows=(("kimi-k2", 262_144), ("moonshot-v1-8k", 8_192), ("moonshot-v1-32k", 32_768)),
     ),
@@ -109,7 +112,8 @@ ROWS: tuple[Profile, ...] = (
     ),
     Profile(
         "gemini", "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY",
-        "GEMINI_BASE_URL", default_model="gemini-2.5-flash", default_window=1_048_576,
+        "GEMINI_BASE_URL", effort_key="reasoning_effort", default_model="gemini-2.5-flash",
+        default_window=1_048_576,
     ),
     Profile(
         "qwen", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY",
@@ -134,6 +138,7 @@ ROWS: tuple[Profile, ...] = (
     Profile("ollama", "http://127.0.0.1:11434/v1", None, "OLLAMA_BASE_URL", local=True, needs_key=False),
     Profile("lmstudio", "http://127.0.0.1:1234/v1", None, "LMSTUDIO_BASE_URL", local=True, needs_key=False),
     Profile("llamacpp", "http://127.0.0.1:8080/v1", None, "LLAMACPP_BASE_URL", local=True, needs_key=False),
+    Profile("vllm", "http://127.0.0.1:8000/v1", None, "VLLM_BASE_URL", local=True, needs_key=False),
     Profile("local", None, "LOCAL_API_KEY", "LOCAL_BASE_URL", local=True, needs_key=False),
     Profile("offline", in_process=True, needs_key=False, default_model="demo", default_window=128_000),
     Profile("scripted", in_process=True, needs_key=False, default_window=128_000),

@@ -16,6 +16,8 @@ class Reasoning:
     def __init__(self) -> None:
         self._text: list[str] = []
         self._details: list[dict[str, Any]] = []
+        self._signed: Mapping[str, Any] | None = None
+        """What else a vendor said of the reply as a whole, when there is a signature in it."""
         self._pieces: list[dict[str, list[str]]] = []
         """Of each detail the fields that arrive in pieces."""
 
@@ -26,11 +28,13 @@ class Reasoning:
 
     @property
     def blocks(self) -> tuple[Mapping[str, Any], ...]:
-        """The details, the pieces of each joined, otherwise verbatim."""
-        return tuple(
+        """The details, the pieces of each joined, otherwise verbatim; and what is signed of the reply."""
+        details = (
             detail | {key: "".join(pieces) for key, pieces in joined.items()}
             for detail, joined in zip(self._details, self._pieces, strict=True)
         )
+        signed = self._signed
+        return (*details, *([{"type": "extra_content", "extra_content": signed}] if signed else ()))
 
     def add(self, text: str) -> None:
         """Add a piece of it."""
@@ -44,6 +48,10 @@ class Reasoning:
         details = [part for part in delta.get("reasoning_details") or () if isinstance(part, Mapping)]
         for part in details:
             self._merge(part)
+        extra = delta.get("extra_content")
+        vendors = extra.values() if isinstance(extra, Mapping) else ()
+        if any(isinstance(one, Mapping) and one.get("thought_signature") for one in vendors):
+            self._signed = extra
         for key in ("reasoning", "reasoning_content"):
             if isinstance(text := delta.get(key), str) and text:
                 return text

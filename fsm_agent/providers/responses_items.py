@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fsm_agent.conversation.messages import ToolCall
@@ -21,6 +21,7 @@ class ResponseItem:
     kind: str
     name: str = ""
     call_id: str = ""
+    item_id: str = ""
     phase: str = ""
     status: str = ""
     texts: list[str] = field(default_factory=list)
@@ -43,23 +44,25 @@ class ResponseItem:
 def calls_of(items: Collection[ResponseItem], unfinished: bool) -> Iterator[ToolCall]:
     """The calls, each with an id that is unique among them; those that are not finished only where that is
     the point."""
-    finished = (
+    finished = [
         item
         for item in items
         if item.kind == "function_call" and (unfinished or item.status not in UNFINISHED)
-    )
-    yield from named((item.call_id, item.name, "".join(item.arguments)) for item in finished)
+    ]
+    calls = named((item.call_id, item.name, "".join(item.arguments)) for item in finished)
+    for call, item in zip(calls, finished, strict=True):
+        yield replace(call, item_id=item.item_id)
 
 
-def blocks_of(items: Collection[ResponseItem], issuer: str, called: bool) -> Iterator[Mapping[str, Any]]:
+def blocks_of(items: Collection[ResponseItem], called: bool) -> Iterator[Mapping[str, Any]]:
     """What must be sent back besides the text: encrypted reasoning verbatim, and the phase that the text was
     said in."""
     for item in items:
         if item.kind == "reasoning" and item.whole is not None and item.whole.get("encrypted_content"):
-            yield {**item.whole, "issuer": issuer}
+            yield item.whole
     phases = [item.phase for item in items if item.kind == "message" and item.texts and item.phase]
     if phases:
-        yield {"type": "message", "phase": phases[0 if called else -1], "issuer": issuer}
+        yield {"type": "message", "phase": phases[0 if called else -1]}
 
 
 def texts_of(content: Any, key: str) -> list[str]:

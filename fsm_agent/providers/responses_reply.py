@@ -16,7 +16,7 @@ from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.messages import Finish, ModelReply, ToolCall, Usage
 from fsm_agent.providers.chat_reply import EMPTY
 from fsm_agent.providers.failures import body_failure, event_failure, shape_failure
-from fsm_agent.providers.reply_limits import NAME_CHARACTERS
+from fsm_agent.providers.reply_limits import ID_CHARACTERS, NAME_CHARACTERS
 from fsm_agent.providers.responses_items import (
     BREAK,
     UNFINISHED,
@@ -42,14 +42,10 @@ class ResponsesReply:
     """A reply as it grows. ``feed`` takes events in order and reports deltas to the sink; ``end`` judges what
     came.
 
-    ``issuer`` is noted in its encrypted reasoning: only whoever encrypted it takes it back. ``now`` (wall
-    time in seconds) and ``secrets`` serve a failure that the stream tells of."""
+    ``now`` (wall time in seconds) and ``secrets`` serve a failure that the stream tells of."""
 
-    def __init__(
-        self, sink: StreamSink, issuer: str = "", now: float = 0.0, secrets: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, sink: StreamSink, now: float = 0.0, secrets: Iterable[str] = ()) -> None:
         self._sink = sink
-        self._issuer = issuer
         self._now, self._secrets = now, tuple(secrets)
         self._items: dict[Any, ResponseItem] = {}
         self._speaker: ResponseItem | None = None
@@ -114,6 +110,7 @@ class ResponsesReply:
         item.kind = text_of(given.get("type")) or item.kind
         item.phase, item.status = text_of(given.get("phase")) or item.phase, text_of(given.get("status"))
         item.call_id = text_of(given.get("call_id")) or item.call_id
+        item.item_id = text_of(given.get("id"))[:ID_CHARACTERS] or item.item_id
         if item.kind == "function_call" and not item.name and (name := text_of(given.get("name"))):
             item.name = name[:NAME_CHARACTERS]
             self._sink.tool(item.name)
@@ -234,7 +231,7 @@ class ResponsesReply:
             refusal="".join(part for item in self._items.values() for part in item.refusals) or None,
             usage=self.usage,
             model=self._model,
-            blocks=tuple(blocks_of(self._items.values(), self._issuer, bool(calls))),
+            blocks=tuple(blocks_of(self._items.values(), bool(calls))),
         )
 
     def _finish(self) -> Finish | None:
@@ -263,7 +260,7 @@ class ResponsesReply:
 
 
 def whole_response(
-    body: Any, sink: StreamSink, issuer: str = "", now: float = 0.0, secrets: Iterable[str] = ()
+    body: Any, sink: StreamSink, now: float = 0.0, secrets: Iterable[str] = ()
 ) -> ModelReply | Failure:
     """Read one complete object. Its text is reported to the sink once; a status that is missing counts as
     completed."""
@@ -279,7 +276,7 @@ def whole_response(
             f"the response was {body.get('status')}" if body.get("output") else "the response has no output"
         )
         return replace(shape_failure(what, body, secrets), usage=usage)
-    reply = ResponsesReply(sink, issuer, now, secrets)
+    reply = ResponsesReply(sink, now, secrets)
     sink.alive()
     reply.take(body)
     return reply.end()

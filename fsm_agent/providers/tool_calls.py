@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fsm_agent.conversation.messages import ToolCall
@@ -61,15 +61,8 @@ class CallSlots:
 
     def calls(self) -> tuple[ToolCall, ...]:
         """The calls in the order of their first deltas, each with an id that is unique among them."""
-        return tuple(named((slot.id, slot.name, "".join(slot.pieces)) for slot in self._slots))
-
-    def extras(self) -> tuple[Mapping[str, Any], ...]:
-        """Vendor fields of the calls, as blocks that name the call they belong to."""
-        return tuple(
-            {"type": "extra_content", "tool_call_id": call.id, "extra_content": slot.extra}
-            for call, slot in zip(self.calls(), self._slots, strict=True)
-            if slot.extra is not None
-        )
+        calls = named((slot.id, slot.name, "".join(slot.pieces)) for slot in self._slots)
+        return tuple(replace(call, extra=slot.extra) for call, slot in zip(calls, self._slots, strict=True))
 
     def _slot(self, index: Any, call_id: str, name: str) -> Slot:
         if isinstance(index, int):

@@ -10,7 +10,7 @@ tool_progress         "started", "completed" or "risk" (suspicious content in a 
 thinking              True when the model is waited for, False at its first sign of life
 reasoning             text
 stream_delta          text, or None at a boundary
-speech_delta          the same, for a second sink such as a voice
+speech_delta          the same text, for a second sink such as a voice; no boundaries
 tool_gen              name of a tool call that the model began to write
 interim_assistant     text next to tool calls
 step                  iteration (from 1), what the tools of the iteration before did
@@ -71,6 +71,7 @@ CHANNELS = (
     "transform",
 )
 SECOND_SINK = {"stream_delta": "speech_delta"}
+"""Who hears the text, too, and nothing but text (STR-08)."""
 
 
 class Callbacks:
@@ -101,7 +102,7 @@ class Callbacks:
         """Tell all who listen on ``channel``, and the event queues; raises nothing."""
         self.announce(channel, *values)
         self._call(channel, values)
-        if channel in SECOND_SINK:
+        if channel in SECOND_SINK and values != (None,):
             self._call(SECOND_SINK[channel], values)
 
     def announce(self, channel: str, *values: Any) -> None:

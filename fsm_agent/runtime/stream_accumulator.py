@@ -12,12 +12,10 @@ from fsm_agent.support.texts import clean, clean_piece
 
 class StreamAccumulator:
     """The ``StreamSink`` of one attempt. ``shown`` is the visible text so far, ``thoughts`` the reasoning;
-    nothing of a ``quiet`` attempt (a summary) is shown. A closed sink ignores what still comes from a
-    superseded attempt."""
+    nothing of a ``quiet`` attempt (a summary) is shown. ``lead`` stands before the first text. A closed sink
+    ignores what still comes from a superseded attempt."""
 
-    def __init__(
-        self, clock: Clock, callbacks: Callbacks, *, quiet: bool = False, paragraph: bool = False
-    ) -> None:
+    def __init__(self, clock: Clock, callbacks: Callbacks, *, quiet: bool = False, lead: str = "") -> None:
         self._since_chunk = Stopwatch(clock)
         self._begun, self._held_back = False, False
         self._shown: list[
@@ -28,13 +26,18 @@ class StreamAccumulator:
         self.tool_begun = False
         self._callbacks = callbacks
         self._scrubber = ThinkScrubber()
-        self._quiet, self._paragraph = quiet, paragraph
+        self._quiet, self._lead, self._told = quiet, lead, False
         self._waiting, self._closed = True, False
 
     @property
     def shown(self) -> str:
         """Return the text that was shown so far."""
         return "".join(self._shown)
+
+    @property
+    def told(self) -> bool:
+        """Say whether somebody may have read any of it."""
+        return self._told
 
     @property
     def thoughts(self) -> str:
@@ -96,10 +99,10 @@ class StreamAccumulator:
         if reasoning:
             self.reasoning(reasoning)
         if visible:
-            first = not self._shown
             self._shown.append(visible)
             if not self.tool_begun:
-                self._emit("stream_delta", ("\n\n" if first and self._paragraph else "") + visible)
+                self._emit("stream_delta", ("" if self._told else self._lead) + visible)
+                self._told = not self._quiet
 
     def _emit(self, channel: str, value: object) -> None:
         if not self._quiet:

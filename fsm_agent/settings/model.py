@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import reduce
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
@@ -25,7 +25,8 @@ from fsm_agent.errors import ConfigError
 
 ENV_PREFIX = "FSM_AGENT_"
 _PREFIX = ENV_PREFIX.lower()  # pydantic-settings takes names in any case
-Effort = Literal["low", "medium", "high"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+EFFORTS: tuple[Effort, ...] = get_args(Effort)
 CacheTtl = Literal["5m", "1h"]
 
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -200,14 +201,14 @@ class Length(Group):
 
 class Continue(Group):
     """How often a reply that is no answer yet is asked to go on. ``ack`` needs ``acks_enabled``: replies that
-    only announce what will be done; ``verify`` needs ``verify_enabled``: files were changed and nothing was
-    checked afterwards."""
+    only announce what will be done, ``None`` for the Responses API only; ``verify`` needs
+    ``verify_enabled``: files were changed and nothing was checked afterwards."""
 
     incomplete: Count = 3
     ack: Count = 2
     scratchpad: Count = 2
     verify: Count = 1
-    acks_enabled: bool = False
+    acks_enabled: bool | None = None
     verify_enabled: bool = False
 
 
@@ -414,9 +415,10 @@ class SandboxSettings(Group):
 
 class Settings(BaseSettings):
     """All settings: what is given here, over the environment, over the defaults; ``of`` knows the config
-    file, too. ``reasoning_effort``: how much a model that can think should think before it speaks; ``None``
-    leaves it to the model. ``properties``: what is done when a turn breaks a property of its table
-    (``fsm-agent verify`` proves them): nothing, a line in the log, or the turn ends.
+    file, too. ``reasoning_effort``: how much a model that can think should think before it speaks, as near to
+    this as the model can be asked; ``None`` leaves it to the model. ``properties``: what is done when a turn
+    breaks a property of its table (``fsm-agent verify`` proves them): nothing, a line in the log, or the turn
+    ends.
 
     Raises ``ConfigError`` (one line: what, given, allowed) for an unknown name or a value out of range.
     """

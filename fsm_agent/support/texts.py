@@ -4,15 +4,16 @@ said."""
 from __future__ import annotations
 
 import re
-from itertools import islice
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 TAGS = ("think", "thinking", "reasoning", "thought", "scratchpad", "reasoning_scratchpad")
 """Names of the tags that reasoning stands in, where it is a part of the text."""
-MARK = rf"[ \t]*+(?:<(?P<tag>{'|'.join(TAGS)})>|```|~~~)"
-"""What begins a line that opens reasoning (``tag``), or opens or closes a block of code."""
-CLOSERS = {tag: re.compile(rf"</{tag}>", re.IGNORECASE) for tag in TAGS}
-_MARK = re.compile(f"(?m:^){MARK}", re.IGNORECASE)
+ECHO = "memory-context"
+"""The tag around what is sent with a message from memory. A model that gives it back is not quoted."""
+MARK = rf"[ \t]*+(?:<(?P<tag>{'|'.join((*TAGS, ECHO))})>|```|~~~)"
+"""What begins a line that opens reasoning or an echo (``tag``), or opens or closes a block of code."""
+CLOSERS = {tag: re.compile(rf"</{tag}>", re.IGNORECASE) for tag in (*TAGS, ECHO)}
+_HERE, _MARK = re.compile(MARK, re.IGNORECASE), re.compile(f"(?m:^){MARK}", re.IGNORECASE)
 MOST_MARKS = 5_000
 """Tags and fences that are looked at in one text; what is behind more of them is visible text."""
 _MEMORY_OPENER = re.compile(r"(?i)<memory-context>")
@@ -60,35 +61,44 @@ def with_memory_block(text: str, recalled: str) -> str:
 
 def split_reasoning(text: str) -> tuple[str, str, str | None]:
     """Separate inline reasoning from visible text: (visible, reasoning, name of a tag that was never closed).
+    An echo of what came from memory is in neither.
 
-    A tag counts only at the start of a line and outside code fences, so that examples in code survive. An
-    unclosed tag takes the rest of the text as reasoning."""
+    A tag counts only at the start of a line or behind another one, and outside code fences, so that examples
+    in code survive. An unclosed tag takes the rest of the text."""
     visible: list[str] = []
     reasoning: list[str] = []
-    position, fenced = 0, False
-    for mark in islice(_MARK.finditer(text), MOST_MARKS):
-        if mark.start() < position:
-            continue
+    begun = at = 0
+    fenced = behind_tag = False
+    for _ in range(MOST_MARKS):
+        mark = (_HERE.match(text, at) if behind_tag else None) or _MARK.search(text, at)
+        if mark is None:
+            break
+        at, behind_tag = mark.end(), False
         if mark["tag"] is None:
             fenced = not fenced
         elif not fenced:
-            visible.append(text[position : mark.start()])
-            if (closer := CLOSERS[mark["tag"].lower()].search(text, mark.end())) is None:
-                reasoning.append(text[mark.end() :])
+            visible.append(text[begun : mark.start()])
+            if (closer := CLOSERS[mark["tag"].lower()].search(text, at)) is None:
+                reasoning.append(_thought_in(mark, text[at:]))
                 return _tidy(visible), _thoughts(reasoning), mark["tag"].lower()
-            reasoning.append(text[mark.end() : closer.start()])
-            position = closer.end()
+            reasoning.append(_thought_in(mark, text[at : closer.start()]))
+            begun = at = closer.end()
+            behind_tag = True
     if not reasoning:
         return text, "", None
-    return _tidy([*visible, text[position:]]), _thoughts(reasoning), None
+    return _tidy([*visible, text[begun:]]), _thoughts(reasoning), None
+
+
+def _thought_in(mark: re.Match[str], text: str) -> str:
+    return "" if mark["tag"].lower() == ECHO else text
 
 
 def _thoughts(parts: list[str]) -> str:
-    return "\n".join(part.strip() for part in parts)
+    return "\n".join(part.strip() for part in parts).strip("\n")
 
 
 def _tidy(parts: list[str]) -> str:
-    return "".join(parts).lstrip("\n")
+    return "".join(part.lstrip("\n") if at else part for at, part in enumerate(parts)).lstrip("\n")
 
 
 def one_line(text: str, limit: int = 500) -> str:

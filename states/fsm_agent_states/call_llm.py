@@ -12,6 +12,7 @@ from fsm_agent.conversation.effects import (
     ModelRequest,
     NoteCompaction,
 )
+from fsm_agent.conversation.families import issuer_of
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.triage import ReplyKind, spoken_in, triage
@@ -23,7 +24,7 @@ Event = Literal[ReplyKind, "error", "lost", "cancelled"]
 
 def call_llm(turn: TurnState) -> Asks[Event]:
     """Reports what kind of reply came, ``error``, ``lost``, or ``cancelled``."""
-    request, draft = turn.call.going_out(), turn.draft
+    request, draft, issuer = turn.call.going_out(), turn.draft, issuer_of(turn.setup.runtime)
     reply: ModelReply | Failure | Cancelled = yield CallModel(
         request,
         stale_after=turn.stale_after(request),
@@ -33,7 +34,7 @@ def call_llm(turn: TurnState) -> Asks[Event]:
     turn.accounting.charge(reply, turn.setup.runtime)
     match reply:
         case Cancelled():
-            turn.call.was_cancelled(reply)
+            turn.call.was_cancelled(reply, issuer)
             draft.partial = draft.begun + reply.text
             draft.last_reasoning = reply.reasoning or draft.last_reasoning
             return "cancelled"
@@ -42,7 +43,7 @@ def call_llm(turn: TurnState) -> Asks[Event]:
             return "lost" if reply.kind == "lost" else "error"
     yield from _read(turn, reply, request)
     said = spoken_in(reply)
-    turn.call.came_back(reply, said.visible, said.thoughts)
+    turn.call.came_back(reply, said.visible, said.thoughts, issuer)
     turn.recovery.succeed()
     draft.last_reasoning = said.thoughts or draft.last_reasoning
     kind = triage(turn, reply, said)

@@ -86,7 +86,7 @@ def _announce(turn: TurnState, calls: Sequence[Checked]) -> Asks[None]:
         reasoning=turn.call.thoughts or None,
         finish_reason="tool_calls",
         blocks=turn.call.reply.blocks,
-    )
+    ).made_by(turn.call.issuer)
     turn.append(row)
     beside_housekeeping = text.strip() and all(item.call.name in HOUSEKEEPING for item in calls)
     turn.draft.call_tools(prior_content=text if beside_housekeeping else "")

@@ -181,6 +181,6 @@ def _closing_row(turn: TurnState, spoken: str) -> Message:
             finish_reason=finish,
             interrupted=interrupted,
             blocks=reply.blocks if reply and turn.draft.answer is not None else (),
-        )
+        ).made_by(turn.call.issuer)
     note = turn.ending.final_response or ("(interrupted)" if interrupted else "(no answer)")
     return Message("assistant", note, finish_reason="note", interrupted=interrupted, wire=False)

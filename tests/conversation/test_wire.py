@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsm_agent.conversation.effects import Runtime
+from fsm_agent.conversation.families import family_of
 from fsm_agent.conversation.history_rules import violations
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
@@ -132,9 +133,9 @@ def test_thoughts_of_other_wires_are_no_details() -> None:
         {"type": "thinking", "thinking": "x", "signature": "y", "issuer": "z"},
         {"type": "reasoning", "id": "rs_1"},
     )
-    view = View(reasoning="details")
+    view = View(family=family_of("chat_completions", "openrouter"), issuer="here")
     for blocks, sent in (((*foreign, detail), [detail]), (foreign, None)):
-        history = [Message("user", "q"), Message("assistant", "a", blocks=blocks)]
+        history = [Message("user", "q"), Message("assistant", "a", blocks=blocks, issuer="here")]
         assert (
             json.loads(b"".join(WireCopy().messages("", history, (), view)))[1].get("reasoning_details")
             == sent

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsm_agent.conversation.effects import ApiMode, Runtime, ToolSpec
+from fsm_agent.conversation.families import family_of
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
 from fsm_agent.settings.model import Effort
@@ -20,9 +21,10 @@ from tests.helpers.closed_types import adapter
 
 MODE: ApiMode = "anthropic_messages"
 ISSUER = "anthropic:here"
+CLAUDE, UNSIGNED = family_of(MODE, "anthropic"), family_of(MODE, "moonshot")
 PLAIN = View(MODE)
-NATIVE = View(MODE, reasoning="details", issuer=ISSUER)
-MARKED = View(MODE, reasoning="details", issuer=ISSUER, marks=True)
+NATIVE = View(MODE, family=CLAUDE, issuer=ISSUER)
+MARKED = View(MODE, family=CLAUDE, issuer=ISSUER, marks=True)
 VIEWS = st.sampled_from(
     [PLAIN, NATIVE, MARKED, View(MODE, vision=False), View(MODE, repairs=frozenset({"flat_tool_content"}))]
 )
@@ -325,9 +327,9 @@ def test_thoughts_lead_or_stand_before_the_call_that_they_led_to() -> None:
     [
         (NATIVE, ["thinking"]),
         (PLAIN, []),
-        (View(MODE, reasoning="details", issuer="anthropic:elsewhere"), []),
-        (View(MODE, reasoning="details", issuer=ISSUER, repairs=frozenset({"thinking_signature"})), []),
-        (View(MODE, reasoning="reasoning_content", issuer=ISSUER), []),
+        (View(MODE, family=CLAUDE, issuer="anthropic:elsewhere"), []),
+        (View(MODE, family=CLAUDE, issuer=ISSUER, repairs=frozenset({"thinking_signature"})), []),
+        (View(MODE, family=UNSIGNED, issuer=ISSUER), []),
     ],
     ids=[
         "native",
@@ -346,7 +348,7 @@ def test_thoughts_go_back_only_to_who_signed_them(view: View, kept: list[str]) -
 def test_unsigned_thoughts_are_text_for_who_signs_and_thoughts_for_who_does_not() -> None:
     history = exchange(ToolCall("a", "x", "{}"), blocks=({**thought("one"), "signature": ""},))
     assert rows(history, (), NATIVE)[1]["content"][0] == {"type": "text", "text": "one"}
-    unsigned = View(MODE, reasoning="reasoning_content", issuer=ISSUER)
+    unsigned = View(MODE, family=UNSIGNED, issuer=ISSUER)
     assert rows(history, (), unsigned)[1]["content"][0] == {"type": "thinking", "thinking": "one"}
 
 
@@ -494,19 +496,29 @@ def test_the_cap_is_mandatory_and_known_by_family(model: str, cap: int) -> None:
     assert body(model, window=None)["max_tokens"] == cap
 
 
+def adaptive(effort: str) -> dict[str, Any]:
+    return {
+        "thinking": {"type": "adaptive", "display": "summarized"},
+        "output_config": {"effort": effort},
+    }
+
+
 @pytest.mark.parametrize(
     ("model", "effort", "expected"),
     [
         ("claude-sonnet-4-5", "low", {"thinking": {"type": "enabled", "budget_tokens": 4_096}}),
         ("claude-3-7-sonnet", "high", {"thinking": {"type": "enabled", "budget_tokens": 16_384}}),
-        (
-            "claude-opus-4-7",
-            "medium",
-            {
-                "thinking": {"type": "adaptive", "display": "summarized"},
-                "output_config": {"effort": "medium"},
-            },
-        ),
+        ("claude-opus-4-7", "medium", adaptive("medium")),
+        ("claude-sonnet-4-5", "xhigh", {"thinking": {"type": "enabled", "budget_tokens": 32_768}}),
+        ("claude-sonnet-4-5", "max", {"thinking": {"type": "enabled", "budget_tokens": 59_904}}),
+        ("claude-opus-4-1", "max", {"thinking": {"type": "enabled", "budget_tokens": 27_904}}),
+        ("claude-sonnet-4-5", "minimal", {"thinking": {"type": "enabled", "budget_tokens": 2_048}}),
+        ("claude-opus-4-6", "xhigh", adaptive("high")),
+        ("claude-opus-4-6", "max", adaptive("max")),
+        ("claude-opus-4-7", "xhigh", adaptive("xhigh")),
+        ("claude-opus-4-7", "minimal", adaptive("low")),
+        ("claude-opus-4-7", "none", {}),
+        ("claude-sonnet-4-5", "none", {}),
         ("claude-3-haiku", "high", {}),
         ("claude-sonnet-4-5", None, {}),
         ("claude-opus-4-7", None, {}),
@@ -521,6 +533,7 @@ def test_thinking_is_asked_for_only_on_demand_and_by_family(
 
 def test_a_budget_for_thoughts_makes_room_for_them_or_is_left_out() -> None:
     assert body(output_cap=1_000, effort="medium")["max_tokens"] == 8_192 + 4_096
+    assert body("claude-opus-4-1", effort="max")["max_tokens"] == 32_000
     small = body(window=8_000, effort="medium")
     assert (small["max_tokens"], "thinking" in small) == (7_999, False)
 

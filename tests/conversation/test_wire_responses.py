@@ -19,7 +19,9 @@ from pydantic import TypeAdapter
 from fsm_agent.conversation.effects import Runtime, ToolSpec
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import Ask, View, WireCopy, format_of
-from fsm_agent.conversation.wire.responses import NO_TEXT, reasons
+from fsm_agent.conversation.wire.efforts import levels_of, nearest, reasons
+from fsm_agent.conversation.wire.responses import NO_TEXT
+from fsm_agent.settings.model import EFFORTS
 
 MODE = "codex_responses"
 HERE = "openai-responses:"
@@ -253,6 +255,22 @@ def test_a_body() -> None:
 )
 def test_models_that_reason(model: str, expected: bool) -> None:
     assert reasons(model) is expected
+
+
+@pytest.mark.parametrize(
+    ("model", "asked"),
+    [
+        ("o3", "low low low medium high high high"),
+        ("gpt-5", "minimal minimal low medium high high high"),
+        ("gpt-5-pro", "high high high high high high high"),
+        ("gpt-5.1", "none none low medium high high high"),
+        ("gpt-5.1-codex-max", "low low low medium high xhigh xhigh"),
+        ("gpt-5.2", "none none low medium high xhigh xhigh"),
+        ("gemini-3-pro", "low low low medium high high high"),
+    ],
+)
+def test_every_effort_becomes_the_nearest_that_the_model_takes(model: str, asked: str) -> None:
+    assert " ".join(nearest(effort, levels_of(model)) for effort in EFFORTS) == asked
 
 
 def test_the_grammar_repair_takes_patterns_out_of_tools() -> None:

@@ -72,12 +72,12 @@ class Heard:
         return listen
 
 
-def reads(words: str, action: Callable[[], object]) -> Callable[[str | None], None]:
+def reads(words: str, action: Callable[[], object]) -> Callable[[str], None]:
     """A listener for ``speech_delta``: acts as soon as just these words were shown."""
     shown: list[str] = []
 
-    def listen(delta: str | None) -> None:
-        shown.append(delta or "")
+    def listen(delta: str) -> None:
+        shown.append(delta)
         if "".join(shown) == words:
             action()
 

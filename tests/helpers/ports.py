@@ -17,7 +17,6 @@ from tests.helpers.leaping import LeapingLoop
 from tests.helpers.waiting import until_so
 
 KEY = "sk-test-0123456789abcdef"
-ISSUER = "openai-responses:here"
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,6 @@ RESPONSES = Wire(
     OpenAIResponses,
     "/v1/responses",
     rows="input",
-    options={"issuer": ISSUER},
     broken='{"type": "resp',
     empty=(
         ({"status": "completed", "output": []}, "no output", ""),

@@ -20,7 +20,7 @@ import pytest
 from fsm_agent import Agent, TurnResult
 from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.history_rules import sendable, violations
-from fsm_agent.conversation.messages import messages_from
+from fsm_agent.conversation.messages import Message
 from fsm_agent.fsm.runner import Step
 from fsm_agent.providers.choose import MODES, choose
 from fsm_agent.providers.probe import local_models
@@ -131,7 +131,7 @@ def ask(agent: Agent, heard: Heard, message: str = "Say hello.", history: Any = 
     played = Played(result, turn.steps, failures, "".join(deltas), len(deltas))
     assert sum(bool(result[name]) for name in SHOWN) == 1
     assert result.messages[-1]["role"] == "assistant"
-    assert not violations([row.to_dict() for row in messages_from(result.messages) if sendable(row)])
+    assert not violations([row.to_dict() for row in map(Message.from_dict, result.messages) if sendable(row)])
     assert_legal_path(turn.steps, result)
     return played
 

@@ -17,7 +17,7 @@ import pytest
 
 from fsm_agent import Agent, TurnResult, tool
 from fsm_agent.conversation.history_rules import sendable, violations
-from fsm_agent.conversation.messages import messages_from
+from fsm_agent.conversation.messages import Message
 from fsm_agent.fsm.runner import Step
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.support.clock import SystemClock
@@ -152,7 +152,7 @@ def check(result: TurnResult, steps: Sequence[Step], requests: Sequence[Mapping[
     assert sum(bool(result[name]) for name in SHOWN) == 1
     assert result.messages[-1]["role"] == "assistant"
     stored = violations(
-        [message.to_dict() for message in messages_from(result.messages) if sendable(message)]
+        [message.to_dict() for message in map(Message.from_dict, result.messages) if sendable(message)]
     )
     assert not [violation for violation in stored if "two user rows" not in violation]
     for request in requests:

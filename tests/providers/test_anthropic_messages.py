@@ -106,12 +106,12 @@ def test_the_address_with_and_without_the_version() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_thoughts_are_kept_with_signature_and_issuer(stream: bool) -> None:
+def test_thoughts_are_kept_with_signature(stream: bool) -> None:
     script = tools(call("echo", {}), text="So:", reasoning="step by step")
-    got, seen, _ = ask(script, stream=stream, issuer="here")
+    got, seen, _ = ask(script, stream=stream)
     assert isinstance(got, ModelReply)
     assert got.reasoning == "".join(seen.thoughts) == "step by step"
-    thought = {"type": "thinking", "issuer": "here", "thinking": "step by step", "signature": "signature-1"}
+    thought = {"type": "thinking", "thinking": "step by step", "signature": "signature-1"}
     assert got.blocks == (thought,)
 
 

@@ -3,6 +3,7 @@ fits."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -10,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from fsm_agent.conversation.families import runtime_family
+from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.wire import View, WireCopy
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.choose import choose
 from fsm_agent.providers.probe import is_loopback, is_nearby, local_models
@@ -32,11 +36,7 @@ def test_an_explicit_model_wins_over_everything() -> None:
     assert choice.base_url == "https://api.deepseek.com/v1"
     assert choice.why == "the model was given"
     runtime = choice.runtime(primary=False)
-    assert (runtime.reasoning_replay, runtime.output_key, runtime.primary) == (
-        "reasoning_content",
-        "max_tokens",
-        False,
-    )
+    assert (runtime.output_key, runtime.primary) == ("max_tokens", False)
 
 
 def test_the_environment_names_the_model() -> None:
@@ -266,23 +266,23 @@ def test_the_wire_as_given_else_the_providers_own_else_by_the_address(
 
 
 @pytest.mark.parametrize(
-    ("model", "mode", "marks", "replay"),
+    ("model", "mode", "marks", "family"),
     [
-        ("anthropic:claude-sonnet-4-5", None, True, "details"),
-        ("anthropic:next", None, True, "details"),
-        ("anthropic:claude-sonnet-4-5", "chat_completions", False, "details"),
-        ("openrouter:anthropic/claude-sonnet-4.5", None, True, "details"),
-        ("openrouter:openai/gpt-5", None, False, "details"),
-        ("openai:claude-behind-a-gate", "anthropic_messages", True, "details"),
-        ("moonshot:kimi-k2", "anthropic_messages", False, "reasoning_content"),
-        ("openai:gpt-5", None, False, "none"),
+        ("anthropic:claude-sonnet-4-5", None, True, "anthropic"),
+        ("anthropic:next", None, True, "anthropic"),
+        ("anthropic:claude-sonnet-4-5", "chat_completions", False, "chat"),
+        ("openrouter:anthropic/claude-sonnet-4.5", None, True, "openrouter"),
+        ("openrouter:openai/gpt-5", None, False, "openrouter"),
+        ("openai:claude-behind-a-gate", "anthropic_messages", True, "claude"),
+        ("moonshot:kimi-k2", "anthropic_messages", False, "unsigned"),
+        ("openai:gpt-5", None, False, "chat"),
     ],
 )
 def test_who_caches_by_marks_and_takes_thoughts_back(
-    model: str, mode: str | None, marks: bool, replay: str
+    model: str, mode: str | None, marks: bool, family: str
 ) -> None:
     runtime = choose(model, api_key="k", api_mode=mode).runtime()
-    assert (runtime.cache_marks, runtime.reasoning_replay) == (marks, replay)
+    assert (runtime.cache_marks, runtime_family(runtime).name) == (marks, family)
 
 
 @pytest.mark.parametrize(
@@ -294,10 +294,29 @@ def test_who_caches_by_marks_and_takes_thoughts_back(
         ("openai:gpt-5-chat-latest", ""),
         ("openrouter:anthropic/claude-sonnet-4.5", "reasoning"),
         ("mistral:magistral", ""),
+        ("gemini:gemini-3-pro", "reasoning_effort"),
+        ("gemini:gemini-1.5-pro", ""),
     ],
 )
 def test_how_much_to_think_is_asked_only_where_it_is_understood(model: str, key: str) -> None:
     assert choose(model, api_key="k").runtime().effort_key == key
+
+
+@pytest.mark.parametrize(
+    ("model", "role"),
+    [
+        ("openai:gpt-5-mini", "developer"),
+        ("openai:o3", "developer"),
+        ("openai:o1-mini", "system"),
+        ("openai:gpt-4o", "system"),
+        ("openrouter:openai/gpt-5", "system"),
+        ("deepseek:deepseek-chat", "system"),
+    ],
+)
+def test_thinking_models_of_openai_get_the_prompt_from_the_developer(model: str, role: str) -> None:
+    runtime = choose(model, api_key="k").runtime()
+    sent = WireCopy().messages("Be good.", [Message("user", "q")], (), View.of(runtime, frozenset()))
+    assert json.loads(b"".join(sent))[0] == {"role": role, "content": "Be good."}
 
 
 def test_a_key_of_another_provider_is_told_before_it_is_sent() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fsm_agent import Agent, Settings
+from fsm_agent.conversation.families import runtime_family
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.config_file import checked_config, config_of
 from fsm_agent.settings.setting_docs import every_setting
@@ -98,7 +99,7 @@ def test_the_environment_names_another_model_than_the_file(
     monkeypatch.setenv("FSM_AGENT_MODEL", "near:x")
     choice = config_of(home).chooser()
     assert (choice.profile.name, choice.model, choice.keys, choice.local) == ("near", "x", (), True)
-    assert choice.profile.reasoning_replay == "reasoning_content"
+    assert runtime_family(choice.runtime()).name == "deepseek"
 
 
 def test_no_file_is_fine(home: Path) -> None:
@@ -197,7 +198,10 @@ def test_every_setting_is_described_with_its_default() -> None:
         assert value == setting.default
         assert setting.allowed
     assert every_setting()["compression.min_progress"].allowed == "number above 0 to below 1"
-    assert every_setting()["reasoning_effort"].allowed == "low, medium, high or nothing"
+    assert (
+        every_setting()["reasoning_effort"].allowed
+        == "none, minimal, low, medium, high, xhigh, max or nothing"
+    )
     assert every_setting()["approval.policy"].allowed == "table of ask, allow, deny"
 
 

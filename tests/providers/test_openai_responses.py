@@ -24,7 +24,7 @@ from fsm_agent.testing import (
     tools,
 )
 from fsm_agent.testing.responses_wire import ResponsesDialect
-from tests.helpers.ports import ISSUER, RESPONSES, Seen
+from tests.helpers.ports import RESPONSES, Seen
 
 ask, reply_of, failure_of = RESPONSES.ask, RESPONSES.reply_of, RESPONSES.failure_of
 
@@ -39,12 +39,12 @@ def test_an_incomplete_reply_that_arrives_whole(stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_encrypted_reasoning_is_kept_verbatim_with_its_issuer(stream: bool) -> None:
+def test_encrypted_reasoning_is_kept_verbatim(stream: bool) -> None:
     got, seen, _ = ask(tools(call("echo", {}), reasoning="step by step"), stream=stream)
     assert isinstance(got, ModelReply)
     summary = [{"type": "summary_text", "text": "step by step"}]
     sealed = {"type": "reasoning", "id": "rs_1", "summary": summary, "encrypted_content": "sealed-1"}
-    assert got.blocks == ({**sealed, "issuer": ISSUER},)
+    assert got.blocks == (sealed,)
     assert "".join(seen.thoughts) == got.reasoning == "step by step"
     assert (len(seen.thoughts) > 1) == stream
 
@@ -104,7 +104,7 @@ SEARCH = {"type": "web_search_call", "id": "ws", "status": "in_progress"}
 
 def whole(output: Sequence[Mapping[str, Any]], **more: Any) -> tuple[ModelReply | Failure, Seen]:
     seen = Seen()
-    return whole_response({"status": "completed", "output": list(output), **more}, seen, ISSUER), seen
+    return whole_response({"status": "completed", "output": list(output), **more}, seen), seen
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_the_phase_of_a_text_is_kept() -> None:
     got, _ = whole([THOUGHT, message("Looking.", phase="commentary"), function()])
     assert isinstance(got, ModelReply)
     assert [block["type"] for block in got.blocks] == ["reasoning", "message"]
-    assert got.blocks[1] == {"type": "message", "phase": "commentary", "issuer": ISSUER}
+    assert got.blocks[1] == {"type": "message", "phase": "commentary"}
 
 
 def test_reasoning_that_cannot_be_sent_back_is_shown_only() -> None:
@@ -207,7 +207,7 @@ def test_reasoning_that_cannot_be_sent_back_is_shown_only() -> None:
 
 def stream(*events: Mapping[str, Any]) -> tuple[ModelReply | Failure, Seen]:
     seen = Seen()
-    growing = ResponsesReply(seen, ISSUER)
+    growing = ResponsesReply(seen)
     for event in events:
         growing.feed(event)
     return growing.end(), seen

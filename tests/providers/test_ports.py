@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,6 +47,11 @@ pytestmark = pytest.mark.parametrize("wire", WIRES, ids=[wire.name for wire in W
 both = pytest.mark.parametrize("stream", [True, False])
 
 
+def plain(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+    """The calls without what only one of the wires has."""
+    return tuple(replace(call, item_id="") for call in calls)
+
+
 @both
 def test_text(wire: Wire, stream: bool) -> None:
     got, seen, server = wire.ask(text("Hello, world", usage=Usage(7, 3, 2, 1, 2)), stream=stream)
@@ -66,7 +73,10 @@ def test_tool_calls(wire: Wire, stream: bool) -> None:
     got, seen, _ = wire.ask(script, stream=stream)
     assert isinstance(got, ModelReply)
     assert (got.text, got.finish) == ("So:", "tool_calls")
-    assert got.tool_calls[:2] == (ToolCall("a", "echo", '{"text": "hi"}'), ToolCall("7", "put", '{"n": 1}'))
+    assert plain(got.tool_calls)[:2] == (
+        ToolCall("a", "echo", '{"text": "hi"}'),
+        ToolCall("7", "put", '{"n": 1}'),
+    )
     assert got.tool_calls[2].id.startswith("call_")
     assert seen.tools == ["echo", "put", "echo"]
     assert got == wire.reply_of(script, stream=stream), "the same reply gets the same ids"
@@ -91,12 +101,13 @@ def test_tool_calls(wire: Wire, stream: bool) -> None:
 )
 def test_replies_that_arrive_whole(wire: Wire, script: Reply, expected: dict[str, Any], stream: bool) -> None:
     got = wire.reply_of(script, stream=stream)
+    got = replace(got, tool_calls=plain(got.tool_calls))
     assert {name: getattr(got, name) for name in expected} == expected
 
 
 @both
 def test_a_call_without_a_name_and_a_refusal(wire: Wire, stream: bool) -> None:
-    assert wire.reply_of(tools(call("", "")), stream=stream).tool_calls == (
+    assert plain(wire.reply_of(tools(call("", "")), stream=stream).tool_calls) == (
         ToolCall("call_1_0", "", wire.no_arguments),
     )
     refused = wire.reply_of(refusal("No."), stream=stream)
@@ -141,7 +152,7 @@ def test_a_stream_that_says_nothing_is_a_failure(wire: Wire, script: Reply) -> N
 def test_a_stream_without_its_end_keeps_what_came(wire: Wire) -> None:
     got = wire.reply_of(no_finish("some", call("echo", {"a": 1})))
     assert (got.text, got.finish, got.cut) == ("some", None, True)
-    assert got.tool_calls == (ToolCall("call_1_0", "echo", '{"a": 1}'),)
+    assert plain(got.tool_calls) == (ToolCall("call_1_0", "echo", '{"a": 1}'),)
 
 
 def test_a_malformed_chunk(wire: Wire) -> None:

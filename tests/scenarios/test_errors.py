@@ -366,3 +366,15 @@ def test_an_address_that_answers_with_a_web_page_is_named_with_what_to_do() -> N
     text_ = played.result.final_response or ""
     assert "HTML page: Welcome to nginx" in text_
     assert f"Check that {played.server.url} speaks chat completions" in text_
+
+
+def test_text_that_is_told_again_begins_with_a_mark() -> None:
+    """The connection breaks inside a call, behind a text that was shown."""
+    broken = cut("Let me look.", call("echo", {"text": "x" * 400}))
+    played = play([broken, broken, tools(call("echo", {}), text="Let me look."), text("done")])
+    shown = "".join(delta or "|" for delta in played.heard.of("stream_delta"))
+    again = "\n\n[The reply broke off and begins again.]\n\n"
+    assert shown == f"Let me look.{again}Let me look.{again}Let me look.|\n\ndone|"
+    assert [row.get("content") for row in played.result.messages[1::2]] == ["Let me look.", "done"]
+    whole = play([cut("Hello "), text("world")])
+    assert again not in "".join(filter(None, whole.heard.of("stream_delta"))), "nothing is told again"

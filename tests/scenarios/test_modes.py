@@ -146,7 +146,11 @@ def told(played: Played) -> dict[str, Any]:
         {k: v for k, v in metrics.items() if k != "seconds"} for metrics in result["compressions"]
     ]
     for row in result["messages"]:
-        row.pop("blocks", None)
+        for name in ("blocks", "issuer"):
+            row.pop(name, None)
+        for made in row.get("tool_calls", ()):
+            for name in ("call_id", "response_item_id"):
+                made.pop(name, None)
     heard = played.heard
     return {
         "result": json.loads(_without_wording(json.dumps(result))),

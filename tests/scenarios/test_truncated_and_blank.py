@@ -170,9 +170,12 @@ def test_announcements_are_told_to_act_when_switched_on() -> None:
     played = play([text("Let me check the files first."), tools(call("echo", {})), text("done")], settings=on)
     assert played.result.final_response == "done"
     assert played.roles == "u a t a"
-    assert (
-        play([text("Let me check the files first.")]).result.final_response == "Let me check the files first."
-    )
+    announced = [text("Let me check the files first.")]
+    assert play(announced).result.final_response == "Let me check the files first."
+    off = play(announced, model="openai-responses:gpt-x", settings={"continuation": {"acks_enabled": False}})
+    assert off.result.final_response == "Let me check the files first."
+    script = [*announced, tools(call("echo", {})), text("done")]
+    assert play(script, model="openai-responses:gpt-x").result.final_response == "done"
 
 
 def test_blank_then_an_error_then_text() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from fsm_agent.conversation.effects import Runtime
 from fsm_agent.conversation.history_rules import violations
-from fsm_agent.conversation.messages import messages_from
+from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire import View, WireCopy
 from tests.crash.mutants import MUTANTS
 from tests.helpers.wire_rows import chat_rows
@@ -80,7 +80,7 @@ def check_rows(rows: list[dict[str, Any]], wanted: list[dict[str, Any]], known: 
 
 
 def check_wires(rows: list[dict[str, Any]], where: str) -> None:
-    history = messages_from(rows)
+    history = [Message.from_dict(row) for row in rows]
     for mode in MODES:
         runtime = Runtime("test", "m", api_mode=mode)  # type: ignore[arg-type]
         written = b"".join(WireCopy().messages("prompt", history, (), View.of(runtime, frozenset())))

@@ -74,6 +74,7 @@ EXAMPLES: dict[str, list[Failure | tuple[Failure, Size]]] = {
     ],
     "signed reasoning was rejected": [
         http(400, "messages.1.content.0: Invalid `signature` in `thinking` block", None, "invalid_request_error"),
+        http(400, "Corrupted thought signature."),
         http(400, "`thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified."),
         aggregated(400, '{"error": {"message": "messages.3.content.0: Invalid `signature` in `thinking` block"}}'),
     ],

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fsm_agent import Agent, tool
 from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.history_rules import violations
-from fsm_agent.conversation.messages import ModelReply, Usage, messages_from
+from fsm_agent.conversation.messages import Message, ModelReply, Usage
 from fsm_agent.settings.model import Settings
 from fsm_agent.testing import (
     Call,
@@ -131,7 +131,7 @@ def test_a_turn_takes_whatever_they_give(
     assert sum((result.completed, result.failed, result.partial, result.interrupted)) == 1
     for body in model.requests:
         assert violations(body["messages"]) == []
-    assert messages_from(result.messages)
+    assert [Message.from_dict(row) for row in result.messages]
 
 
 def test_every_kind_of_answer_ends_a_turn(tmp_path: Path) -> None:

@@ -65,7 +65,8 @@ def _texts(row: Message) -> Iterator[str]:
 
 
 def _thoughts(row: Message) -> int:
-    return len(row.reasoning or "") + sum(len(json.dumps(dict(block))) for block in row.blocks)
+    opaque = [*row.blocks, *(call.extra for call in row.tool_calls if call.extra)]
+    return len(row.reasoning or "") + sum(len(json.dumps(dict(one))) for one in opaque)
 
 
 def _cut_call(call: ToolCall, length: int) -> ToolCall:

@@ -14,7 +14,7 @@ from typing import Any
 
 from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.conversation.history_rules import CALL_REMOVED, valid_rows
-from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire.chat import IMAGE_PLACEHOLDER, wire_text
 from fsm_agent.conversation.wire.claude import family_of, output_cap, thinking_params
 from fsm_agent.conversation.wire.form import (
@@ -150,21 +150,20 @@ def _kept(message: Message, view: View) -> Iterator[Mapping[str, Any]]:
     """The thoughts of a message that this provider made and takes back: native Anthropic those that it
     signed, and what it did not sign as text; wires that want their reasoning back without a signature the
     others."""
-    if "thinking_signature" in view.repairs or view.reasoning == "none":
+    native = view.family.replay == "signed"
+    if "thinking_signature" in view.repairs or not (native or view.family.replay == "unsigned"):
         return
-    for block in message.blocks:
+    for block in view.own_blocks(message):
         signed = block.get("type") == "redacted_thinking" or bool(block.get("signature"))
-        if block.get("issuer") == view.issuer and (view.reasoning == "details" or not signed):
-            yield {**block, "type": "unsigned"} if view.reasoning == "details" and not signed else block
+        if native or not signed:
+            yield {**block, "type": "unsigned"} if native and not signed else block
 
 
 def _thought(kept: Mapping[str, Any]) -> Block | None:
     match kept.get("type"):
-        case "thinking":
-            block = {"type": "thinking", "thinking": str(kept.get("thinking", ""))}
-            return {**block, "signature": kept["signature"]} if kept.get("signature") else block
-        case "redacted_thinking":
-            return {"type": "redacted_thinking", "data": str(kept.get("data", ""))}
+        case "thinking" | "redacted_thinking":
+            ours = ("type", "before") if kept.get("signature") else ("type", "before", "signature")
+            return {"type": kept["type"], **{key: one for key, one in kept.items() if key not in ours}}
         case "unsigned" if text := clean(str(kept.get("thinking", ""))).strip():
             return _text(text)
     return None
@@ -246,7 +245,7 @@ def _with_plain_ids(message: Message) -> Message:
     if any(call.id != _plain_id(call.id) for call in calls):
         return replace(
             message,
-            tool_calls=tuple(ToolCall(_plain_id(call.id), call.name, call.arguments) for call in calls),
+            tool_calls=tuple(replace(call, id=_plain_id(call.id)) for call in calls),
         )
     return message
 

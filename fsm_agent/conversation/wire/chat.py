@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fsm_agent.conversation.effects import ToolSpec
-from fsm_agent.conversation.history_rules import call_ids, opens_group, valid_rows
-from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.history_rules import as_parts, call_ids, opens_group, valid_rows
+from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.wire.efforts import NORMALISED, levels_of, nearest
 from fsm_agent.conversation.wire.form import (
     Ask,
     Pieces,
@@ -31,13 +34,22 @@ class ChatFormat:
         return opens_group(run, message)
 
     def rows(self, run: Sequence[Message], seen_ids: set[str], view: View) -> list[WireRow]:
-        return valid_rows(run, seen_ids, lambda message: _shape(message, view))
+        def extra(message: Message, call: ToolCall) -> dict[str, Any]:
+            own = call.extra and "extras" in _taken(view) and view.made(message.issuer)
+            return {"extra_content": call.extra} if own else {}
+
+        if view.family.id_length:
+            run = [_with_ids(message, view.family.id_length) for message in run]
+        made = valid_rows(run, seen_ids, lambda message: _shape(message, view), extra)
+        if made and made[0]["role"] == "assistant":
+            made[0] |= _replayed([message for message in run if message.role == "assistant"], made[0], view)
+        return made
 
     def ids(self, rows: Sequence[WireRow]) -> set[str]:
         return call_ids(rows)
 
     def system_row(self, prompt: str, view: View) -> WireRow | None:
-        row = {"role": "system", "content": clean(prompt).strip()}
+        row = {"role": view.prompt_role, "content": clean(prompt).strip()}
         return self.marked(row, view.ttl) if view.marks else row
 
     def marked(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
@@ -74,7 +86,8 @@ class ChatFormat:
             head["temperature"] = ask.temperature
         if ask.effort is not None and runtime.effort_key:
             flat = runtime.effort_key == "reasoning_effort"
-            head[runtime.effort_key] = ask.effort if flat else {"effort": ask.effort}
+            effort = nearest(ask.effort, (levels_of(runtime.model) if flat else ()) or NORMALISED)
+            head[runtime.effort_key] = effort if flat else {"effort": effort}
         tail: dict[str, Any] = {} if ask.output_cap is None else {runtime.output_key: ask.output_cap}
         return joined(head, [("tools", ask.tools), ("messages", messages)], tail)
 
@@ -87,10 +100,7 @@ def _shape(message: Message, view: View) -> WireRow:
         content = [_part(part, view) for part in content]
         if message.role != "user" and ("flat_tool_content" in view.repairs or not view.vision):
             content = "\n".join(str(part.get("text", "")) for part in content)
-    row: WireRow = {"role": message.role, "content": content or (None if message.role == "assistant" else "")}
-    if message.role == "assistant" and "thinking_signature" not in view.repairs:
-        row.update(_replayed_reasoning(message, view.reasoning))
-    return row
+    return {"role": message.role, "content": content or (None if message.role == "assistant" else "")}
 
 
 def wire_text(text: str, view: View) -> str:
@@ -105,14 +115,51 @@ def _part(part: Mapping[str, Any], view: View) -> dict[str, Any]:
     return dict(part) if view.vision else {"type": "text", "text": IMAGE_PLACEHOLDER}
 
 
-def _replayed_reasoning(message: Message, how: str) -> dict[str, Any]:
-    if how == "reasoning_content":
-        return {"reasoning_content": clean(message.reasoning or " ")}
-    if how == "details" and (details := [dict(block) for block in message.blocks if _is_detail(block)]):
-        return {"reasoning_details": details}
-    return {}
+def _with_ids(message: Message, length: int) -> Message:
+    """Calls and results with ids of this length; the same id always becomes the same."""
+
+    def fitting(call_id: str) -> str:
+        if not call_id or (len(call_id) == length and call_id.isascii() and call_id.isalnum()):
+            return call_id
+        return hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:length]
+
+    calls = tuple(replace(call, id=fitting(call.id)) for call in message.tool_calls)
+    return replace(
+        message, tool_calls=calls, tool_call_id=message.tool_call_id and fitting(message.tool_call_id)
+    )
 
 
-def _is_detail(block: Mapping[str, Any]) -> bool:
-    """Blocks of other wires, kept in the same history, are none."""
-    return str(block.get("type", "")).startswith("reasoning.")
+# Reasoning
+
+
+def _taken(view: View) -> str:
+    return "" if "thinking_signature" in view.repairs else view.family.replay
+
+
+def _replayed(said: Sequence[Message], row: WireRow, view: View) -> dict[str, Any]:
+    """What goes back to its issuer with the row that these messages became."""
+    own = [block for message in said for block in view.own_blocks(message)]
+    thoughts = [clean(m.reasoning) for m in said if m.reasoning and view.made(m.issuer)]
+    match _taken(view):
+        case "text" if thoughts or view.family.required:
+            return {view.family.field: "\n\n".join(thoughts) or " "}
+        case "chunks" if thoughts:
+            chunks = [{"type": "thinking", "thinking": [{"type": "text", "text": one}]} for one in thoughts]
+            return {"content": [*chunks, *as_parts(row.get("content"))]}
+        case "details":
+            # blocks of other wires, kept in the same history, are none
+            details = [block for block in own if str(block.get("type", "")).startswith("reasoning.")]
+            return {"reasoning_details": details} if details else {}
+    return _signed(own, row, view)
+
+
+def _signed(own: Sequence[Mapping[str, Any]], row: WireRow, view: View) -> dict[str, Any]:
+    """The signature of the whole row; and one for the first call, without which the request is refused."""
+    found: dict[str, Any] = {}
+    signed = [block for block in own if block.get("type") == "extra_content" and "tool_call_id" not in block]
+    if signed and _taken(view) == "extras":
+        found["extra_content"] = signed[-1]["extra_content"]
+    if view.family.stand_in and (calls := row.get("tool_calls")):
+        stand_in = {"extra_content": {"google": {"thought_signature": view.family.stand_in}}}
+        found["tool_calls"] = [stand_in | calls[0], *calls[1:]]
+    return found

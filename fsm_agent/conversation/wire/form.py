@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fsm_agent.conversation.effects import ApiMode, Runtime, ToolSpec
+from fsm_agent.conversation.families import ReasoningFamily, family_of, issuer_of, runtime_family
 from fsm_agent.conversation.messages import Message
 from fsm_agent.settings.model import CacheTtl, Effort
 
 CHARS_PER_TOKEN = 4
 
 WireRow = dict[str, Any]
+PLAIN = family_of("chat_completions")
 Pieces = Sequence[bytes | bytearray]
 """Bytes that belong one behind the other. They are copied once, when the whole body is put together: a long
 conversation is megabytes, and every further copy would cost more than all that is new."""
@@ -21,14 +23,15 @@ conversation is megabytes, and every further copy would cost more than all that 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the shape of a row depends on besides the row itself. ``reasoning``: how earlier reasoning is
-    replayed. ``issuer``: who made the reasoning that this provider would accept. ``repairs``: wire modes that
-    recoveries switched on. ``marks``: whether the last rows carry cache marks; ``ttl``: how long what they
-    mark is kept."""
+    """What the shape of a row depends on besides the row itself. ``issuer``: whose parts this model takes
+    back, ``family``: in which form. ``prompt_role``: of the row that the prompt is. ``repairs``: wire modes
+    that recoveries switched on. ``marks``: whether the last rows carry cache marks; ``ttl``: how long what
+    they mark is kept."""
 
     mode: ApiMode = "chat_completions"
-    reasoning: str = "none"
+    family: ReasoningFamily = PLAIN
     issuer: str = ""
+    prompt_role: str = "system"
     vision: bool = True
     repairs: frozenset[str] = frozenset()
     marks: bool = False
@@ -39,13 +42,24 @@ class View:
         """Make it of what a turn runs on, and of the repairs that were done on its requests."""
         return cls(
             mode=runtime.api_mode,
-            reasoning=runtime.reasoning_replay,
-            issuer=f"{runtime.provider}:{runtime.base_url or ''}",
+            family=runtime_family(runtime),
+            issuer=issuer_of(runtime),
+            prompt_role=runtime.prompt_role,
             vision=runtime.vision and "vision" not in repairs,
             repairs=repairs,
             marks=runtime.cache_marks,
             ttl=ttl,
         )
+
+    def made(self, by: str | None) -> bool:
+        """Say whether what ``by`` made is taken back. What nobody is known to have made never is."""
+        return bool(by) and by == self.issuer
+
+    def own_blocks(self, message: Message) -> Iterator[Mapping[str, Any]]:
+        """The blocks of a message that this issuer made. Older stores name it with each of them."""
+        for block in message.blocks:
+            if self.made(block.get("issuer", message.issuer)):
+                yield {key: value for key, value in block.items() if key != "issuer"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.conversation.history_rules import opens_group, valid_rows
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire.chat import IMAGE_PLACEHOLDER, wire_text
+from fsm_agent.conversation.wire.efforts import levels_of, nearest
 from fsm_agent.conversation.wire.form import Ask, Pieces, View, WireRow, dump, joined, without_patterns
 from fsm_agent.settings.model import CacheTtl
 from fsm_agent.support.texts import clean
@@ -23,10 +24,6 @@ LEAST_OUTPUT = 16
 """Tokens; OpenAI refuses a lower ``max_output_tokens``."""
 _NAME = re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME = 64
-_REASONERS = ("o1", "o3", "o4", "gpt-5", "gpt-6", "codex")
-_SPEAKERS = ("o1-mini", "o1-preview", "gpt-5-chat")
-"""Families of OpenAI's that reason, and their members that do not, or not in a way that can be asked for: a
-model without encrypted reasoning refuses a request for it."""
 
 
 class ResponsesFormat:
@@ -74,10 +71,10 @@ class ResponsesFormat:
         any of it. Without one none is asked for: OpenAI gives summaries to verified organisations only."""
         runtime = ask.runtime
         head: dict[str, Any] = {"model": runtime.model, "stream": runtime.streaming, "store": False}
-        if reasons(runtime.model):
+        if levels := levels_of(runtime.model):
             head["include"] = ["reasoning.encrypted_content"]
             if ask.effort is not None:
-                head["reasoning"] = {"effort": ask.effort, "summary": "auto"}
+                head["reasoning"] = {"effort": nearest(ask.effort, levels), "summary": "auto"}
         if ask.temperature is not None:
             head["temperature"] = ask.temperature
         prompt = clean(ask.system).strip()
@@ -88,12 +85,6 @@ class ResponsesFormat:
         ]
         tail = {} if ask.output_cap is None else {"max_output_tokens": max(LEAST_OUTPUT, ask.output_cap)}
         return joined(head, named, tail)
-
-
-def reasons(model: str) -> bool:
-    """Does this model of OpenAI's reason? By its name, an aggregator's prefix apart."""
-    name = model.lower().rsplit("/", 1)[-1]
-    return name.startswith(_REASONERS) and not name.startswith(_SPEAKERS)
 
 
 def _with_short_ids(message: Message) -> Message:
@@ -186,23 +177,11 @@ def _thoughts(message: Message, view: View) -> Iterator[Mapping[str, Any]]:
     under it."""
     if "encrypted_replay" in view.repairs:
         return
-    for block in message.blocks:
-        if (
-            block.get("type") == "reasoning"
-            and block.get("encrypted_content")
-            and block.get("issuer") == view.issuer
-        ):
-            yield {
-                key: value
-                for key, value in block.items()
-                if key not in ("id", "issuer", "status") and value is not None
-            }
+    for block in view.own_blocks(message):
+        if block.get("type") == "reasoning" and block.get("encrypted_content"):
+            yield {key: one for key, one in block.items() if key not in ("id", "status") and one is not None}
 
 
 def _phase(message: Message, view: View) -> str:
-    own = (
-        block
-        for block in message.blocks
-        if block.get("type") == "message" and block.get("issuer") == view.issuer
-    )
-    return next((str(block["phase"]) for block in own), "")
+    own = (block for block in view.own_blocks(message) if block.get("type") == "message")
+    return next((str(block.get("phase") or "") for block in own), "")

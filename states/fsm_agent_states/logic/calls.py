@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal
 
@@ -101,7 +101,7 @@ def _check(call: ToolCall, name: str | None, tools: Mapping[str, ToolSpec], cuto
             else "a tool call needs the name of a tool"
         )
         return item
-    call = ToolCall(call.id, name, _arguments_text(call, parsed.repaired, parsed.value))
+    call = replace(call, name=name, arguments=_arguments_text(call, parsed.repaired, parsed.value))
     if parsed.kind == "not_object":
         item = Checked(call, "answered", tools[name])
         item.answer("the arguments must be a JSON object with the parameters by name; nothing was run")
@@ -146,7 +146,7 @@ def _with_unique_ids(calls: Sequence[ToolCall]) -> list[ToolCall]:
         if call_id in taken:
             call_id = f"{call_id}_{number}"
         taken.add(call_id)
-        unique.append(ToolCall(call_id, call.name, call.arguments))
+        unique.append(replace(call, id=call_id))
     return unique
 
 

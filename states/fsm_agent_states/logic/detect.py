@@ -209,8 +209,10 @@ DETECTIONS: tuple[Detection, ...] = (
         words("content_filter", "usage policies", "violating our usage policy", "request was flagged", "input was flagged",
               "cybersecurity risk", "safety system", "responsibleaipolicyviolation", "new_sensitive", "content policy",
               "content exists risk", "considered high risk", "inappropriate content")), "a refusal, whatever the status"),
-    Detection("thinking_signature", both(CLIENT, words("thinking"), words("signature", "cannot be modified",
-              "must remain as they were")), "signed reasoning was rejected"),
+    Detection("thinking_signature", both(CLIENT, either(
+        both(words("thinking"), words("signature", "cannot be modified", "must remain as they were")),
+        both(words("thought signature", "thought_signature"), words("corrupted", "not valid", "invalid")))),
+        "signed reasoning was rejected"),
     Detection("invalid_encrypted_content", either(code("invalid_encrypted_content"), both(CLIENT, words("encrypted content"),
               words("could not be", "decrypt"))), "encrypted reasoning was rejected"),
     Detection("long_context_tier", both(status(429), words("extra usage"), words("long context")), "tier without long context"),

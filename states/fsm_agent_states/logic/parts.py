@@ -97,7 +97,7 @@ class Setup:
 @dataclass(slots=True)
 class CurrentCall:
     """The call in hand: its request, and what came back. ``visible`` and ``thoughts``: the reply's text in
-    its two parts.
+    its two parts; ``issuer``: who made them.
 
     ``prepaid``: the budget that several turns share has been asked for the next call block already.
     ``stepped``: iterations whose beginning was told.
@@ -107,6 +107,7 @@ class CurrentCall:
     reply: ModelReply | None = None
     visible: str = ""
     thoughts: str = ""
+    issuer: str | None = None
     prepaid: bool = False
     stepped: int = 0
 
@@ -121,13 +122,13 @@ class CurrentCall:
         self.prepaid = False
         return self.request
 
-    def came_back(self, reply: ModelReply, visible: str, thoughts: str) -> None:
-        """Take the reply, with what is spoken and what is thought in it."""
-        self.reply, self.visible, self.thoughts = reply, visible, thoughts
+    def came_back(self, reply: ModelReply, visible: str, thoughts: str, issuer: str) -> None:
+        """Take the reply, with what is spoken and what is thought in it, and who made it."""
+        self.reply, self.visible, self.thoughts, self.issuer = reply, visible, thoughts, issuer
 
-    def was_cancelled(self, cancelled: Cancelled) -> None:
+    def was_cancelled(self, cancelled: Cancelled, issuer: str) -> None:
         """A person broke it off; what the model thought until then is kept."""
-        self.thoughts = cancelled.reasoning
+        self.thoughts, self.issuer = cancelled.reasoning, issuer
 
 
 @dataclass(slots=True)

@@ -98,7 +98,9 @@ def _cut_kind(reply: ModelReply, said: Said) -> ReplyKind | Failure:
 
 
 def _text_kind(turn: TurnState, visible: str) -> ReplyKind:
-    policy = turn.settings.continuation
-    if policy.acks_enabled and facts.only_asked(turn) and len(visible) <= 1200 and _ANNOUNCES.search(visible):
+    """An answer, or one that is told to act first (RESP-14) or to check first."""
+    policy, responses = turn.settings.continuation, turn.setup.runtime.api_mode == "codex_responses"
+    acks = responses if policy.acks_enabled is None else policy.acks_enabled
+    if acks and facts.only_asked(turn) and len(visible) <= 1200 and _ANNOUNCES.search(visible):
         return "announced"
     return "unverified" if policy.verify_enabled and facts.unverified(turn) else "text"

@@ -1,0 +1,145 @@
+"""Whatever a history holds, a request contains the opaque parts of its issuer, byte for byte, and no others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fsm_agent.conversation.families import FAMILIES, ReasoningFamily
+from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.wire import View, WireCopy
+from fsm_agent.conversation.wire.form import dump
+
+KINDS = ("signed", "unsigned", "redacted", "detail", "sealed", "extra")
+ISSUERS = ("here", "there", "elsewhere")
+MARK = re.compile(r"opaque-[0-9a-z-]+")
+
+
+def block_of(kind: str, mark: str) -> dict[str, Any]:
+    """An opaque part with a mark in it that no other has."""
+    return {
+        "signed": {"type": "thinking", "thinking": "hm", "signature": mark, "new": {"by": ["vendor"]}},
+        "unsigned": {"type": "thinking", "thinking": mark, "signature": ""},
+        "redacted": {"type": "redacted_thinking", "data": mark},
+        "detail": {"type": "reasoning.encrypted", "index": 0, "data": mark, "format": None},
+        "sealed": {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": mark},
+        "extra": {"type": "extra_content", "extra_content": {"google": {"thought_signature": mark}}},
+    }[kind]
+
+
+@st.composite
+def assistants(draw: st.DrawFn) -> Any:
+    """What one row of the assistant has: who made it, kinds of blocks, calls with a signature or none; and
+    whether older stores named the issuer with each block."""
+    return (
+        draw(st.none() | st.sampled_from(ISSUERS)),
+        draw(st.lists(st.sampled_from(KINDS), max_size=3, unique=True)),
+        draw(st.lists(st.booleans(), max_size=2)),
+        draw(st.booleans()),
+        draw(st.booleans()),
+    )
+
+
+def history_of(drawn: Sequence[Any]) -> list[Message]:
+    rows = [Message("user", "q")]
+    for at, (issuer, kinds, calls, asked_between, old) in enumerate(drawn):
+        blocks = [block_of(kind, f"opaque-{at}-{kind}") for kind in kinds]
+        if old:
+            blocks = [{**block, "issuer": issuer} for block in blocks]
+        made = tuple(
+            ToolCall(
+                f"c{at}{number}",
+                "echo",
+                "{}",
+                extra={"google": {"thought_signature": f"opaque-{at}-call{number}"}} if is_signed else None,
+            )
+            for number, is_signed in enumerate(calls)
+        )
+        rows.append(
+            Message(
+                "assistant", "said", made, reasoning=f"opaque-{at}-text", blocks=tuple(blocks), issuer=issuer
+            )
+        )
+        rows += [Message("tool", "done", tool_call_id=call.id) for call in made]
+        if asked_between or not made:
+            rows.append(Message("user", "and?"))
+    return rows
+
+
+def expected(rows: Sequence[Message], family: ReasoningFamily) -> Iterator[bytes]:
+    """The parts that must be in the request to "here", as they are written in it."""
+    last_word = max(at for at, row in enumerate(rows) if row.role == "user")
+    for at, row in enumerate(rows):
+        if row.role != "assistant" or row.issuer != "here":
+            continue
+        blocks = [{k: v for k, v in block.items() if k != "issuer"} for block in row.blocks]
+        current = at > last_word
+        match family.replay:
+            case "text":
+                yield dump({family.field: row.reasoning})[1:-1]
+            case "chunks":
+                yield dump({"type": "thinking", "thinking": [{"type": "text", "text": row.reasoning}]})
+            case "details":
+                yield from (dump(block) for block in blocks if block["type"] == "reasoning.encrypted")
+            case "extras":
+                yield from (
+                    dump({"extra_content": call.extra})[1:-1] for call in row.tool_calls if call.extra
+                )
+                yield from (dump(one["extra_content"]) for one in blocks if one["type"] == "extra_content")
+            case "signed" if current:
+                yield from (
+                    dump(
+                        one
+                        if one.get("signature") or "data" in one
+                        else {"type": "text", "text": one["thinking"]}
+                    )
+                    for one in blocks
+                    if one["type"] in ("thinking", "redacted_thinking")
+                )
+            case "unsigned" if current:
+                yield from (
+                    dump({"type": "thinking", "thinking": one["thinking"]})
+                    for one in blocks
+                    if one["type"] == "thinking" and not one["signature"]
+                )
+            case "items":
+                yield from (
+                    dump({k: v for k, v in one.items() if k != "id"})
+                    for one in blocks
+                    if one["type"] == "reasoning"
+                )
+
+
+@given(st.lists(assistants(), max_size=5), st.sampled_from(FAMILIES))
+@settings(max_examples=300)
+def test_a_request_holds_the_opaque_parts_of_its_issuer_and_no_others(
+    drawn: list[Any], family: ReasoningFamily
+) -> None:
+    rows = history_of(drawn)
+    view = View(family.mode, family=family, issuer="here")
+    sent = b"".join(WireCopy().messages("prompt", rows, (), view))
+    parts = list(expected(rows, family))
+    assert sorted(MARK.findall(sent.decode())) == sorted(MARK.findall(b"".join(parts).decode()))
+    assert all(sent.count(part) >= 1 for part in parts)
+
+
+@given(st.lists(assistants(), max_size=5), st.sampled_from(FAMILIES))
+def test_a_model_that_nobody_names_gets_none(drawn: list[Any], family: ReasoningFamily) -> None:
+    for issuer in ("", "a stranger"):
+        view = View(family.mode, family=family, issuer=issuer)
+        assert not MARK.search(b"".join(WireCopy().messages("", history_of(drawn), (), view)).decode())
+
+
+def test_rows_that_become_one_keep_the_parts_of_each() -> None:
+    details = [{"type": "reasoning.text", "text": text} for text in ("one", "two")]
+    rows = [
+        Message("user", "q"),
+        *(Message("assistant", "a", blocks=(one,), issuer="here") for one in details),
+    ]
+    openrouter = next(family for family in FAMILIES if family.name == "openrouter")
+    sent = b"".join(WireCopy().messages("", rows, (), View(family=openrouter, issuer="here")))
+    assert dump({"reasoning_details": details})[1:-1] in sent

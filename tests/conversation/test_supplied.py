@@ -1,0 +1,211 @@
+"""Histories that a caller supplies, in the forms in which vendors and other programs keep theirs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fsm_agent.conversation.effects import Runtime
+from fsm_agent.conversation.families import issuer_of
+from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.supplied import supplied_history
+from fsm_agent.conversation.wire import View, WireCopy
+from fsm_agent.errors import ConfigError
+from fsm_agent.testing import text
+from fsm_agent.testing.strategies import json_values
+from tests.helpers.harness import play
+
+OPENROUTER = Runtime("openrouter", "a/b", "https://o.example/v1")
+DEEPSEEK = Runtime("deepseek", "d", "https://d.example/v1")
+RESPONSES = Runtime("openai-responses", "gpt-5", "https://r.example/v1", api_mode="codex_responses")
+GEMINI = Runtime("gemini", "gemini-3-pro", "https://g.example/v1")
+CLAUDE = Runtime("anthropic", "claude", "https://c.example/v1", api_mode="anthropic_messages")
+MISTRAL = Runtime("mistral", "magistral", "https://m.example/v1")
+DETAIL = {"type": "reasoning.text", "text": "hm", "signature": "s"}
+SEALED = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed"}
+SIGNATURE = {"google": {"thought_signature": "s"}}
+THINKING = {"type": "thinking", "thinking": "hm", "signature": "s"}
+CHUNK = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+TEXT = {"type": "text", "text": "a"}
+FUNCTION = {"name": "echo", "arguments": "{}"}
+SIGNED_CALL = {"id": "c", "type": "function", "function": FUNCTION, "extra_content": SIGNATURE}
+
+
+def read(row: dict[str, Any], runtime: Runtime) -> Any:
+    (message,) = supplied_history([{"role": "assistant", "content": "a", **row}], runtime).messages
+    return message
+
+
+@pytest.mark.parametrize(
+    ("fields", "maker", "others"),
+    [
+        ({"reasoning_details": [DETAIL]}, OPENROUTER, (DEEPSEEK, RESPONSES, GEMINI, CLAUDE, MISTRAL)),
+        ({"codex_reasoning_items": [SEALED]}, RESPONSES, (OPENROUTER, DEEPSEEK, GEMINI, CLAUDE, MISTRAL)),
+        ({"reasoning_content": "hm"}, DEEPSEEK, (OPENROUTER, RESPONSES, GEMINI, CLAUDE, MISTRAL)),
+        ({"extra_content": SIGNATURE}, GEMINI, (OPENROUTER, DEEPSEEK, RESPONSES, CLAUDE, MISTRAL)),
+        ({"tool_calls": [SIGNED_CALL]}, GEMINI, (OPENROUTER, DEEPSEEK, RESPONSES, CLAUDE, MISTRAL)),
+        ({"content": [THINKING, TEXT]}, CLAUDE, (OPENROUTER, DEEPSEEK, RESPONSES, GEMINI, MISTRAL)),
+        ({"content": [CHUNK, TEXT]}, MISTRAL, (OPENROUTER, DEEPSEEK, RESPONSES, GEMINI, CLAUDE)),
+        ({"reasoning": "hm"}, None, (OPENROUTER, DEEPSEEK, RESPONSES, GEMINI, CLAUDE, MISTRAL)),
+    ],
+)
+def test_what_does_not_name_its_maker_is_of_the_model_that_makes_such_things(
+    fields: dict[str, Any], maker: Runtime | None, others: tuple[Runtime, ...]
+) -> None:
+    if maker is not None:
+        assert read(fields, maker).issuer == issuer_of(maker)
+    for other in others:
+        kept = read(fields, other)
+        assert kept.issuer is None
+        assert kept.reasoning or kept.blocks or kept.tool_calls, "it is kept all the same"
+    named = {**fields, "issuer": "openrouter:https://elsewhere#x"}
+    assert read(named, maker or DEEPSEEK).issuer == "openrouter:https://elsewhere#x"
+
+
+def test_every_form_is_kept() -> None:
+    row = {
+        "content": [THINKING, CHUNK, TEXT],
+        "reasoning_content": None,
+        "reasoning_details": [DETAIL],
+        "codex_reasoning_items": [SEALED],
+        "codex_message_items": [{"type": "message", "phase": "commentary"}],
+        "extra_content": SIGNATURE,
+        "tool_calls": [SIGNED_CALL],
+    }
+    message = read(row, CLAUDE)
+    assert message.content == [TEXT]
+    assert message.reasoning == "hm"
+    assert message.blocks == (
+        THINKING,
+        DETAIL,
+        SEALED,
+        {"type": "message", "phase": "commentary"},
+        {"type": "extra_content", "extra_content": SIGNATURE},
+    )
+    assert message.tool_calls[0].extra == SIGNATURE
+    assert type(message).from_dict(json.loads(json.dumps(message.to_dict()))).to_dict() == message.to_dict()
+
+
+def test_a_call_has_an_id_and_its_item_another() -> None:
+    call = {"id": "fc_1", "call_id": "call_1", "type": "function", "function": FUNCTION}
+    for answered in ("fc_1", "call_1"):
+        rows = [
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": answered, "content": "done"},
+        ]
+        _, said, result = supplied_history(rows, RESPONSES).messages
+        assert (said.tool_calls[0].id, said.tool_calls[0].item_id, result.tool_call_id) == (
+            "call_1",
+            "fc_1",
+            "call_1",
+        )
+        assert said.to_dict()["tool_calls"] == [{**call, "id": "call_1", "response_item_id": "fc_1"}]
+
+
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_rows_of_the_system_at_the_beginning_join_the_prompt(role: str) -> None:
+    history = [
+        {"role": role, "content": "Speak Latin."},
+        {"role": role, "content": [{"type": "text", "text": "Be brief."}]},
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": "a"},
+    ]
+    played = play([text("salve")], history=history)
+    prompt, *rows = played.server.bodies[0]["messages"]
+    assert prompt["role"] == "system"
+    assert "Speak Latin.\n\nBe brief." in prompt["content"]
+    assert [row["role"] for row in rows] == ["user", "assistant", "user"]
+    assert [row["role"] for row in played.result.messages] == ["user", "assistant", "user", "assistant"]
+
+
+def test_what_the_caller_says_to_the_system_twice_is_said_once() -> None:
+    history = [{"role": "system", "content": "Speak Latin."}]
+    supplied = supplied_history(history, DEEPSEEK)
+    assert supplied.with_prompt("Be brief.") == "Be brief.\n\nSpeak Latin."
+    assert supplied.with_prompt("Speak Latin.") == supplied.with_prompt(None) == "Speak Latin."
+    assert supplied_history([], DEEPSEEK).with_prompt(None) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "line"),
+    [
+        (
+            [{"role": "user", "content": "q"}, {"role": "system", "content": "Speak Latin."}],
+            "a system row stands behind other rows of conversation_history; given: Speak Latin.; allowed: system rows at"
+            " its beginning",
+        ),
+        (
+            [{"role": "assistant", "content": "a", "reasoning_details": "hm"}],
+            "reasoning_details of a message has the",
+        ),
+        (
+            [{"role": "assistant", "content": "a", "codex_reasoning_items": ["x"]}],
+            "codex_reasoning_items of a message",
+        ),
+        (["x"], "not a message"),
+    ],
+)
+def test_what_cannot_be_taken_is_refused_in_one_line(rows: list[Any], line: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        supplied_history(rows, DEEPSEEK)
+    assert str(refused.value).startswith(line), str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+FIELDS = (
+    "reasoning", "reasoning_content", "reasoning_details", "codex_reasoning_items", "codex_message_items",
+    "extra_content", "blocks", "issuer",
+)  # fmt: skip
+ODD = json_values() | st.sampled_from(
+    [
+        [{}],
+        [{"type": "reasoning.text", "text": 1}],
+        [{"type": "thinking", "thinking": {}}],
+        [{"type": []}],
+        {"a": {}},
+    ]
+)
+
+
+def messages_or_refusal(rows: list[Any], runtime: Runtime) -> tuple[Message, ...] | str:
+    try:
+        return supplied_history(rows, runtime).messages
+    except ConfigError as refused:
+        return str(refused)
+
+
+@settings(max_examples=300)
+@given(
+    st.dictionaries(st.sampled_from(FIELDS), ODD, max_size=3),
+    st.dictionaries(st.sampled_from(["extra_content", "call_id", "response_item_id", "id"]), ODD, max_size=2),
+    st.lists(
+        st.sampled_from([TEXT, THINKING, CHUNK]) | st.builds(lambda odd: {**CHUNK, "thinking": odd}, ODD)
+    ),
+    st.sampled_from([OPENROUTER, DEEPSEEK, RESPONSES, GEMINI, CLAUDE, MISTRAL]),
+)
+def test_odd_values_are_refused_in_one_line_or_sent(
+    fields: dict[str, Any], call: dict[str, Any], content: list[Any], runtime: Runtime
+) -> None:
+    said = {
+        "role": "assistant",
+        "content": content,
+        "tool_calls": [{"id": "c", "function": FUNCTION, **call}],
+    }
+    rows = [
+        {"role": "user", "content": "q"},
+        {**said, **fields},
+        {"role": "tool", "tool_call_id": "c", "content": "r"},
+    ]
+    messages = messages_or_refusal(rows, runtime)
+    if isinstance(messages, str):
+        assert "\n" not in messages
+        return
+    assert [Message.from_dict(one.to_dict()).to_dict() for one in messages] == [
+        one.to_dict() for one in messages
+    ]
+    json.loads(b"".join(WireCopy().messages("", messages, (), View.of(runtime, frozenset()))))

@@ -9,7 +9,7 @@ from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.token_meter import LEAST_REPLY
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.detect import Size, detect, status_of
-from fsm_agent_states.logic.limits import output_cap_from
+from fsm_agent_states.logic.limits import believe_cap, output_cap_from
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
 
@@ -120,6 +120,7 @@ def _output_cap(turn: TurnState, failure: Failure) -> Family:
     cap = output_cap_from(failure.detail, turn.setup.runtime.window, turn.call.estimate)
     if cap is None:
         return "cap_unknown"
+    believe_cap(turn, failure)
     if cap < LEAST_REPLY:  # the prompt fills the window: no cap leaves room for an answer
         recovery.classify("context_overflow")
         return _overflow(turn, recovery.failure_class)

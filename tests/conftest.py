@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from fsm_agent.runtime import registry
+
 # Hypothesis judges a test by the clock on the wall, which says more about what else the machine does.
 settings.register_profile(
     "any machine", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -26,6 +28,7 @@ def pytest_collection_finish() -> None:
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test has a home of its own and none of the user's keys."""
     monkeypatch.setenv("FSM_AGENT_HOME", str(tmp_path / "home"))
+    registry.GUESSES.clear()
     for name in (
         "OPENAI_API_KEY",
         "OPENROUTER_API_KEY",

@@ -18,7 +18,7 @@ from typing import Any, Literal
 Kind = Literal["image", "audio", "file"]
 _HERE = Path(__file__).parent
 _DATED = re.compile(r"(-\d{4}-\d{2}-\d{2}|-\d{8}|-latest)\Z")
-_OURS = "models.toml"
+_OURS = "our models.toml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def _entry(table: str, name: str) -> tuple[Mapping[str, Any], str]:
     listed, ours = _listed()["models"].get(table, {}), _ours()["models"].get(table, {})
     for one in (name, _DATED.sub("", name)):
         if one in listed or one in ours:
-            source = _listed()["source"] if one in listed else _OURS
+            source = f"the catalogue, {_listed()['source']}" if one in listed else _OURS
             return {**listed.get(one, {}), **ours.get(one, {})}, source
     return {}, ""
 
@@ -109,4 +109,4 @@ def _listed() -> Mapping[str, Any]:
 
 @cache
 def _ours() -> Mapping[str, Any]:
-    return tomllib.loads((_HERE / _OURS).read_text(encoding="utf-8"))
+    return tomllib.loads((_HERE / "models.toml").read_text(encoding="utf-8"))

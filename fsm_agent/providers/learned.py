@@ -51,9 +51,11 @@ class LearnedFact:
         return self.provider, self.model, self.address
 
     def words(self) -> str:
-        """What it says."""
-        what = {"window": f"prompts of {self.value:,} tokens", "output": f"replies of {self.value:,} tokens"}
-        return what.get(self.name) or SWITCHES[self.name]
+        """What it says, as the rest of a sentence about the model."""
+        if self.name in BOUNDS:
+            kind = "prompts" if self.name == "window" else "replies"
+            return f"has room for {kind} of {self.value:,} tokens"
+        return SWITCHES[self.name]
 
 
 class LearnedFacts:
@@ -144,7 +146,7 @@ class LearnedFacts:
                 fact = LearnedFact(**entry)
                 if _possible(fact.name, fact.value) and isinstance(fact.at, (int, float)):
                     yield fact
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return
 
 

@@ -19,10 +19,10 @@ class Profile:
     prefix wins, and ``default_window`` is for the rest: what a person says of a provider of their own, which
     comes before the catalogue. ``local``: no key and slow answers are normal. ``aggregator``: it stands
     before other providers. ``in_process``: it has no address. ``error_rows``: its own signs of error classes,
-    which come before the general ones. ``reasoning_replay``: which reasoning must be sent back. ``output_key``: its name
-    for the cap on output. ``effort_key``: how chat completions ask its thinking models for reasoning.
-    ``marked_models``: names whose prompts it caches by marks, on chat completions. ``auth``: the header that
-    carries the key on the Messages wire."""
+    which come before the general ones. ``reasoning_replay``: which reasoning must be sent back.
+    ``output_key``: its name for the cap on output. ``effort_key``: how chat completions ask its thinking
+    models for reasoning. ``marked_models``: names whose prompts it caches by marks, on chat completions.
+    ``auth``: the header that carries the key on the Messages wire."""
 
     name: str
     base_url: str | None = None

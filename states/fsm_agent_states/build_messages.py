@@ -65,8 +65,10 @@ def compose(turn: TurnState) -> ModelRequest:
         tools=_tools(turn) if setup.tools and not toolless else None,
         output_cap=output_cap(turn),
         raised=recovery.output_cap is None and turn.settings.max_output_tokens is None,
-        temperature=turn.settings.temperature,
-        effort=None if "thinking_signature" in recovery.repairs_done else turn.settings.reasoning_effort,
+        temperature=None if "temperature" in recovery.repairs_done else turn.settings.temperature,
+        effort=None
+        if recovery.repairs_done & {"thinking_signature", "effort"}
+        else turn.settings.reasoning_effort,
         ttl=turn.settings.cache.ttl,
     )
     body = format_of(setup.runtime.api_mode).body(ask, messages)

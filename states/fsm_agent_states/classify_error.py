@@ -32,6 +32,9 @@ REPAIRS = {
 }
 """Error class to the mode of the wire copy that repairs it; each is tried once on a provider."""
 
+PARAMETERS = {"temperature": ("temperature",), "effort": ("reasoning", "thinking", "effort")}
+"""What a request can do without: the repair that leaves it out, and how errors name it."""
+
 TIER_WINDOW = 200_000
 """Tokens that an account without the long-context tier may send; believed for the turn, not saved."""
 
@@ -78,6 +81,8 @@ def family(turn: TurnState, failure: Failure, name: str) -> Family:
         return _repairable(turn, "surrogates" if "surrogates" not in turn.recovery.repairs_done else "ascii")
     if name in REPAIRS:
         return _repairable(turn, REPAIRS[name])
+    if name == "format_error" and (unwanted := _unwanted(turn, failure)):
+        return _repairable(turn, unwanted)
     if name == "output_cap":
         return _output_cap(turn, failure)
     if name in ("context_overflow", "payload_too_large", "long_context_tier"):
@@ -96,6 +101,13 @@ def _repairable(turn: TurnState, repair: str) -> Family:
         return "rejected"
     turn.recovery.order(repair)
     return "repairable"
+
+
+def _unwanted(turn: TurnState, failure: Failure) -> str | None:
+    """A parameter that this error names, that was sent, and that the request can do without."""
+    wished = {"temperature": turn.settings.temperature, "effort": turn.settings.reasoning_effort}
+    named = (repair for repair, words in PARAMETERS.items() if any(word in failure.detail for word in words))
+    return next((repair for repair in named if wished[repair] is not None), None)
 
 
 def _bad_key(failure: Failure, name: str) -> Family:

@@ -36,7 +36,7 @@ LASTING = {
     "list_tool_content_unsupported",
     "grammar_pattern",
     "long_context_beta_forbidden",
-    "parameter_refused",
+    "format_error",
 }
 """Error classes that say something of the model, and not of this request alone."""
 HONOURS_RETRY_AFTER = {"rate_limit", "upstream_rate_limit", "overloaded", "key_limited"}

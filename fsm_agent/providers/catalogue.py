@@ -82,7 +82,8 @@ def facts_of(table: str, model: str) -> ModelFacts:
 
 
 def silence_of(model: str) -> float:
-    """Seconds that this model may be silent at least, because it thinks; 0 for one that speaks at once."""
+    """Seconds that this model may be silent at least, because it thinks (STR-02); 0 for one that speaks at
+    once."""
     name = "-" + _key(model).rsplit("/", 1)[-1]
     return max((float(wait) for part, wait in _ours()["silence"].items() if f"-{part}" in name), default=0.0)
 

@@ -1,4 +1,5 @@
-"""What the replies of providers taught of their models, kept in the home: by provider, model and address.
+"""What the replies of providers taught of their models, kept in the home: by provider, model and address
+(BUILD-18, COMP-41).
 
 A fact is a number or a switch, within bounds, and can only make requests smaller or plainer: nothing that a
 server says may grant anything. Each is believed for some days (``learned.days``), and ``fsm-agent models

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsm_agent import Agent
-from fsm_agent.conversation.effects import Lesson, Runtime
+from fsm_agent.composition.effect_handler import EffectHandler
+from fsm_agent.conversation.effects import CloseTurn, Lesson, Runtime
 from fsm_agent.providers.learned import BOUNDS, LEARNED, SWITCHES, LearnedFacts
 from tests.helpers.picky_server import Picky, picky
 
@@ -43,8 +46,6 @@ def ask(server: Picky, home: Path, message: Any = "go", **options: Any) -> Any:
 
 
 def facts(home: Path, days: float = 7, now: float | None = None) -> LearnedFacts:
-    import time
-
     learned = LearnedFacts(home, days, lambda: time.time() if now is None else now)
     learned.refresh()
     return learned
@@ -116,6 +117,35 @@ def test_another_process_knows_it_and_can_forget_it(tmp_path: Path) -> None:
         assert ask(server, tmp_path, LOOK) == 1
         facts(tmp_path).forget("local:m")
         assert ask(server, tmp_path, LOOK) == 2
+
+
+def test_a_turn_that_was_killed_between_refusal_and_reply_still_learns(tmp_path: Path) -> None:
+    program = (
+        "import os, signal, sys, json; from fsm_agent import Agent\n"
+        "url, home, content = sys.argv[1:]\n"
+        "die = lambda line: 'repaired' in line and os.kill(os.getpid(), signal.SIGKILL)\n"
+        "agent = Agent('local:m', base_url=url, api_key='k', toolsets=[], home=home, callbacks={'status': die})\n"
+        "agent.run_conversation(json.loads(content))"
+    )
+    with picky(images=False) as server:
+        command = [sys.executable, "-c", program, server.url, str(tmp_path), json.dumps(LOOK)]
+        assert subprocess.run(command, timeout=60, check=False).returncode == -9
+        one = agent(server, tmp_path)
+        left = one.journal.recent()[0].id
+        assert one.resume(left).run().completed
+        one.close()
+        assert server.requests == 2
+        assert ask(server, tmp_path, LOOK) == 1
+
+
+@pytest.mark.parametrize("imported", [False, True])
+def test_a_turn_that_came_in_a_file_teaches_nothing(tmp_path: Path, imported: bool) -> None:
+    with picky() as server:
+        one = agent(server, tmp_path)
+        handler = EffectHandler(one._services, one._session(), imported=imported)
+        asyncio.run(handler(CloseTurn(lessons=(Lesson("local", "m", URL, "vision"),))))
+        one.close()
+    assert len(facts(tmp_path).all()) == (not imported)
 
 
 def test_a_server_that_names_a_window_of_one_token_does_not_make_its_model_useless(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def prompt_tokens_from(detail: str) -> int | None:
 
 
 def believe_window(turn: TurnState) -> None:
-    """An overflow that names a smaller window than we knew of is believed."""
+    """An overflow that names a smaller window than we knew of is believed (COMP-41)."""
     failure = turn.recovery.failure
     if failure is not None and (named := window_from(failure.detail)) is not None:
         _narrow(turn, named)
@@ -120,7 +120,7 @@ def doubt_window(turn: TurnState, prompt: int) -> None:
 def output_cap(turn: TurnState) -> int | None:
     """Tokens that the reply may have, ``None`` for as many as the provider likes: what a refusal of this
     request named; else as configured, twice as many for each truncation, and no more than the model can write
-    and its window has room for."""
+    and its window has room for (BUILD-22)."""
     configured, length, recovery = turn.settings.max_output_tokens, turn.settings.length, turn.recovery
     if recovery.output_cap is not None:
         return recovery.output_cap

@@ -130,7 +130,8 @@ class EffectHandler:
     async def _open(self, request: OpenTurn) -> Opened:
         runtime, notice = await self._services.backends.new_turn()
         missing = await self._services.tools.ready(self._services.signals.event())
-        notices = (*self._services.notices, *self._notices, *filter(None, (notice, self._guess())), *missing)
+        self._tell_guess()
+        notices = (*self._services.notices, *self._notices, *((notice,) if notice else ()), *missing)
         self._services.notices = ()
         rows, workdir = tuple(self.session.rows), str(self._services.workdir)
         guard = self.session.guard
@@ -162,13 +163,12 @@ class EffectHandler:
             learned.applied(backend.choice.runtime(primary=False)) for backend in self._services.auxiliary
         )
 
-    def _guess(self) -> str:
-        """What is assumed of a model that nobody knows: said once in a process."""
+    def _tell_guess(self) -> None:
+        """Say what is assumed of a model that nobody knows, once in a process."""
         line = self._services.backends.guess
-        if not line or line in registry.GUESSES:
-            return ""
-        registry.GUESSES.add(line)
-        return line
+        if line and line not in registry.GUESSES:
+            registry.GUESSES.add(line)
+            self._services.callbacks.emit("status", line)
 
     async def _news(self, *, opening: bool = False) -> tuple[str, ...]:
         """What is to be told of tasks in the background."""
@@ -262,8 +262,7 @@ class EffectHandler:
     async def _switch(self, request: SwitchProvider) -> Switched:
         backends = self._services.backends
         switched = await backends.switch(request.cooldown == "rate_limit", request.wider_than)
-        if switched.ok and (line := self._guess()):
-            self._services.callbacks.emit("status", line)
+        self._tell_guess()
         return switched
 
     async def _stop_streaming(self, request: SwitchStreaming) -> Switched:

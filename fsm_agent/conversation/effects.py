@@ -53,7 +53,8 @@ class ErrorRow:
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """The provider in use, and what could still be switched to. ``window``: tokens of a prompt, and
-    ``most_output`` of a reply, ``None`` when unknown. ``repairs``: changes that its requests are known to
+    ``most_output`` of a reply, ``None`` when unknown. ``window_learned``: the window is what a
+    refusal named in an earlier turn. ``repairs``: changes that its requests are known to
     need. ``stale_floor``: seconds that a model which thinks before it speaks may be silent at least.
     ``effort_key``: how chat completions ask for reasoning, empty where they cannot. ``next_window`` is the
     window of the next usable fallback, ``possible_rekeys`` the most that its pool of keys or one of a usable
@@ -77,6 +78,7 @@ class Runtime:
     usable_fallbacks: int = 0
     possible_rekeys: int = 0
     next_window: int | None = None
+    window_learned: bool = False
     most_output: int | None = None
     repairs: frozenset[str] = frozenset()
     error_rows: tuple[ErrorRow, ...] = ()

@@ -30,6 +30,7 @@ SWITCHES = {
     "grammar": "takes simpler schemas of tools alone",
     "temperature": "takes no temperature",
     "effort": "cannot be asked to think",
+    "output_key": "knows the cap on its replies by the other name",
     "long_context_beta": "has no beta of long contexts",
 }
 """What can be learned besides numbers, in words."""
@@ -92,6 +93,7 @@ class LearnedFacts:
         return replace(
             runtime,
             window=_least(runtime.window, facts.get("window")),
+            window_learned="window" in facts,
             most_output=_least(runtime.most_output, facts.get("output")),
             vision=runtime.vision and "vision" not in facts,
             streaming=runtime.streaming and "no_streaming" not in facts,

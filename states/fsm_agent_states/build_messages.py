@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from fsm_agent.conversation.effects import CheckSignals, Failure, ModelRequest, Tell
+from fsm_agent.conversation.effects import CheckSignals, Failure, ModelRequest, Runtime, Tell
 from fsm_agent.conversation.wire import Ask, View, format_of
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.limits import output_cap
@@ -60,7 +60,7 @@ def compose(turn: TurnState) -> ModelRequest:
     view = View.of(setup.runtime, recovery.repairs_done, turn.settings.cache.ttl)
     messages = turn.wire.messages(prompt, turn.history, scaffold, view)
     ask = Ask(
-        setup.runtime,
+        renamed(setup.runtime) if "output_key" in recovery.repairs_done else setup.runtime,
         prompt,
         tools=_tools(turn) if setup.tools and not toolless else None,
         output_cap=output_cap(turn),
@@ -76,6 +76,12 @@ def compose(turn: TurnState) -> ModelRequest:
     return ModelRequest(
         body, setup.runtime.streaming, toolless, estimate=turn.accounting.meter.estimate(chars), chars=chars
     )
+
+
+def renamed(runtime: Runtime) -> Runtime:
+    """The runtime of a model that knows the cap on output by its other name."""
+    long = runtime.output_key == "max_completion_tokens"
+    return replace(runtime, output_key="max_tokens" if long else "max_completion_tokens")
 
 
 def recompose(turn: TurnState) -> None:

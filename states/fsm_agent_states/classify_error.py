@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Literal
 
@@ -9,7 +10,7 @@ from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.token_meter import LEAST_REPLY
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.detect import Size, detect, status_of
-from fsm_agent_states.logic.limits import believe_cap, output_cap_from
+from fsm_agent_states.logic.limits import believe_cap, output_cap, output_cap_from
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
 
@@ -31,9 +32,6 @@ REPAIRS = {
     "list_tool_content_unsupported": "flat_tool_content",
 }
 """Error class to the mode of the wire copy that repairs it; each is tried once on a provider."""
-
-PARAMETERS = {"temperature": ("temperature",), "effort": ("reasoning", "thinking", "effort")}
-"""What a request can do without: the repair that leaves it out, and how errors name it."""
 
 TIER_WINDOW = 200_000
 """Tokens that an account without the long-context tier may send; believed for the turn, not saved."""
@@ -104,10 +102,19 @@ def _repairable(turn: TurnState, repair: str) -> Family:
 
 
 def _unwanted(turn: TurnState, failure: Failure) -> str | None:
-    """A parameter that this error names, that was sent, and that the request can do without."""
-    wished = {"temperature": turn.settings.temperature, "effort": turn.settings.reasoning_effort}
-    named = (repair for repair, words in PARAMETERS.items() if any(word in failure.detail for word in words))
-    return next((repair for repair in named if wished[repair] is not None), None)
+    """The repair for a parameter that this error names, and that was sent: to leave it out, or for the cap on
+    output to use its other name."""
+    runtime, settings = turn.setup.runtime, turn.settings
+    chat = runtime.api_mode == "chat_completions"
+    sent = (
+        ("temperature", "temperature", settings.temperature),
+        ("effort", "reasoning|thinking|effort", settings.reasoning_effort),
+        ("output_key", rf"\b{runtime.output_key}\b", output_cap(turn) if chat else None),
+    )
+    named = (
+        repair for repair, words, value in sent if value is not None and re.search(words, failure.detail)
+    )
+    return next(named, None)
 
 
 def _bad_key(failure: Failure, name: str) -> Family:

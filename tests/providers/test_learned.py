@@ -72,6 +72,8 @@ def test_a_window_that_a_refusal_names_is_known_to_the_next_turns(tmp_path: Path
         ({"streams": False}, "go", {}),
         ({"output": 4_096}, "go", {"settings": {"max_output_tokens": 9_000}}),
         ({"unknown": ("temperature",)}, "go", {"settings": {"temperature": 0.5}}),
+        ({"unknown": ("max_tokens",)}, "go", {"settings": {"max_output_tokens": 9_000}}),
+        ({"unknown": ("max_completion_tokens",)}, "go", {"model": "openai:x", "settings": {"max_output_tokens": 9_000}}),
         ({"unknown": ("reasoning_effort",)}, "go",
          {"model": "openai:gpt-5-mini", "settings": {"reasoning_effort": "low"}}),
     ],

@@ -112,9 +112,10 @@ def _narrow(turn: TurnState, window: int) -> None:
 def doubt_window(turn: TurnState, prompt: int) -> None:
     """The provider has read a prompt of so many tokens: later turns do not believe that its window is
     smaller."""
-    runtime = turn.setup.runtime
-    if runtime.window is not None and prompt > runtime.window:
-        turn.recovery.learn(runtime, "window", 0)
+    runtime, recovery = turn.setup.runtime, turn.recovery
+    learned = runtime.window_learned or any(lesson.name == "window" for lesson in recovery.lessons)
+    if learned and runtime.window is not None and prompt > runtime.window:
+        recovery.learn(runtime, "window", 0)
 
 
 def output_cap(turn: TurnState) -> int | None:

@@ -15,14 +15,14 @@ class Profile:
 
     ``key_env`` and ``base_url_env`` name environment variables. ``default_model`` is used when a key in the
     environment chose this provider. ``catalogue``: the table of the catalogue that has its models; empty when
-    none does, ``*`` for an aggregator. ``model_windows`` are (prefix of a model's name, tokens), the longest
-    prefix wins, and ``default_window`` is for the rest: what a person says of a provider of their own, which
-    comes before the catalogue. ``local``: no key and slow answers are normal. ``aggregator``: it stands
-    before other providers. ``in_process``: it has no address. ``error_rows``: its own signs of error classes,
-    which come before the general ones. ``reasoning_replay``: which reasoning must be sent back.
-    ``output_key``: its name for the cap on output. ``effort_key``: how chat completions ask its thinking
-    models for reasoning. ``marked_models``: names whose prompts it caches by marks, on chat completions.
-    ``auth``: the header that carries the key on the Messages wire."""
+    none does, ``*`` for an aggregator. ``price_list``: its name in ``genai-prices``. ``model_windows`` are
+    (prefix of a model's name, tokens), the longest prefix wins, and ``default_window`` is for the rest: what
+    a person says of a provider of their own, which comes before the catalogue. ``local``: no key and slow
+    answers are normal. ``aggregator``: it stands before other providers. ``in_process``: it has no address.
+    ``error_rows``: its own signs of error classes, which come before the general ones. ``reasoning_replay``:
+    which reasoning must be sent back. ``output_key``: its name for the cap on output. ``effort_key``: how
+    chat completions ask its thinking models for reasoning. ``marked_models``: names whose prompts it caches
+    by marks, on chat completions. ``auth``: the header that carries the key on the Messages wire."""
 
     name: str
     base_url: str | None = None
@@ -40,6 +40,7 @@ class Profile:
     auth: Literal["x-api-key", "bearer"] = "x-api-key"
     default_model: str | None = None
     catalogue: str = ""
+    price_list: str = ""
     default_window: int | None = None
     model_windows: tuple[tuple[str, int], ...] = ()
     error_rows: tuple[ErrorRow, ...] = ()
@@ -52,17 +53,18 @@ class Profile:
 
 ROWS: tuple[Profile, ...] = (
     Profile(
-        "openai", "https://api.openai.com/v1", "OPENAI_API_KEY", "OPENAI_BASE_URL", catalogue="openai",
+        "openai", "https://api.openai.com/v1", "OPENAI_API_KEY", "OPENAI_BASE_URL",
+        catalogue="openai", price_list="openai",
         output_key="max_completion_tokens", effort_key="reasoning_effort", default_model="gpt-5-mini",
     ),
     Profile(
         "openai-responses", "https://api.openai.com/v1", "OPENAI_API_KEY", "OPENAI_BASE_URL",
-        api_mode="codex_responses", catalogue="openai", default_model="gpt-5-mini",
+        api_mode="codex_responses", catalogue="openai", price_list="openai", default_model="gpt-5-mini",
     ),
     Profile(
         "anthropic", "https://api.anthropic.com/v1", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL",
-        api_mode="anthropic_messages", reasoning_replay="details", catalogue="anthropic",
-        default_model="claude-sonnet-5-5",
+        api_mode="anthropic_messages", reasoning_replay="details",
+        catalogue="anthropic", price_list="anthropic", default_model="claude-sonnet-5-5",
     ),
     Profile(
         "openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "OPENROUTER_BASE_URL",
@@ -71,24 +73,26 @@ ROWS: tuple[Profile, ...] = (
     ),
     Profile(
         "deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", "DEEPSEEK_BASE_URL",
-        reasoning_replay="reasoning_content", catalogue="deepseek", default_model="deepseek-chat",
+        reasoning_replay="reasoning_content",
+        catalogue="deepseek", price_list="deepseek", default_model="deepseek-chat",
     ),
     Profile(
         "moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", "MOONSHOT_BASE_URL",
-        reasoning_replay="reasoning_content", auth="bearer", catalogue="moonshot",
+        reasoning_replay="reasoning_content", auth="bearer", catalogue="moonshot", price_list="moonshotai",
         default_model="kimi-latest",
     ),
     Profile(
-        "mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY", "MISTRAL_BASE_URL", catalogue="mistral",
-        default_model="mistral-medium-latest",
+        "mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY", "MISTRAL_BASE_URL",
+        catalogue="mistral", price_list="mistral", default_model="mistral-medium-latest",
     ),
     Profile(
-        "groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY", "GROQ_BASE_URL", catalogue="groq",
-        output_key="max_completion_tokens", default_model="llama-3.3-70b-versatile",
+        "groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY", "GROQ_BASE_URL",
+        catalogue="groq", price_list="groq", output_key="max_completion_tokens",
+        default_model="llama-3.3-70b-versatile",
     ),
     Profile(
         "gemini", "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY",
-        "GEMINI_BASE_URL", catalogue="gemini", default_model="gemini-2.5-flash",
+        "GEMINI_BASE_URL", catalogue="gemini", price_list="google", default_model="gemini-2.5-flash",
     ),
     Profile(
         "qwen", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY",
@@ -102,7 +106,7 @@ ROWS: tuple[Profile, ...] = (
     ),
     Profile(
         "zai", "https://api.z.ai/api/paas/v4", "ZAI_API_KEY", "ZAI_BASE_URL",
-        auth="bearer", catalogue="zai", default_model="glm-4.5",
+        auth="bearer", catalogue="zai", price_list="zai", default_model="glm-4.5",
         error_rows=(
             ErrorRow("billing", codes=("1113",)), ErrorRow("content_policy", codes=("1301",)),
             ErrorRow("context_overflow", codes=("1261",)), ErrorRow("model_not_found", codes=("1211",)),

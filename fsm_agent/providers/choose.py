@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from fsm_agent.conversation.effects import ApiMode, Runtime
 from fsm_agent.conversation.wire.responses import reasons
 from fsm_agent.errors import ConfigError
-from fsm_agent.providers.catalogue import ModelFacts, facts_of, silence_of
+from fsm_agent.providers.catalogue import Kind, ModelFacts, facts_of, silence_of
 from fsm_agent.providers.key_origin import check_keys, check_tls, is_for, origin, vendors_at
 from fsm_agent.providers.probe import is_loopback, is_nearby
 from fsm_agent.providers.profiles import BY_KEY, LOCAL_SERVERS, PROFILES, Profile
@@ -135,6 +135,13 @@ def _facts(profile: Profile, model: str, given: int | None) -> ModelFacts:
     knows nothing: what a model can do there depends on how it was started."""
     window = profile.window(model) if given is None else given
     known = facts_of(profile.catalogue, model) if profile.catalogue else ModelFacts()
+    images: frozenset[Kind] = frozenset(("image",))
+    reads = known.reads
+    if profile.files == "all":
+        reads = (images if reads is None else reads).union(("file",))
+    elif reads is not None and profile.files == "none":
+        reads = reads.difference(("file",))
+    known = replace(known, reads=reads)
     return known if window is None else replace(known, window=window, source=known.source or GIVEN)
 
 

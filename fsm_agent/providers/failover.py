@@ -9,7 +9,7 @@ from typing import Any
 
 from fsm_agent.conversation.effects import Rekey, Runtime, Switched
 from fsm_agent.errors import ConfigError
-from fsm_agent.providers.catalogue import ModelFacts
+from fsm_agent.providers.catalogue import Kind, ModelFacts
 from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.credentials import KeyPool
 from fsm_agent.providers.learned import LearnedFacts
@@ -217,7 +217,8 @@ def make_backend(spec: Mapping[str, Any], choose: Chooser, settings: Settings, p
     model, given = spec["model"], spec.get("api_key")
     rng = random.Random(settings.backoff.seed)  # noqa: S311 - a choice among keys, not a secret
     if hasattr(model, "call"):
-        facts = ModelFacts(window=spec.get("context_window"))
+        everything: frozenset[Kind] = frozenset(("image", "audio", "file"))  # it gets what it is given
+        facts = ModelFacts(window=spec.get("context_window"), reads=everything)
         choice = Choice(PROFILES["scripted"], "scripted", None, (), facts, "a model port was given")
         return Backend(choice, KeyPool(given, settings.credential, rng), model)
     choice = choose(**spec)

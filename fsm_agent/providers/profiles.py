@@ -14,11 +14,12 @@ class Profile:
     """One provider.
 
     ``key_env`` and ``base_url_env`` name environment variables. ``default_model`` is used when a key in the
-    environment chose this provider. ``catalogue``: the table of the catalogue that has its models; empty when
-    none does, ``*`` for an aggregator. ``price_list``: its name in ``genai-prices``. ``model_windows`` are
-    (prefix of a model's name, tokens), the longest prefix wins, and ``default_window`` is for the rest: what
-    a person says of a provider of their own, which comes before the catalogue. ``local``: no key and slow
-    answers are normal. ``aggregator``: it stands before other providers. ``in_process``: it has no address.
+    environment chose this provider. ``catalogue``: the table of the catalogue that has its models; empty
+    when none does, ``*`` for an aggregator. ``price_list``: its name in ``genai-prices``. ``files``: it
+    takes those that its models read, or reads them for every model. ``model_windows`` are (prefix of a
+    model's name, tokens), the longest prefix wins, and ``default_window`` is for the rest: what a person
+    says of a provider of their own, which comes before the catalogue. ``local``: no key and slow answers are
+    normal. ``aggregator``: it stands before other providers. ``in_process``: it has no address.
     ``error_rows``: its own signs of error classes, which come before the general ones. ``reasoning_replay``:
     which reasoning must be sent back. ``output_key``: its name for the cap on output. ``effort_key``: how
     chat completions ask its thinking models for reasoning. ``marked_models``: names whose prompts it caches
@@ -41,6 +42,7 @@ class Profile:
     default_model: str | None = None
     catalogue: str = ""
     price_list: str = ""
+    files: Literal["none", "own", "all"] = "none"
     default_window: int | None = None
     model_windows: tuple[tuple[str, int], ...] = ()
     error_rows: tuple[ErrorRow, ...] = ()
@@ -54,22 +56,23 @@ class Profile:
 ROWS: tuple[Profile, ...] = (
     Profile(
         "openai", "https://api.openai.com/v1", "OPENAI_API_KEY", "OPENAI_BASE_URL",
-        catalogue="openai", price_list="openai",
+        catalogue="openai", price_list="openai", files="own",
         output_key="max_completion_tokens", effort_key="reasoning_effort", default_model="gpt-5-mini",
     ),
     Profile(
         "openai-responses", "https://api.openai.com/v1", "OPENAI_API_KEY", "OPENAI_BASE_URL",
-        api_mode="codex_responses", catalogue="openai", price_list="openai", default_model="gpt-5-mini",
+        api_mode="codex_responses", catalogue="openai", price_list="openai", files="own",
+        default_model="gpt-5-mini",
     ),
     Profile(
         "anthropic", "https://api.anthropic.com/v1", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL",
         api_mode="anthropic_messages", reasoning_replay="details",
-        catalogue="anthropic", price_list="anthropic", default_model="claude-sonnet-5-5",
+        catalogue="anthropic", price_list="anthropic", files="own", default_model="claude-sonnet-5-5",
     ),
     Profile(
         "openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "OPENROUTER_BASE_URL",
         aggregator=True, reasoning_replay="details", effort_key="reasoning", marked_models=("claude",),
-        auth="bearer", catalogue="*", default_model="openrouter/auto",
+        auth="bearer", catalogue="*", files="all", default_model="openrouter/auto",
     ),
     Profile(
         "deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", "DEEPSEEK_BASE_URL",

@@ -42,9 +42,9 @@ MADE_UP = choose("openai:gpt-x", api_key="k").guess
         ("openai:gpt-6-sol", 922_000, 128_000, "image file"),
         ("openai:o3", 200_000, 100_000, "image file"),
         ("openai:o4-mini", 200_000, 100_000, "image file"),
-        ("gemini:gemini-2.5-flash", 1_048_576, 65_536, "image audio file"),
-        ("gemini:gemini-2.5-pro", 1_048_576, 65_536, "image audio file"),
-        ("gemini:gemini-3.8-flash", 1_048_576, 65_536, "image audio file"),
+        ("gemini:gemini-2.5-flash", 1_048_576, 65_536, "image audio"),
+        ("gemini:gemini-2.5-pro", 1_048_576, 65_536, "image audio"),
+        ("gemini:gemini-3.8-flash", 1_048_576, 65_536, "image audio"),
         ("deepseek:deepseek-chat", 131_072, 8_192, ""),
         ("deepseek:deepseek-v4-pro", MILLION, 393_216, ""),
         ("moonshot:kimi-latest", 131_072, None, "image"),
@@ -60,7 +60,7 @@ MADE_UP = choose("openai:gpt-x", api_key="k").guess
         ("openrouter:anthropic/claude-sonnet-5.5", MILLION, 128_000, "image file"),
         ("openrouter:openai/gpt-5:online", 272_000, 128_000, "image file"),
         ("openrouter:google/gemini-2.5-pro", 1_048_576, 65_536, "image audio file"),
-        ("openrouter:z-ai/glm-5.3", MILLION, 128_000, ""),
+        ("openrouter:z-ai/glm-5.3", MILLION, 128_000, "file"),
     ],
 )
 def test_models_of_today(model: str, window: int, output: int | None, reads: str) -> None:
@@ -125,6 +125,13 @@ def test_a_guess_about_a_fallback_is_said_when_it_is_gone_to(tmp_path: Path) -> 
         assert agent.run_conversation("go").completed
         agent.close()
     assert [line for line in told if "nothing is known of local:phi" in line]
+
+
+def test_what_nobody_knows_is_tried_where_a_refusal_is_mended() -> None:
+    facts = choose("openai:gpt-99", api_key="k").facts
+    assert [facts.can_read(kind) for kind in ("image", "audio", "file")] == [True, False, False]
+    routed = choose("openrouter:nobody/nothing", api_key="k").facts
+    assert [routed.can_read(kind) for kind in ("image", "audio", "file")] == [True, False, True]
 
 
 def test_what_a_person_says_of_a_window_comes_first() -> None:

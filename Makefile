@@ -16,7 +16,7 @@ LOCK := requirements/development.txt
 COMPILE := --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-emit-index-url --no-emit-find-links \
 	--no-emit-trusted-host --no-emit-options
 
-.PHONY: help demo test test-slow explore check diagrams bench lock audit sbom clean
+.PHONY: help demo test test-slow explore check diagrams bench lock audit sbom models clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "make %-10s %s\n", $$1, $$2}'
@@ -81,6 +81,10 @@ audit: .supply/installed ## look the locked versions up among known weaknesses; 
 sbom: .supply/installed .venv/developing ## write dist/sbom.json: all that the locked versions are made of (CycloneDX)
 	@mkdir -p dist
 	@.supply/bin/cyclonedx-py requirements $(LOCK) --pyproject pyproject.toml --mc-type library --output-reproducible -o dist/sbom.json
+
+models: .supply/installed ## write what is known of models anew, from the newest litellm
+	@rm -rf .supply/models && .supply/bin/python -m pip download --quiet --disable-pip-version-check --no-deps --dest .supply/models litellm
+	@.supply/bin/python requirements/models.py .supply/models/litellm-*.whl
 
 clean: ## remove what the targets made
 	rm -rf .venv .supply .peers dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

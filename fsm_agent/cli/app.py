@@ -8,6 +8,7 @@ import typer
 
 from fsm_agent.cli.config_app import config
 from fsm_agent.cli.diagram_app import diagram
+from fsm_agent.cli.models_app import models
 from fsm_agent.cli.options import ApiKey, BaseUrl, Commands, Home, Json, MaxIterations, Model, Sets, Yes
 from fsm_agent.cli.sessions_app import sessions
 
@@ -48,6 +49,7 @@ app.add_typer(diagram, name="diagram")
 app.add_typer(sessions, name="sessions")
 app.add_typer(approvals, name="approvals")
 app.add_typer(config, name="config")
+app.add_typer(models, name="models")
 
 Session = Annotated[
     str | None, typer.Option(help="Go on in this session: its id, the beginning of one, or its title.")

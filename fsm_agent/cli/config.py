@@ -16,6 +16,7 @@ from rich.text import Text
 from tomlkit.exceptions import ParseError, TOMLKitError
 
 from fsm_agent.cli.arguments import value_of
+from fsm_agent.cli.models import known_of, learned_in, lines_of, name_of
 from fsm_agent.cli.screen import clean, console_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.choose import MODEL_ENV
@@ -129,15 +130,27 @@ def path(home: str | None) -> int:
 
 def _summary(config: Config) -> dict[str, Any]:
     own = [name for name in config.profiles if name not in PROFILES]
+    learned = lines_of(learned_in(config.path.parent, config))
     model = os.environ.get(MODEL_ENV) or config.model
     return {
         "file": f"{config.path}{'' if config.path.exists() else ' (not there; none is needed)'}",
         "model": model and f"{model} (from {MODEL_ENV if os.environ.get(MODEL_ENV) else CONFIG})",
+        "known": _known(config),
+        "learned": learned,
         "fallbacks": [mask(str(entry["model"])) for entry in config.fallbacks if "model" in entry],
         "auxiliary": [mask(str(entry["model"])) for entry in config.auxiliary if "model" in entry],
         "providers": [f"{name} at {mask(config.profiles[name].base_url or '')}" for name in own],
         "mcp servers": list(config.mcp.get("servers", {})),
     }
+
+
+def _known(config: Config) -> str:
+    """What is known of the model in use; empty where none can be chosen, which ``doctor`` explains."""
+    try:
+        choice = config.chooser(plain_http=Settings.of(None, config.settings).credential.plain_http)
+    except ConfigError:
+        return ""
+    return f"of {name_of(choice)}: {known_of(choice)}"
 
 
 def _rows(config: Config) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.text import Text
 
 from fsm_agent.cli.figures import count
+from fsm_agent.cli.models import known_of, learned_in, lines_of, name_of
 from fsm_agent.cli.screen import clean, console_of
 from fsm_agent.composition.turn_table import TURN
 from fsm_agent.errors import ConfigError, StoreError
@@ -90,6 +91,7 @@ def _findings(home: str | None) -> Iterator[Finding]:
     yield _keys(config)
     yield _servers()
     yield _model(config)
+    yield _learned(home, config)
     yield _mcp_servers(home, config)
     yield _sandbox(home, config)
     yield _terminal()
@@ -183,7 +185,16 @@ def _model(config: Config) -> Finding:
         return Finding(
             "model", mask(str(error)), "correct FSM_AGENT_MODEL, the config file, or the provider's variables"
         )
-    return Finding("model", f"{choice.profile.name}:{choice.model}, because {choice.why}")
+    return Finding("model", f"{name_of(choice)}, because {choice.why}; known of it: {known_of(choice)}")
+
+
+def _learned(given: str | None, config: Config) -> Finding:
+    try:
+        lines = lines_of(learned_in(home_of(given, os.environ), config))
+    except ConfigError:
+        return Finding("learned", "not looked at, because the settings or the home cannot be used")
+    todo = "; fsm-agent models forget takes it back" if lines else ""
+    return Finding("learned", ("; ".join(lines) or "nothing yet of any model") + todo)
 
 
 def _home(given: str | None) -> Finding:

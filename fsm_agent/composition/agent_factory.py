@@ -24,6 +24,7 @@ from fsm_agent.providers.config_file import Config, config_of
 from fsm_agent.providers.connect import connect
 from fsm_agent.providers.failover import Backend, Backends, fallback_backends, make_backend
 from fsm_agent.providers.keyless_environment import hide_from_children
+from fsm_agent.providers.learned import LearnedFacts
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.ports import Clock, ModelPort
 from fsm_agent.runtime.turn_inbox import TurnInbox
@@ -55,7 +56,8 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
     clock, workdir = options.clock or SystemClock(), Path(options.workdir or Path.cwd())
     told, signals, inherits = Callbacks(options.callbacks), TurnInbox(), options.inherits
     poll, grace = settings.poll.control, settings.tool.interrupt_grace
-    backends, auxiliary, notices = _models(options, config, settings, clock)
+    learned = LearnedFacts(home, settings.learned.days, clock.now)
+    backends, auxiliary, notices = _models(options, config, settings, clock, learned)
     if opened := made_private(home, HOME_FILES):
         notices = (opened, *notices)
     external = _external(options.memory, clock, settings)
@@ -75,6 +77,7 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
         store=store,
         notes=Notes.at(home, settings.memory),
         recall=MemoryRecall(external, told, signals),
+        learned=learned,
         auxiliary=auxiliary,
         budget=options.budget,
         notices=notices,
@@ -101,7 +104,7 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
 
 
 def _models(
-    options: AgentOptions, config: Config, settings: Settings, clock: Clock
+    options: AgentOptions, config: Config, settings: Settings, clock: Clock, learned: LearnedFacts
 ) -> tuple[Backends, tuple[Backend, ...], tuple[str, ...]]:
     """(the primary with its fallbacks, the models for side tasks in the order in which they are tried,
     entries that cannot be used, in words)."""
@@ -122,7 +125,7 @@ def _models(
     specs = config.auxiliary if options.auxiliary is None else options.auxiliary
     smaller = [specs] if isinstance(specs, Mapping) else specs
     auxiliary, _ = fallback_backends(smaller, choose, settings, port)
-    return Backends(primary, chain, settings, clock), tuple(auxiliary), tuple(notices)
+    return Backends(primary, chain, settings, clock, learned), tuple(auxiliary), tuple(notices)
 
 
 def _named(options: AgentOptions, backends: Backends) -> AgentOptions:

@@ -18,6 +18,7 @@ from fsm_agent.conversation.effects import (
     Compacted,
     Done,
     DumpRequest,
+    Lesson,
     NoteCompaction,
     Opened,
     OpenTurn,
@@ -45,11 +46,13 @@ from fsm_agent.conversation.effects import (
     Transformed,
     Wait,
 )
+from fsm_agent.runtime import registry
 from fsm_agent.runtime.authority import Admission
 from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
 from fsm_agent.sessions.session import Session
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
+from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.toolsets.agent import ToolContext, bridged
 
 UNASKED = "nobody said yes to it"
@@ -127,6 +130,7 @@ class EffectHandler:
     async def _open(self, request: OpenTurn) -> Opened:
         runtime, notice = await self._services.backends.new_turn()
         missing = await self._services.tools.ready(self._services.signals.event())
+        self._tell_guess()
         notices = (*self._services.notices, *self._notices, *((notice,) if notice else ()), *missing)
         self._services.notices = ()
         rows, workdir = tuple(self.session.rows), str(self._services.workdir)
@@ -154,7 +158,17 @@ class EffectHandler:
         return bridged(specs, services.tools.late_names, services.settings.tool.bridge_above)
 
     def _auxiliary(self) -> tuple[Runtime, ...]:
-        return tuple(backend.choice.runtime(primary=False) for backend in self._services.auxiliary)
+        learned = self._services.learned
+        return tuple(
+            learned.applied(backend.choice.runtime(primary=False)) for backend in self._services.auxiliary
+        )
+
+    def _tell_guess(self) -> None:
+        """Say what is assumed of a model that nobody knows, once in a process."""
+        line = self._services.backends.guess
+        if line and line not in registry.GUESSES:
+            registry.GUESSES.add(line)
+            self._services.callbacks.emit("status", line)
 
     async def _news(self, *, opening: bool = False) -> tuple[str, ...]:
         """What is to be told of tasks in the background."""
@@ -225,7 +239,17 @@ class EffectHandler:
             self._services.backends.rest_primary(self._services.settings.primary_cooldown.chain_exhausted)
         self._services.signals.clear()
         await self._services.callbacks.drain()
-        return Done()
+        return Done(await self._keep_lessons(request.lessons))
+
+    async def _keep_lessons(self, lessons: tuple[Lesson, ...]) -> tuple[str, ...]:
+        """Write what was learned of models. A turn that came in a file teaches nothing."""
+        if not lessons or self._imported:
+            return ()
+        try:
+            await in_daemon_thread(self._services.learned.keep, lessons)
+        except OSError as error:  # a lock that is held too long is one
+            return (f"what was learned of the model is not kept: {type(error).__name__}: {error}",)
+        return ()
 
     # Model
 
@@ -236,7 +260,10 @@ class EffectHandler:
         return await self._services.backends.rebuild()
 
     async def _switch(self, request: SwitchProvider) -> Switched:
-        return await self._services.backends.switch(request.cooldown == "rate_limit", request.wider_than)
+        backends = self._services.backends
+        switched = await backends.switch(request.cooldown == "rate_limit", request.wider_than)
+        self._tell_guess()
+        return switched
 
     async def _stop_streaming(self, request: SwitchStreaming) -> Switched:
         return self._services.backends.stop_streaming()

@@ -11,6 +11,7 @@ from fsm_agent.conversation.effects import Saved
 from fsm_agent.memory.context_injection import MemoryRecall
 from fsm_agent.memory.files import Notes
 from fsm_agent.providers.failover import Backend, Backends
+from fsm_agent.providers.learned import LearnedFacts
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.ports import Clock
@@ -28,8 +29,8 @@ RESULTS = "results"
 DUMPS = "dumps"
 """Folder of the home directory where requests that failed are saved."""
 HOME_FILES = (
-    "sessions.db*", "owners", "config.toml", RESULTS, DUMPS, "logs", "*MEMORY.md*", "*USER.md*", "SOUL.md",
-    "skills", "chat_history", "trajectories.jsonl",
+    "sessions.db*", "owners", "learned.json*", "config.toml", RESULTS, DUMPS, "logs", "*MEMORY.md*",
+    "*USER.md*", "SOUL.md", "skills", "chat_history", "trajectories.jsonl",
 )  # fmt: skip
 """Patterns of all that may be in the home directory."""
 
@@ -64,6 +65,7 @@ class Services:
     store: Store
     notes: Notes
     recall: MemoryRecall
+    learned: LearnedFacts
     auxiliary: tuple[Backend, ...] = ()
     budget: IterationBudget | None = None
     silences: int = 0

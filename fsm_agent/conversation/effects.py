@@ -52,8 +52,10 @@ class ErrorRow:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """The provider in use, and what could still be switched to. ``window`` in tokens, ``None`` when unknown.
-    ``stale_floor``: seconds that a model which thinks before it speaks may be silent at least.
+    """The provider in use, and what could still be switched to. ``window``: tokens of a prompt, and
+    ``most_output`` of a reply, ``None`` when unknown. ``window_learned``: the window is what a
+    refusal named in an earlier turn. ``repairs``: changes that its requests are known to
+    need. ``stale_floor``: seconds that a model which thinks before it speaks may be silent at least.
     ``effort_key``: how chat completions ask for reasoning, empty where they cannot. ``manners``: the known
     provider whose wire this one speaks, where that is another. ``prompt_role``: of the row that the system
     prompt is. ``next_window`` is the
@@ -79,12 +81,27 @@ class Runtime:
     usable_fallbacks: int = 0
     possible_rekeys: int = 0
     next_window: int | None = None
+    window_learned: bool = False
+    most_output: int | None = None
+    repairs: frozenset[str] = frozenset()
     error_rows: tuple[ErrorRow, ...] = ()
 
     @property
     def next_is_wider(self) -> bool:
         """Has the next fallback more room than the model in use?"""
         return bool(self.next_window and self.window and self.next_window > self.window)
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What a provider's refusal said of a model, and the reply after it proved. ``name``: ``window`` or
+    ``output``, with tokens as ``value``, or the repair that its requests need. A value of 0: it is not so."""
+
+    provider: str
+    model: str
+    base_url: str | None
+    name: str
+    value: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,10 +311,12 @@ class Tell:
 class CloseTurn:
     """Release what the turn held; each step on its own, so that none can lose the answer.
     ``chain_exhausted``: every fallback was tried and failed, so the primary is left alone for a moment.
-    ``silences``: requests in a row that went silent, for the agent's next turn."""
+    ``silences``: requests in a row that went silent, for the agent's next turn. ``lessons``: what was learned
+    of models, for all turns to come."""
 
     chain_exhausted: bool = False
     silences: int = 0
+    lessons: tuple[Lesson, ...] = ()
 
 
 # Replies

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from fsm_agent.conversation.effects import ApiMode, Runtime
 from fsm_agent.conversation.wire.efforts import reasons
 from fsm_agent.errors import ConfigError
+from fsm_agent.providers.catalogue import Kind, ModelFacts, facts_of, silence_of
 from fsm_agent.providers.key_origin import check_keys, check_tls, is_for, origin, vendors_at
 from fsm_agent.providers.probe import is_loopback, is_nearby
-from fsm_agent.providers.profiles import BY_KEY, LOCAL_SERVERS, PROFILES, Profile, stale_floor
+from fsm_agent.providers.profiles import BY_KEY, LOCAL_SERVERS, PROFILES, Profile
 
 MODES: tuple[ApiMode, ...] = get_args(ApiMode)
+GIVEN = "what was given"
 MODEL_ENV = "FSM_AGENT_MODEL"
 OFFLINE = "no usable key is set and no local server answers, so the offline demo replies"
 Probe = Callable[[str], Sequence[str]]
@@ -24,15 +26,31 @@ Probe = Callable[[str], Sequence[str]]
 @dataclass(frozen=True, slots=True)
 class Choice:
     """A provider that can be used. ``keys`` may be empty: for a server that needs none, or when the caller
-    holds a key source of their own. ``window`` in tokens, ``None`` when unknown. ``why`` is one sentence."""
+    holds a key source of their own. ``facts``: what is known of the model. ``why`` is one sentence."""
 
     profile: Profile
     model: str
     base_url: str | None
     keys: tuple[str, ...]
-    window: int | None
+    facts: ModelFacts
     why: str
     api_mode: ApiMode = "chat_completions"
+
+    @property
+    def window(self) -> int | None:
+        """Tokens that a prompt may have, ``None`` when nobody can say."""
+        return self.facts.window
+
+    @property
+    def guess(self) -> str:
+        """One line that says what is assumed of a model that nobody knows; empty for others."""
+        if self.facts.source or self.profile.in_process:
+            return ""
+        window = f"is taken for {self.window:,} tokens until" if self.window else "is not known before"
+        name = f"{self.profile.name}:{self.model}"
+        return (
+            f"nothing is known of {name}: its window {window} the provider names it; context_window= sets it"
+        )
 
     @property
     def local(self) -> bool:
@@ -49,12 +67,14 @@ class Choice:
             base_url=self.base_url,
             api_mode=self.api_mode,
             window=self.window,
+            most_output=self.facts.output,
+            vision=self.facts.can_read("image"),
             primary=primary,
             local=self.local,
             aggregator=self.profile.aggregator,
             manners=profile.manners,
             output_key=self.profile.output_key,
-            stale_floor=stale_floor(self.model),
+            stale_floor=silence_of(self.model),
             cache_marks=claude
             or (self.api_mode == "chat_completions" and any(part in name for part in profile.marked_models)),
             effort_key=profile.effort_key
@@ -105,10 +125,25 @@ def choose(
         model=name,
         base_url=None if profile.in_process else url,
         keys=usable,
-        window=profile.window(name) if context_window is None else context_window,
+        facts=_facts(profile, name, context_window),
         why=why,
         api_mode=_mode(profile, url, api_mode),
     )
+
+
+def _facts(profile: Profile, model: str, given: int | None) -> ModelFacts:
+    """What the catalogue knows, and over it what a person says of the window. Of a server of one's own it
+    knows nothing: what a model can do there depends on how it was started."""
+    window = profile.window(model) if given is None else given
+    known = facts_of(profile.catalogue, model) if profile.catalogue else ModelFacts()
+    images: frozenset[Kind] = frozenset(("image",))
+    reads = known.reads
+    if profile.files == "all":
+        reads = (images if reads is None else reads).union(("file",))
+    elif reads is not None and profile.files == "none":
+        reads = reads.difference(("file",))
+    known = replace(known, reads=reads)
+    return known if window is None else replace(known, window=window, source=known.source or GIVEN)
 
 
 def _pick(

@@ -9,8 +9,10 @@ from typing import Any
 
 from fsm_agent.conversation.effects import Rekey, Runtime, Switched
 from fsm_agent.errors import ConfigError
+from fsm_agent.providers.catalogue import Kind, ModelFacts
 from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.credentials import KeyPool
+from fsm_agent.providers.learned import LearnedFacts
 from fsm_agent.providers.profiles import PROFILES
 from fsm_agent.runtime.ports import Clock, ModelPort
 from fsm_agent.settings.model import Settings
@@ -38,15 +40,17 @@ class Backend:
 
 class Backends:
     """The chain. Within a turn the index only moves forward; a new turn goes back to the primary unless it is
-    cooling down.
-
-    ``notices``: entries that cannot be used, in words, for the first turn.
-    """
+    cooling down, and with it what was ``learned`` of each model."""
 
     def __init__(
-        self, primary: Backend, fallbacks: Sequence[Backend], settings: Settings, clock: Clock
+        self,
+        primary: Backend,
+        fallbacks: Sequence[Backend],
+        settings: Settings,
+        clock: Clock,
+        learned: LearnedFacts,
     ) -> None:
-        self._chain = [primary, *fallbacks]
+        self._chain, self._learned = [primary, *fallbacks], learned
         self._index = 0
         self._settings, self._clock = settings, clock
         self._primary_ready_at = 0.0
@@ -68,6 +72,7 @@ class Backends:
     async def new_turn(self) -> tuple[Runtime, str]:
         """Go back to the primary if it may be used again. A notice says so when it may not."""
         now, notice = self._clock.now(), ""
+        self._learned.refresh()
         if self._index and now >= self._primary_ready_at:
             self._index = 0
         elif self._index:
@@ -101,13 +106,20 @@ class Backends:
     def runtime(self) -> Runtime:
         """What the turn may know of the chain."""
         backend, rest = self.current, self._usable_after()
+        runtime = self._learned.applied(backend.choice.runtime(primary=self._index == 0))
         return replace(
-            backend.choice.runtime(primary=self._index == 0),
-            streaming=backend.streaming,
+            runtime,
+            streaming=runtime.streaming and backend.streaming,
             usable_fallbacks=len(rest),
             possible_rekeys=max(each.keys.possible_rekeys for each in (backend, *rest)),
-            next_window=rest[0].choice.window if rest else None,
+            next_window=self._window(rest[0]) if rest else None,
         )
+
+    @property
+    def guess(self) -> str:
+        """One line on the model in use when nobody knows it and nothing was learned of its window either."""
+        there = self._learned.of(self.runtime())
+        return "" if "window" in there else self.current.choice.guess
 
     def stop_streaming(self) -> Switched:
         """Ask the model in use for whole replies from now on."""
@@ -119,7 +131,7 @@ class Backends:
         rest = [
             backend
             for backend in self._usable_after()
-            if wider_than is None or backend.choice.window is None or backend.choice.window > wider_than
+            if wider_than is None or (window := self._window(backend)) is None or window > wider_than
         ]
         if cooldown and self._index == 0:
             self.rest_primary(self._settings.primary_cooldown.rate_limit)
@@ -157,6 +169,10 @@ class Backends:
         except Exception as error:
             return f"the credential could not be read: {type(error).__name__}: {error}"
         return ""
+
+    def _window(self, backend: Backend) -> int | None:
+        """Tokens that a prompt may have there, as far as is known and was learned."""
+        return self._learned.applied(backend.choice.runtime()).window
 
     def _usable_after(self) -> list[Backend]:
         """What can still be switched to, each entry once."""
@@ -201,9 +217,9 @@ def make_backend(spec: Mapping[str, Any], choose: Chooser, settings: Settings, p
     model, given = spec["model"], spec.get("api_key")
     rng = random.Random(settings.backoff.seed)  # noqa: S311 - a choice among keys, not a secret
     if hasattr(model, "call"):
-        choice = Choice(
-            PROFILES["scripted"], "scripted", None, (), spec.get("context_window"), "a model port was given"
-        )
+        everything: frozenset[Kind] = frozenset(("image", "audio", "file"))  # it gets what it is given
+        facts = ModelFacts(window=spec.get("context_window"), reads=everything)
+        choice = Choice(PROFILES["scripted"], "scripted", None, (), facts, "a model port was given")
         return Backend(choice, KeyPool(given, settings.credential, rng), model)
     choice = choose(**spec)
     return Backend(

@@ -22,8 +22,6 @@ from fsm_agent.settings.model import CacheTtl
 Status = Literal["estimated", "included", "unknown"]
 SOURCE = "list prices of genai-prices"
 PER = 1_000_000
-VENDORS: Mapping[str, str] = {"openai": "openai", "openai-responses": "openai", "anthropic": "anthropic"}
-"""Providers with a price list, and its name in the collection."""
 _VERSION = re.compile(r"(-0)?(-\d{4}-\d{2}-\d{2}|-\d{8}|-latest)?\Z")
 _KEYS = {
     "input": "input_mtok", "output": "output_mtok",
@@ -79,13 +77,14 @@ def cost(model: str, provider: str, usage: Usage, ttl: CacheTtl = "5m") -> Cost:
 @cache
 def price_of(model: str, provider: str) -> Price | None:
     """Return the price as of the first time it is asked for; ``None`` where it is not known exactly."""
-    if provider not in VENDORS or _OTHER_THAN_TEXT.search(model):
+    profile = PROFILES.get(provider)
+    if profile is None or not profile.price_list or _OTHER_THAN_TEXT.search(model):
         return None
     from genai_prices.data_snapshot import get_snapshot  # here, because only the end of a turn needs it
     from genai_prices.types import TieredPrices, TimeOfDateConstraint
 
     try:
-        _, found = get_snapshot().find_provider_model(model, None, VENDORS[provider], None)
+        _, found = get_snapshot().find_provider_model(model, None, profile.price_list, None)
     except LookupError:
         return None
     conditions = [one.constraint for one in found.prices] if isinstance(found.prices, list) else []

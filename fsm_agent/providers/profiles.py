@@ -1,8 +1,5 @@
-"""The providers we know, as rows of data. A vendor's quirks are fields here, never an ``if`` elsewhere.
-
-Context windows are the figures that vendors publish for their models, in tokens. They change without notice:
-a model that no prefix names gets its provider's ``default_window``, and ``context_window=`` overrides both.
-"""
+"""The providers we know, as rows of data. A vendor's quirks are fields here, never an ``if`` elsewhere. What
+is known of their models is in ``fsm_agent.providers.catalogue``."""
 
 from __future__ import annotations
 
@@ -17,14 +14,17 @@ class Profile:
     """One provider.
 
     ``key_env`` and ``base_url_env`` name environment variables. ``default_model`` is used when a key in the
-    environment chose this provider. ``model_windows`` are (prefix of a model's name, tokens); the longest
-    prefix wins. ``local``: no key and slow answers are normal. ``aggregator``: it stands before other
-    providers. ``in_process``: it has no address. ``error_rows``: its own signs of error classes, which come
-    before the general ones. ``manners``: the known provider whose wire it speaks, where that is not itself.
-    ``output_key``: its name for the cap on output. ``effort_key``: how chat completions ask its thinking
-    models for reasoning. ``developer_role``: it takes the prompt of its thinking models as the developer's
-    (FMT-01). ``marked_models``: names whose prompts it caches by marks, on chat completions. ``auth``: the
-    header that carries the key on the Messages wire."""
+    environment chose this provider. ``catalogue``: the table of the catalogue that has its models; empty
+    when none does, ``*`` for an aggregator. ``price_list``: its name in ``genai-prices``. ``files``: it
+    takes those that its models read, or reads them for every model. ``model_windows`` are (prefix of a
+    model's name, tokens), the longest prefix wins, and ``default_window`` is for the rest: what a person
+    says of a provider of their own, which comes before the catalogue. ``local``: no key and slow answers are
+    normal. ``aggregator``: it stands before other providers. ``in_process``: it has no address.
+    ``error_rows``: its own signs of error classes, which come before the general ones. ``manners``: the known
+    provider whose wire it speaks, where that is not itself. ``output_key``: its name for the cap on output.
+    ``effort_key``: how chat completions ask its thinking models for reasoning. ``developer_role``: it takes
+    the prompt of its thinking models as the developer's (FMT-01). ``marked_models``: names whose prompts it
+    caches by marks, on chat completions. ``auth``: the header that carries the key on the Messages wire."""
 
     name: str
     base_url: str | None = None
@@ -42,83 +42,68 @@ class Profile:
     marked_models: tuple[str, ...] = ()
     auth: Literal["x-api-key", "bearer"] = "x-api-key"
     default_model: str | None = None
+    catalogue: str = ""
+    price_list: str = ""
+    files: Literal["none", "own", "all"] = "none"
     default_window: int | None = None
     model_windows: tuple[tuple[str, int], ...] = ()
     error_rows: tuple[ErrorRow, ...] = ()
 
     def window(self, model: str) -> int | None:
-        """Context window of a model in tokens; ``None`` when nothing is known of it."""
+        """Context window of a model in tokens as somebody gave it; ``None`` when nobody did."""
         fitting = [pair for pair in self.model_windows if model.startswith(pair[0])]
         return max(fitting, key=lambda pair: len(pair[0]))[1] if fitting else self.default_window
 
 
-_OPENAI_WINDOWS = (
-    ("gpt-3.5", 16_385),
-    ("gpt-4", 8_192),
-    ("gpt-4-turbo", 128_000),
-    ("gpt-4o", 128_000),
-    ("gpt-4.1", 1_047_576),
-    ("gpt-5", 400_000),
-    ("gpt-5-chat", 128_000),
-    ("o1", 200_000),
-    ("o3", 200_000),
-    ("o4", 200_000),
-)
-
 ROWS: tuple[Profile, ...] = (
     Profile(
         "openai", "https://api.openai.com/v1", "OPENAI_API_KEY", "OPENAI_BASE_URL",
+        catalogue="openai", price_list="openai", files="own",
         output_key="max_completion_tokens", effort_key="reasoning_effort", developer_role=True,
         default_model="gpt-5-mini",
-        default_window=128_000, model_windows=_OPENAI_WINDOWS,
     ),
     Profile(
         "openai-responses", "https://api.openai.com/v1", "OPENAI_API_KEY", "OPENAI_BASE_URL",
-        api_mode="codex_responses", default_model="gpt-5-mini", default_window=128_000,
-        model_windows=_OPENAI_WINDOWS,
+        api_mode="codex_responses", catalogue="openai", price_list="openai", files="own",
+        default_model="gpt-5-mini",
     ),
     Profile(
         "anthropic", "https://api.anthropic.com/v1", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL",
-        api_mode="anthropic_messages", default_model="claude-sonnet-5-5",
-        default_window=200_000,
+        api_mode="anthropic_messages",
+        catalogue="anthropic", price_list="anthropic", files="own", default_model="claude-sonnet-5-5",
     ),
     Profile(
         "openrouter", "https://openrouter.ai/api/v1", "OPENROUTER_API_KEY", "OPENROUTER_BASE_URL",
         aggregator=True, effort_key="reasoning", marked_models=("claude",),
-        auth="bearer", default_model="openrouter/auto", default_window=128_000,
-        model_windows=(
-            ("anthropic/", 200_000), ("openai/gpt-4.1", 1_047_576), ("openai/gpt-5", 400_000),
-            ("google/gemini", 1_048_576),
-        ),
+        auth="bearer", catalogue="*", files="all", default_model="openrouter/auto",
     ),
     Profile(
         "deepseek", "https://api.deepseek.com/v1", "DEEPSEEK_API_KEY", "DEEPSEEK_BASE_URL",
-        default_model="deepseek-chat", default_window=128_000,
+
+        catalogue="deepseek", price_list="deepseek", default_model="deepseek-chat",
     ),
     Profile(
         "moonshot", "https://api.moonshot.ai/v1", "MOONSHOT_API_KEY", "MOONSHOT_BASE_URL",
-        auth="bearer", default_model="kimi-latest",
-        default_window=131_072,
-        model_windows=(("kimi-k2", 262_144), ("moonshot-v1-8k", 8_192), ("moonshot-v1-32k", 32_768)),
+        auth="bearer", catalogue="moonshot", price_list="moonshotai",
+        default_model="kimi-latest",
     ),
     Profile(
         "mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY", "MISTRAL_BASE_URL",
-        default_model="mistral-medium-latest", default_window=131_072,
-        model_windows=(("codestral", 256_000),),
+        catalogue="mistral", price_list="mistral", default_model="mistral-medium-latest",
     ),
     Profile(
         "groq", "https://api.groq.com/openai/v1", "GROQ_API_KEY", "GROQ_BASE_URL",
-        output_key="max_completion_tokens", default_model="llama-3.3-70b-versatile", default_window=131_072,
+        catalogue="groq", price_list="groq", output_key="max_completion_tokens",
+        default_model="llama-3.3-70b-versatile",
     ),
     Profile(
         "gemini", "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY",
-        "GEMINI_BASE_URL", effort_key="reasoning_effort", default_model="gemini-2.5-flash",
-        default_window=1_048_576,
+        "GEMINI_BASE_URL", effort_key="reasoning_effort", catalogue="gemini", price_list="google",
+        default_model="gemini-2.5-flash",
     ),
     Profile(
         "qwen", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1", "DASHSCOPE_API_KEY",
-        "DASHSCOPE_BASE_URL", default_model="qwen-plus", default_window=131_072,
-        model_windows=(("qwen-max", 32_768), ("qwen3-max", 262_144)),
+        "DASHSCOPE_BASE_URL", catalogue="dashscope", default_model="qwen-plus",
         error_rows=(
             ErrorRow("billing", codes=("allocationquota.freetieronly",)),
             ErrorRow(
@@ -128,7 +113,7 @@ ROWS: tuple[Profile, ...] = (
     ),
     Profile(
         "zai", "https://api.z.ai/api/paas/v4", "ZAI_API_KEY", "ZAI_BASE_URL",
-        auth="bearer", default_model="glm-4.5", default_window=131_072, model_windows=(("glm-4.6", 200_000),),
+        auth="bearer", catalogue="zai", price_list="zai", default_model="glm-4.5",
         error_rows=(
             ErrorRow("billing", codes=("1113",)), ErrorRow("content_policy", codes=("1301",)),
             ErrorRow("context_overflow", codes=("1261",)), ErrorRow("model_not_found", codes=("1211",)),
@@ -149,27 +134,3 @@ BY_KEY: tuple[Profile, ...] = tuple(PROFILES[name] for name in ("anthropic", "op
 """In this order a key in the environment chooses a provider."""
 LOCAL_SERVERS: tuple[Profile, ...] = tuple(PROFILES[name] for name in ("ollama", "lmstudio", "llamacpp"))
 """In this order a running server on loopback is looked for."""
-
-_THINKERS: tuple[tuple[str, float], ...] = (
-    ("deep-research", 600.0),
-    ("o1", 300.0),
-    ("o3", 300.0),
-    ("o4", 300.0),
-    ("gpt-5", 300.0),
-    ("gpt-6", 300.0),
-    ("reasoner", 300.0),
-    ("thinking", 300.0),
-    ("r1", 300.0),
-    ("qwq", 300.0),
-    ("magistral", 240.0),
-    ("glm-4.5", 240.0),
-    ("grok-4", 240.0),
-)
-"""Families of models that think before they speak, and the seconds they may be silent (STR-02: 180 to
-600)."""
-
-
-def stale_floor(model: str) -> float:
-    """Seconds that this model may be silent at least; 0 for one that speaks at once."""
-    name = "-" + model.lower().rsplit("/", 1)[-1]
-    return max((seconds for family, seconds in _THINKERS if f"-{family}" in name), default=0.0)

@@ -21,6 +21,8 @@ DEPARTURE              has this task's request left?       a model port, each ca
 KEY_VARIABLES          what no command may see of the      ``hide_from_children``   never
                        environment, by name
 KEYS                   keys in use, likewise by value      ``hide_from_children``   never
+GUESSES                lines about models that nobody      ``EffectHandler``        never
+                       knows, which were said
 =====================  ==================================  ========================  =====================
 
 Beside it there are the engine's own event loop (``fsm_agent.support.threads.LOOP``) and caches of pure
@@ -58,6 +60,7 @@ TOOL_STOPPED: ContextVar[threading.Event | None] = ContextVar("fsm_agent_tool_st
 DEPARTURE: ContextVar[Departure] = ContextVar("fsm_agent_departure")
 KEY_VARIABLES: set[str] = set()
 KEYS: set[str] = set()
+GUESSES: set[str] = set()
 
 
 @contextlib.contextmanager

@@ -379,6 +379,13 @@ class Storage(Group):
     trajectories: bool = False
 
 
+class LearnedSettings(Group):
+    """What refusals teach of a model: its window, its longest reply, that it takes no images, does not stream
+    and so on. ``days``: how long that is believed, in all sessions of the home; 0 for the turn alone."""
+
+    days: Annotated[float, Field(ge=0, le=365)] = 7
+
+
 class Web(Group):
     """The web for tools. ``allow_private_hosts``: names or addresses of your own network that may be fetched,
     besides every public one; ``*.example.org`` for all below. ``only_hosts``: when given, no other host is
@@ -461,6 +468,7 @@ class Settings(BaseSettings):
     delegation: DelegationSettings = DelegationSettings()
     prompt: Prompt = Prompt()
     memory: Memory = Memory()
+    learned: LearnedSettings = LearnedSettings()
     web: Web = Web()
     sandbox: SandboxSettings = SandboxSettings()
     mcp: Mcp = Mcp()

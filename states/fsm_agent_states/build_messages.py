@@ -6,9 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from fsm_agent.conversation.effects import CheckSignals, Failure, ModelRequest, Tell
+from fsm_agent.conversation.effects import CheckSignals, Failure, ModelRequest, Runtime, Tell
 from fsm_agent.conversation.wire import Ask, View, format_of
 from fsm_agent_states.logic import facts
+from fsm_agent_states.logic.limits import output_cap
 from fsm_agent_states.logic.recover import recover
 from fsm_agent_states.logic.scaffolds import last_word
 from fsm_agent_states.logic.visit import Asks, check_signals
@@ -59,13 +60,15 @@ def compose(turn: TurnState) -> ModelRequest:
     view = View.of(setup.runtime, recovery.repairs_done, turn.settings.cache.ttl)
     messages = turn.wire.messages(prompt, turn.history, scaffold, view)
     ask = Ask(
-        setup.runtime,
+        renamed(setup.runtime) if "output_key" in recovery.repairs_done else setup.runtime,
         prompt,
         tools=_tools(turn) if setup.tools and not toolless else None,
         output_cap=output_cap(turn),
         raised=recovery.output_cap is None and turn.settings.max_output_tokens is None,
-        temperature=turn.settings.temperature,
-        effort=None if "thinking_signature" in recovery.repairs_done else turn.settings.reasoning_effort,
+        temperature=None if "temperature" in recovery.repairs_done else turn.settings.temperature,
+        effort=None
+        if recovery.repairs_done & {"thinking_signature", "effort"}
+        else turn.settings.reasoning_effort,
         ttl=turn.settings.cache.ttl,
     )
     body = format_of(setup.runtime.api_mode).body(ask, messages)
@@ -73,6 +76,12 @@ def compose(turn: TurnState) -> ModelRequest:
     return ModelRequest(
         body, setup.runtime.streaming, toolless, estimate=turn.accounting.meter.estimate(chars), chars=chars
     )
+
+
+def renamed(runtime: Runtime) -> Runtime:
+    """The runtime of a model that knows the cap on output by its other name."""
+    long = runtime.output_key == "max_completion_tokens"
+    return replace(runtime, output_key="max_tokens" if long else "max_completion_tokens")
 
 
 def recompose(turn: TurnState) -> None:
@@ -90,16 +99,3 @@ def _tools(turn: TurnState) -> bytes:
         return setup.tools_written[shape]
     listed = [tool for tool in setup.tools if not tool.deferred]
     return setup.keep_written(shape, format_of(setup.runtime.api_mode).tools(listed, repairs))
-
-
-def output_cap(turn: TurnState) -> int | None:
-    """Tokens that the reply may have: what a refusal named, else twice as many for each truncation, else as
-    configured."""
-    configured, length = turn.settings.max_output_tokens, turn.settings.length
-    if turn.recovery.output_cap is not None:
-        return turn.recovery.output_cap
-    if not turn.continuations:
-        return configured
-    base = configured or length.cap_base
-    doubled: int = base * 2**turn.continuations
-    return min(doubled, max(length.cap_max, base))

@@ -14,7 +14,9 @@ from fsm_agent.conversation.effects import (
 )
 from fsm_agent.conversation.families import issuer_of
 from fsm_agent.conversation.messages import ModelReply
+from fsm_agent.conversation.token_meter import plausible
 from fsm_agent_states.logic import facts
+from fsm_agent_states.logic.limits import doubt_window
 from fsm_agent_states.logic.triage import ReplyKind, spoken_in, triage
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.turn import TurnState
@@ -45,6 +47,7 @@ def call_llm(turn: TurnState) -> Asks[Event]:
     said = spoken_in(reply)
     turn.call.came_back(reply, said.visible, said.thoughts, issuer)
     turn.recovery.succeed()
+    turn.recovery.prove(turn.setup.runtime)
     draft.last_reasoning = said.thoughts or draft.last_reasoning
     kind = triage(turn, reply, said)
     if isinstance(kind, Failure):
@@ -62,6 +65,8 @@ def _read(turn: TurnState, reply: ModelReply, request: ModelRequest) -> Asks[Non
     if reply.usage is None or not reply.usage.prompt:
         return
     turn.accounting.read(reply.usage.prompt, request)
+    if plausible(reply.usage.prompt, request.chars):
+        doubt_window(turn, reply.usage.prompt)
     if turn.setup.runtime.window is not None and facts.compacted_before(turn):
         noted: Compacted = yield NoteCompaction("read", over=facts.over_threshold(turn, reply.usage.prompt))
         turn.compaction.judge(noted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Literal
 
@@ -9,7 +10,7 @@ from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.token_meter import LEAST_REPLY
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.detect import Size, detect, status_of
-from fsm_agent_states.logic.limits import output_cap_from
+from fsm_agent_states.logic.limits import believe_cap, output_cap, output_cap_from
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
 
@@ -78,6 +79,8 @@ def family(turn: TurnState, failure: Failure, name: str) -> Family:
         return _repairable(turn, "surrogates" if "surrogates" not in turn.recovery.repairs_done else "ascii")
     if name in REPAIRS:
         return _repairable(turn, REPAIRS[name])
+    if name == "format_error" and (unwanted := _unwanted(turn, failure)):
+        return _repairable(turn, unwanted)
     if name == "output_cap":
         return _output_cap(turn, failure)
     if name in ("context_overflow", "payload_too_large", "long_context_tier"):
@@ -96,6 +99,22 @@ def _repairable(turn: TurnState, repair: str) -> Family:
         return "rejected"
     turn.recovery.order(repair)
     return "repairable"
+
+
+def _unwanted(turn: TurnState, failure: Failure) -> str | None:
+    """The repair for a parameter that this error names, and that was sent: to leave it out, or for the cap on
+    output to use its other name."""
+    runtime, settings = turn.setup.runtime, turn.settings
+    chat = runtime.api_mode == "chat_completions"
+    sent = (
+        ("temperature", "temperature", settings.temperature),
+        ("effort", "reasoning|thinking|effort", settings.reasoning_effort),
+        ("output_key", rf"\b{runtime.output_key}\b", output_cap(turn) if chat else None),
+    )
+    named = (
+        repair for repair, words, value in sent if value is not None and re.search(words, failure.detail)
+    )
+    return next(named, None)
 
 
 def _bad_key(failure: Failure, name: str) -> Family:
@@ -120,6 +139,7 @@ def _output_cap(turn: TurnState, failure: Failure) -> Family:
     cap = output_cap_from(failure.detail, turn.setup.runtime.window, turn.call.estimate)
     if cap is None:
         return "cap_unknown"
+    believe_cap(turn, failure)
     if cap < LEAST_REPLY:  # the prompt fills the window: no cap leaves room for an answer
         recovery.classify("context_overflow")
         return _overflow(turn, recovery.failure_class)

@@ -61,7 +61,7 @@ def finalize(turn: TurnState) -> Asks[None]:
     yield Tell("event", ("turn:end", {"turn_id": turn.turn_id, "exit": ending.exit and ending.exit.value}))
     spent = 0 < turn.fallbacks >= turn.limits.get("fallbacks", 0)
     exhausted = spent and _outcome(turn) is Outcome.FAILED
-    done = yield CloseTurn(exhausted, turn.recovery.silences)
+    done = yield CloseTurn(exhausted, turn.recovery.silences, turn.recovery.lessons)
     ending.cleanup_errors.extend(done.problems)
 
 

@@ -27,7 +27,7 @@ def prepare(turn: TurnState) -> Asks[Event]:
     opened: Opened = yield OpenTurn()
     turn.setup.open(opened)
     turn.compaction.begin(opened.compacted)
-    turn.recovery.begin(opened.silences)
+    turn.recovery.begin(opened.silences, opened.runtime.repairs)
     turn.set_limits(limits_of(turn.settings, opened.runtime, len(opened.auxiliary)))
     stored = opened.session_rows
     if turn.supplied_history is not None:

@@ -15,9 +15,10 @@ from fsm_agent.conversation.families import runtime_family
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire import View, WireCopy
 from fsm_agent.errors import ConfigError
+from fsm_agent.providers.catalogue import silence_of
 from fsm_agent.providers.choose import choose
 from fsm_agent.providers.probe import is_loopback, is_nearby, local_models
-from fsm_agent.providers.profiles import PROFILES, Profile, stale_floor
+from fsm_agent.providers.profiles import PROFILES, Profile
 from fsm_agent.testing import ScriptedServer
 
 OPENAI = {"OPENAI_API_KEY": "sk-one"}
@@ -121,7 +122,7 @@ def test_keys_by_argument_pool_source_and_environment() -> None:
 def test_windows_by_prefix_default_and_argument() -> None:
     assert choose("openai:gpt-4.1-nano", env=OPENAI).window == 1_047_576
     assert choose("openai:gpt-4-0613", env=OPENAI).window == 8_192
-    assert choose("openai:gpt-99", env=OPENAI).window == PROFILES["openai"].default_window
+    assert choose("openai:gpt-99", env=OPENAI).window == 128_000
     assert choose("openai:gpt-99", context_window=1234, env=OPENAI).window == 1234
     assert choose("ollama:x", env={}).window is None
 
@@ -239,7 +240,7 @@ def test_choosing_loads_no_sdk() -> None:
     ],
 )
 def test_models_that_think_may_be_silent_for_longer(model: str, seconds: float) -> None:
-    assert stale_floor(model) == seconds
+    assert silence_of(model) == seconds
 
 
 @pytest.mark.parametrize(

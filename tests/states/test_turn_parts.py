@@ -165,6 +165,7 @@ def test_what_is_stored_of_a_turn_is_flat() -> None:
         "compaction_blocked", "fallback_activated", "trace", "fragments", "held", "unchecked", "prior_content", "partial",
         "last_reasoning", "answer", "needs_break", "unverified", "unchanged_files", "guardrails", "compressions", "exit",
         "final_response", "response_transformed", "error", "interrupt_message", "pending_steer", "cleanup_errors",
+        "suspected", "lessons",
     }  # fmt: skip
 
 

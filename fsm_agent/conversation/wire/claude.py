@@ -67,7 +67,8 @@ def family_of(model: str) -> ModelFamily:
 def output_cap(family: ModelFamily, ask: Ask) -> int:
     """``max_tokens``: mandatory on this wire. The limit that somebody set, else as much as the model can;
     with room for thoughts that were asked for, and below the window."""
-    cap, window = family.output if ask.raised else ask.output_cap or family.output, ask.runtime.window
+    most, window = ask.runtime.most_output or family.output, ask.runtime.window
+    cap = most if ask.raised else ask.output_cap or most
     if budget := family.budget(ask.effort):
         cap = max(cap, budget + ROOM)
     return max(1, cap if window is None else min(cap, window - 1))

@@ -1,9 +1,12 @@
-"""Numbers that providers name in their errors."""
+"""Numbers that providers name in their errors, and what they bound."""
 
 from __future__ import annotations
 
 import re
 
+from fsm_agent.conversation.effects import Failure
+from fsm_agent.conversation.token_meter import LEAST_REPLY
+from fsm_agent.conversation.wire import tokens_of
 from fsm_agent_states.turn import TurnState
 
 MARGIN = 64
@@ -46,12 +49,15 @@ def output_cap_from(detail: str, window: int | None, estimate: int) -> int | Non
     """The largest output cap that the error allows, less a margin; ``None`` when it names no number."""
     if (left := _room(detail)) is not None:
         return max(1, left - MARGIN)
-    for expression in _CAPS:
-        if found := expression.search(detail):
-            named = _number(found.group(1))
-            room = window - estimate if window else named
-            return max(1, min(named, room) - MARGIN)
-    return None
+    if (named := _cap_in(detail)) is None:
+        return None
+    room = window - estimate if window else named
+    return max(1, min(named, room) - MARGIN)
+
+
+def _cap_in(detail: str) -> int | None:
+    found = next((found for expression in _CAPS if (found := expression.search(detail))), None)
+    return _number(found.group(1)) if found else None
 
 
 def _room(detail: str) -> int | None:
@@ -78,10 +84,58 @@ def prompt_tokens_from(detail: str) -> int | None:
 
 
 def believe_window(turn: TurnState) -> None:
-    """An overflow that names a smaller window than we knew of is believed for the rest of the turn."""
+    """An overflow that names a smaller window than we knew of is believed (COMP-41)."""
     failure = turn.recovery.failure
     if failure is not None and (named := window_from(failure.detail)) is not None:
-        turn.setup.narrow(named)
+        _narrow(turn, named)
+
+
+def believe_cap(turn: TurnState, failure: Failure) -> None:
+    """A refusal of the output cap that says how long replies or the window can be is believed."""
+    detail = failure.detail
+    if room := _ROOM[0].search(detail):
+        _narrow(turn, _number(room.group(2)))
+    elif room := _ROOM[1].search(detail):
+        _narrow(turn, _number(room["window"]))
+    elif (named := window_from(detail)) is not None:
+        _narrow(turn, named)
+    elif not _CAPS[0].search(detail) and (named := _cap_in(detail)) is not None and named >= LEAST_REPLY:
+        turn.setup.shorten_replies(named)
+        turn.recovery.suspect("output", named)
+
+
+def _narrow(turn: TurnState, window: int) -> None:
+    if turn.setup.narrow(window):
+        turn.recovery.suspect("window", window)
+
+
+def doubt_window(turn: TurnState, prompt: int) -> None:
+    """The provider has read a prompt of so many tokens: later turns do not believe that its window is
+    smaller."""
+    runtime, recovery = turn.setup.runtime, turn.recovery
+    learned = runtime.window_learned or any(lesson.name == "window" for lesson in recovery.lessons)
+    if learned and runtime.window is not None and prompt > runtime.window:
+        recovery.learn(runtime, "window", 0)
+
+
+def output_cap(turn: TurnState) -> int | None:
+    """Tokens that the reply may have, ``None`` for as many as the provider likes: what a refusal of this
+    request named; else as configured, twice as many for each truncation, and no more than the model can write
+    and its window has room for (BUILD-22)."""
+    configured, length, recovery = turn.settings.max_output_tokens, turn.settings.length, turn.recovery
+    if recovery.output_cap is not None:
+        return recovery.output_cap
+    wish = configured
+    if turn.continuations:
+        base = configured or length.cap_base
+        wish = min(base * 2**turn.continuations, max(length.cap_max, base))
+    if wish is None:
+        return None
+    runtime, read = turn.setup.runtime, turn.accounting.meter.tokens
+    if runtime.window is not None and read:
+        room = runtime.window - read - tokens_of(len(turn.draft.begun)) - MARGIN
+        wish = min(wish, max(LEAST_REPLY, room))
+    return min(wish, runtime.most_output or wish)
 
 
 def _number(text: str) -> int:

@@ -15,6 +15,7 @@ from fsm_agent.conversation.effects import (
     Cancelled,
     Compacted,
     Failure,
+    Lesson,
     ModelRequest,
     Opened,
     Runtime,
@@ -83,10 +84,16 @@ class Setup:
         """The same provider and model in another way: what an overflow taught of its window stays known."""
         self.runtime = replace(runtime, window=self.runtime.window)
 
-    def narrow(self, window: int) -> None:
-        """A window that is smaller than the one we knew of is believed for the rest of the turn."""
-        if self.runtime.window is None or window < self.runtime.window:
+    def narrow(self, window: int) -> bool:
+        """A window that is smaller than the one we knew of is believed for the rest of the turn; was it?"""
+        smaller = self.runtime.window is None or window < self.runtime.window
+        if smaller:
             self.runtime = replace(self.runtime, window=window)
+        return smaller
+
+    def shorten_replies(self, tokens: int) -> None:
+        """The model is said to write no longer replies than this."""
+        self.runtime = replace(self.runtime, most_output=min(tokens, self.runtime.most_output or tokens))
 
     def keep_written(self, shape: str, tools: bytes) -> bytes:
         """The tool list as it is written for requests of this shape; made once."""
@@ -183,8 +190,9 @@ class Recovery:
 
     ``silences``: so many requests in a row, those of the session's last turns included, went silent.
     ``repairs_done``: changes of the request that this provider needs; ``pending_repair``: the next one.
-    ``output_cap``: tokens that a refusal allowed the reply. ``scaffold``: rows behind the history that are
-    sent and never stored. ``trace``: lines for people, shown when the turn fails.
+    ``output_cap``: tokens that a refusal allowed the reply. ``suspected``: what refusals said of the model,
+    by the names of lessons, until a reply proves it; ``lessons``: what was proved. ``scaffold``: rows behind
+    the history that are sent and never stored. ``trace``: lines for people, shown when the turn fails.
     """
 
     failure: Failure | None = None
@@ -194,13 +202,15 @@ class Recovery:
     repairs_done: frozenset[str] = frozenset()
     pending_repair: str = ""
     output_cap: int | None = None
+    suspected: dict[str, int] = field(default_factory=dict)
+    lessons: tuple[Lesson, ...] = ()
     scaffold: tuple[Message, ...] = ()
     fallback_activated: bool = False
     trace: list[str] = field(default_factory=list)
 
-    def begin(self, silences: int) -> None:
+    def begin(self, silences: int, repairs: frozenset[str]) -> None:
         """Take over what the agent knows of its model."""
-        self.silences = silences
+        self.silences, self.repairs_done = silences, repairs
 
     def fail(self, failure: Failure) -> None:
         """A call brought no usable reply."""
@@ -228,6 +238,24 @@ class Recovery:
     def succeed(self) -> None:
         """A reply came: nothing is wrong any more."""
         self.failure_class, self.error, self.silences = "", "", 0
+
+    def prove(self, runtime: Runtime) -> None:
+        """A reply came from this model: what refusals before it said is true."""
+        if self.suspected.keys() & {"output", "window"}:  # they bound later requests better than it does
+            self.output_cap = None
+        for name, value in self.suspected.items():
+            self.learn(runtime, name, value)
+        self.suspected = {}
+
+    def suspect(self, name: str, value: int = 1) -> None:
+        """A refusal says this of the model; the next reply proves it."""
+        self.suspected = {**self.suspected, name: value}
+
+    def learn(self, runtime: Runtime, name: str, value: int) -> None:
+        """Keep this of the model for later turns; 0: what was learned is not so."""
+        lesson = Lesson(runtime.provider, runtime.model, runtime.base_url, name, value)
+        others = (one for one in self.lessons if replace(one, value=value) != lesson)
+        self.lessons = (*others, lesson)
 
     def give_up(self, failure: Failure) -> None:
         """The model went silent too often: it is not asked this time."""

@@ -30,6 +30,15 @@ Unrecovered = Literal["failed", "cancelled_waiting"]
 """Events of a recovery that was not done."""
 Performed = Asks[Unrecovered | None]
 
+LASTING = {
+    "images_rejected",
+    "streaming_unsupported",
+    "list_tool_content_unsupported",
+    "grammar_pattern",
+    "long_context_beta_forbidden",
+    "format_error",
+}
+"""Error classes that say something of the model, and not of this request alone."""
 HONOURS_RETRY_AFTER = {"rate_limit", "upstream_rate_limit", "overloaded", "key_limited"}
 
 
@@ -38,6 +47,8 @@ def recover(turn: TurnState) -> Performed:
     for counter, perform in RECOVERIES.items():
         if counter in turn.pending_recovery and (event := (yield from perform(turn))):
             return event
+    if "continuations" in turn.pending_recovery:
+        turn.recovery.output_cap = None  # the reply was cut: what is left of it may be longer
     if turn.pending_recovery & {"nudges", "prefills", "empties", "continuations"}:
         turn.recovery.scaffold = scaffold_for(turn)
     waits = facts.waits_after_compaction(turn)
@@ -99,7 +110,8 @@ def _fallback(turn: TurnState) -> Performed:
     turn.setup.switch(switched.runtime)
     turn.accounting.forget()
     recovery.fallback_activated, recovery.silences = True, 0
-    recovery.repairs_done, recovery.pending_repair, recovery.output_cap = frozenset(), "", None
+    recovery.repairs_done, recovery.pending_repair = switched.runtime.repairs, ""
+    recovery.output_cap, recovery.suspected = None, {}
     if not facts.text_begun(turn):  # an answer that was begun is still to be continued
         recovery.drop_scaffold()
     turn.compaction.relax()  # the overflow was the other model's
@@ -115,6 +127,8 @@ def _repair(turn: TurnState) -> Performed:
     recovery = turn.recovery
     repair, recovery.pending_repair = recovery.pending_repair, ""
     recovery.repairs_done |= {repair}
+    if recovery.failure_class in LASTING:
+        recovery.suspect(repair)
     if repair == "no_streaming":
         switched: Switched = yield SwitchStreaming()
         turn.setup.adopt(switched.runtime)

@@ -112,7 +112,9 @@ def _call(turn: TurnState, runtime: Runtime, middle: Sequence[Message], number: 
     )
     form = format_of(runtime.api_mode)
     messages = WireCopy().messages("", [Message("user", prompt)], (), View(runtime.api_mode))
-    body = form.body(Ask(runtime, temperature=turn.settings.temperature), messages)
+    plain = runtime.repairs if number is not None else turn.recovery.repairs_done
+    temperature = None if "temperature" in plain else turn.settings.temperature
+    body = form.body(Ask(runtime, temperature=temperature), messages)
     request = ModelRequest(
         body, runtime.streaming, toolless=True, purpose="summary", estimate=tokens_of(len(body))
     )

@@ -1,0 +1,114 @@
+"""A server of the chat-completions wire that refuses what its model cannot take, and counts what it was asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+Body = dict[str, Any]
+
+
+@dataclass
+class Picky:
+    """What this model takes: tokens of prompt, tokens of a reply, images, streams, parameters. ``lies``: it
+    names this window instead of its own. ``cuts``: so many replies end before they are done."""
+
+    window: int = 1_000_000
+    output: int = 1_000_000
+    images: bool = True
+    streams: bool = True
+    unknown: tuple[str, ...] = ()
+    lies: int | None = None
+    cuts: int = 0
+    url: str = ""
+    bodies: list[Body] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
+
+    @property
+    def requests(self) -> int:
+        return len(self.bodies)
+
+    def refusal(self, body: Body, tokens: int) -> str:
+        """Why this request is refused, as servers say it; empty when it is not."""
+        cap = body.get("max_tokens") or body.get("max_completion_tokens") or 0
+        if tokens > self.window or (self.lies is not None and not self.refused):
+            named = self.lies or self.window
+            return (
+                f"This model's maximum context length is {named} tokens. However, your messages resulted in"
+                f" {tokens} tokens. Please reduce the length of the messages."
+            )
+        if cap > self.output:
+            return f"max_tokens is too large: {cap}. This model supports at most {self.output} completion tokens."
+        if not self.images and "image_url" in json.dumps(body["messages"]):
+            return "this model does not support image input"
+        if not self.streams and body.get("stream"):
+            return "streaming is not supported for this model"
+        return next((f"Unsupported parameter: '{name}' is not supported with this model." for name in self.unknown
+                     if name in body), "")  # fmt: skip
+
+
+@contextmanager
+def picky(**takes: Any) -> Iterator[Picky]:
+    """Serve such a model until the block ends."""
+    model = Picky(**takes)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            raw = self.rfile.read(int(self.headers["Content-Length"]))
+            body = json.loads(raw)
+            tokens = len(json.dumps(body["messages"])) // 4
+            model.bodies.append(body)
+            if why := model.refusal(body, tokens):
+                model.refused.append(why)
+                self._send(
+                    400,
+                    "application/json",
+                    json.dumps({"error": {"message": why, "type": "invalid_request_error"}}),
+                )
+                return
+            model.cuts, finish = model.cuts - 1, "length" if model.cuts > 0 else "stop"
+            usage = {"prompt_tokens": tokens, "completion_tokens": 3, "total_tokens": tokens + 3}
+            if not body.get("stream"):
+                said = {
+                    "message": {"role": "assistant", "content": "fine"},
+                    "index": 0,
+                    "finish_reason": finish,
+                }
+                self._send(200, "application/json", json.dumps({"choices": [said], "usage": usage}))
+                return
+            chunks = (
+                {"choices": [{"index": 0, "delta": {"role": "assistant", "content": "fine"}}]},
+                {"choices": [{"index": 0, "delta": {}, "finish_reason": finish}]},
+                {"choices": [], "usage": usage},
+            )
+            lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks]
+            self._send(200, "text/event-stream", "".join([*lines, "data: [DONE]\n\n"]))
+
+        def _send(self, status: int, kind: str, text: str) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(text.encode())))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    model.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield model
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

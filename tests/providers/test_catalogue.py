@@ -1,0 +1,165 @@
+"""What is known of models, and what is said of those that nobody knows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fsm_agent import Agent
+from fsm_agent.providers.catalogue import facts_of
+from fsm_agent.providers.choose import choose
+from fsm_agent.providers.profiles import PROFILES
+from fsm_agent.runtime import registry
+from fsm_agent.testing import ScriptedServer, repeat, status, text
+
+MILLION = 1_000_000
+MADE_UP = choose("openai:gpt-x", api_key="k").guess
+
+
+@pytest.mark.parametrize(
+    ("model", "window", "output", "reads"),
+    [
+        ("anthropic:claude-haiku-4-5", 200_000, 64_000, "image file"),
+        ("anthropic:claude-haiku-4-5-20251001", 200_000, 64_000, "image file"),
+        ("anthropic:claude-haiku-5-5", MILLION, 128_000, "image file"),
+        ("anthropic:claude-sonnet-4-6", MILLION, 64_000, "image file"),
+        ("anthropic:claude-sonnet-5-5", MILLION, 128_000, "image file"),
+        ("anthropic:claude-opus-4-5", 200_000, 64_000, "image file"),
+        ("anthropic:claude-opus-4-8", MILLION, 128_000, "image file"),
+        ("anthropic:claude-opus-5.5", MILLION, 128_000, "image file"),
+        ("anthropic:claude-fable-5-1", MILLION, 128_000, "image file"),
+        ("openai:gpt-4", 8_192, 4_096, ""),
+        ("openai:gpt-4-0613", 8_192, 4_096, ""),
+        ("openai:gpt-4o", 128_000, 16_384, "image file"),
+        ("openai:gpt-4.1", 1_047_576, 32_768, "image file"),
+        ("openai:gpt-5", 272_000, 128_000, "image file"),
+        ("openai:gpt-5-mini", 272_000, 128_000, "image file"),
+        ("openai-responses:gpt-5-mini-2025-08-07", 272_000, 128_000, "image file"),
+        ("openai:gpt-6-sol", 922_000, 128_000, "image file"),
+        ("openai:o3", 200_000, 100_000, "image file"),
+        ("openai:o4-mini", 200_000, 100_000, "image file"),
+        ("gemini:gemini-2.5-flash", 1_048_576, 65_536, "image audio"),
+        ("gemini:gemini-2.5-pro", 1_048_576, 65_536, "image audio"),
+        ("gemini:gemini-3.8-flash", 1_048_576, 65_536, "image audio"),
+        ("deepseek:deepseek-chat", 131_072, 8_192, ""),
+        ("deepseek:deepseek-v4-pro", MILLION, 393_216, ""),
+        ("moonshot:kimi-latest", 131_072, None, "image"),
+        ("moonshot:kimi-k3", 1_048_576, 1_048_576, "image"),
+        ("mistral:mistral-medium-latest", 262_144, 262_144, "image"),
+        ("mistral:codestral-2508", 128_000, 128_000, ""),
+        ("groq:openai/gpt-oss-120b", 131_072, 65_536, ""),
+        ("groq:llama-3.3-70b-versatile", 131_072, 32_768, ""),
+        ("qwen:qwen-plus", 129_024, 16_384, ""),
+        ("qwen:qwen3-max", 258_048, 65_536, ""),
+        ("zai:glm-4.6", 200_000, 128_000, ""),
+        ("zai:glm-5.3", MILLION, 128_000, ""),
+        ("openrouter:anthropic/claude-sonnet-5.5", MILLION, 128_000, "image file"),
+        ("openrouter:openai/gpt-5:online", 272_000, 128_000, "image file"),
+        ("openrouter:google/gemini-2.5-pro", 1_048_576, 65_536, "image audio file"),
+        ("openrouter:z-ai/glm-5.3", MILLION, 128_000, "file"),
+    ],
+)
+def test_models_of_today(model: str, window: int, output: int | None, reads: str) -> None:
+    choice = choose(model, api_key="k")
+    facts, runtime = choice.facts, choice.runtime()
+    assert (facts.window, facts.output, facts.reads) == (window, output, frozenset(reads.split()))
+    assert (runtime.window, runtime.most_output, runtime.vision) == (window, output, "image" in reads)
+    assert facts.source
+    assert not choice.guess
+
+
+@pytest.mark.parametrize("profile", [one for one in PROFILES.values() if one.default_model and one.catalogue])
+def test_a_provider_has_a_default_model_that_is_known(profile: object) -> None:
+    name = getattr(profile, "name")  # noqa: B009
+    if name != "openrouter":  # whose default is whichever it chooses
+        assert choose(f"{name}:{PROFILES[name].default_model}", api_key="k").facts.source
+
+
+@pytest.mark.parametrize(
+    ("model", "window", "words"),
+    [
+        ("openai:gpt-99", 128_000, "taken for 128,000 tokens"),
+        ("anthropic:claude-next", 200_000, "taken for 200,000 tokens"),
+        ("openrouter:nobody/nothing", 128_000, "taken for 128,000 tokens"),
+        ("local:phi", None, "not known before"),
+    ],
+)
+def test_an_unknown_model_gets_a_safe_guess(model: str, window: int | None, words: str) -> None:
+    choice = choose(model, base_url="http://127.0.0.1:9/v1", api_key="k")
+    assert (choice.window, choice.facts.source, choice.runtime().vision) == (window, "", True)
+    assert words in choice.guess
+    assert choose(model, "http://127.0.0.1:9/v1", "k", context_window=9_000).guess == ""
+
+
+def test_a_guess_is_said_once_in_a_process(tmp_path: Path) -> None:
+    told: list[str] = []
+    with ScriptedServer([text("a"), text("b"), text("c"), text("d")]) as server:
+        for model in ("openai:gpt-99", "openai:gpt-99", "openai:gpt-98", "openai:gpt-5"):
+            agent = Agent(
+                model,
+                base_url=server.url,
+                api_key="k",
+                toolsets=[],
+                home=tmp_path,
+                callbacks={"status": told.append},
+            )
+            agent.run_conversation("go")
+            agent.close()
+    assert [line.partition(":")[0] + line.partition(":")[2][:7] for line in told] == [
+        "nothing is known of openaigpt-99:", "nothing is known of openaigpt-98:",
+    ]  # fmt: skip
+    assert len(registry.GUESSES - {MADE_UP}) == 2
+
+
+def test_a_guess_about_a_fallback_is_said_when_it_is_gone_to(tmp_path: Path) -> None:
+    told: list[str] = []
+    with ScriptedServer(repeat(status(401))) as bad, ScriptedServer([text("fine")]) as good:
+        agent = Agent(
+            "openai:gpt-5", base_url=bad.url, api_key="k", toolsets=[], home=tmp_path, callbacks={"status": told.append},
+            fallbacks=[{"model": "local:phi", "base_url": good.url}],
+        )  # fmt: skip
+        assert agent.run_conversation("go").completed
+        agent.close()
+    assert [line for line in told if "nothing is known of local:phi" in line]
+
+
+def test_what_nobody_knows_is_tried_where_a_refusal_is_mended() -> None:
+    facts = choose("openai:gpt-99", api_key="k").facts
+    assert [facts.can_read(kind) for kind in ("image", "audio", "file")] == [True, False, False]
+    routed = choose("openrouter:nobody/nothing", api_key="k").facts
+    assert [routed.can_read(kind) for kind in ("image", "audio", "file")] == [True, False, True]
+
+
+def test_what_a_person_says_of_a_window_comes_first() -> None:
+    assert choose("openai:gpt-5", api_key="k", context_window=1_234).window == 1_234
+
+
+def test_the_data_is_what_make_models_writes() -> None:
+    data = Path(__file__).parents[2] / "fsm_agent" / "providers"
+    listed = json.loads((data / "models.json").read_text(encoding="utf-8"))
+    assert set(listed) == {"source", "models"}
+    keys = {key for table in listed["models"].values() for facts in table.values() for key in facts}
+    assert keys == {"window", "output", "reads", "does", "efforts"}
+    assert all(facts["window"] > 0 for table in listed["models"].values() for facts in table.values())
+    assert "MIT License" in (data / "models.LICENSE").read_text(encoding="utf-8")
+    assert {one.catalogue for one in PROFILES.values()} - {"", "*"} <= set(listed["models"])
+
+
+def test_looking_a_model_up_loads_no_library_of_prices() -> None:
+    program = (
+        "import sys; from fsm_agent.providers.choose import choose\n"
+        "choose('openai:gpt-5', api_key='k')\nprint([name for name in sys.modules if 'genai_prices' in name])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_what_is_known_reads_as_one_line() -> None:
+    assert facts_of("openai", "gpt-5").words() == (
+        "prompts of 272,000 tokens; replies of 128,000; reads text, files, images; thinks (minimal, low, medium,"
+        " high); JSON schemas (from the catalogue, litellm 1.109.1)"
+    )

@@ -53,7 +53,8 @@ class ErrorRow:
 @dataclass(frozen=True, slots=True)
 class Runtime:
     """The provider in use, and what could still be switched to. ``window`` in tokens, ``None`` when unknown.
-    ``stale_floor``: seconds that a model which thinks before it speaks may be silent at least.
+    ``vision``, ``audio``, ``files``: what it reads besides text. ``stale_floor``: seconds that a model which
+    thinks before it speaks may be silent at least.
     ``effort_key``: how chat completions ask for reasoning, empty where they cannot. ``next_window`` is the
     window of the next usable fallback, ``possible_rekeys`` the most that its pool of keys or one of a usable
     fallback's allows. Flags come from the provider's profile."""
@@ -68,6 +69,8 @@ class Runtime:
     aggregator: bool = False
     streaming: bool = True
     vision: bool = True
+    audio: bool = False
+    files: bool = False
     reasoning_replay: Literal["none", "reasoning_content", "details"] = "none"
     output_key: Literal["max_tokens", "max_completion_tokens"] = "max_completion_tokens"
     stale_floor: float = 0.0
@@ -281,10 +284,12 @@ class Transform:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Tell the callbacks. ``channel`` is a name of the callback table; ``values`` are its arguments."""
+    """Tell the callbacks. ``channel`` is a name of the callback table; ``values`` are its arguments.
+    ``once``: an agent tells these values only the first time."""
 
     channel: str
     values: tuple[Any, ...] = ()
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

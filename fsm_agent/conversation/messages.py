@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from fsm_agent.conversation.parts import Part, kind_of, parts_of
+from fsm_agent.conversation.parts import said as said_of
 from fsm_agent.errors import ConfigError
 
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[str, ...] = get_args(Role)
-Part = Mapping[str, Any]
 Content = str | Sequence[Part] | None
 
 
@@ -63,6 +64,14 @@ class Message:
         if isinstance(self.content, str):
             return self.content
         return "\n".join(str(part["text"]) for part in self.content or () if part.get("type") == "text")
+
+    @property
+    def said(self) -> str:
+        """What goes out for the row, in words: its text, and a line for each part that is none."""
+        if self.sent is None:
+            return said_of(self.content)
+        others = () if isinstance(self.content, str | None) else self.content
+        return "\n".join(filter(None, (self.sent, said_of([part for part in others if kind_of(part)]))))
 
     def to_dict(self) -> dict[str, Any]:
         """The row as a plain dict, without fields that are empty."""
@@ -118,8 +127,14 @@ def _call_from(call: Any) -> ToolCall:
 
 
 def messages_from(rows: Iterable[Mapping[str, Any] | Message]) -> list[Message]:
-    """Copy a caller's history; neither the list nor its rows are ever changed."""
-    return [row if isinstance(row, Message) else Message.from_dict(row) for row in rows]
+    """Copy a caller's history, content parts in any form of ``parts.part_of``; neither the list nor its rows
+    are ever changed. Raises ``ConfigError``."""
+    return [row if isinstance(row, Message) else Message.from_dict(_whole(row)) for row in rows]
+
+
+def _whole(row: Any) -> Any:
+    content = row.get("content") if isinstance(row, Mapping) else None
+    return row if isinstance(content, str | None) else {**row, "content": parts_of(content)}
 
 
 @dataclass(frozen=True, slots=True)

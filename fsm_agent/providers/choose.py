@@ -13,6 +13,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.providers.key_origin import check_keys, check_tls, is_for, origin, vendors_at
 from fsm_agent.providers.probe import is_loopback, is_nearby
 from fsm_agent.providers.profiles import BY_KEY, LOCAL_SERVERS, PROFILES, Profile, stale_floor
+from fsm_agent.providers.readable import readable
 
 MODES: tuple[ApiMode, ...] = get_args(ApiMode)
 MODEL_ENV = "FSM_AGENT_MODEL"
@@ -42,6 +43,7 @@ class Choice:
     def runtime(self, primary: bool = True) -> Runtime:
         """What a turn knows of this provider."""
         profile, name = self.profile, self.model.lower()
+        reads = readable(profile.name, self.model)
         claude = self.api_mode == "anthropic_messages" and (profile.name == "anthropic" or "claude" in name)
         return Runtime(
             provider=self.profile.name,
@@ -54,6 +56,9 @@ class Choice:
             aggregator=self.profile.aggregator,
             reasoning_replay="details" if claude else profile.reasoning_replay,
             output_key=self.profile.output_key,
+            vision="image" in reads,
+            audio="audio" in reads,
+            files="file" in reads,
             stale_floor=stale_floor(self.model),
             cache_marks=claude
             or (self.api_mode == "chat_completions" and any(part in name for part in profile.marked_models)),

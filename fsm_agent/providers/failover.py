@@ -98,11 +98,24 @@ class Backends:
         other = f"the turn ran on {was}, which this agent does not have; it goes on with {now}"
         return runtime, "; ".join(filter(None, (notice, other)))
 
+    def runtimes(self) -> tuple[Runtime, ...]:
+        """What is known of each model of the chain by itself."""
+        return tuple(self._alone(index) for index in range(len(self._chain)))
+
+    def _alone(self, index: int) -> Runtime:
+        runtime, assumed = self._chain[index].choice.runtime(primary=index == 0), self._settings.parts.assume
+        return replace(
+            runtime,
+            vision=runtime.vision or "image" in assumed,
+            audio=runtime.audio or "audio" in assumed,
+            files=runtime.files or "file" in assumed,
+        )
+
     def runtime(self) -> Runtime:
         """What the turn may know of the chain."""
         backend, rest = self.current, self._usable_after()
         return replace(
-            backend.choice.runtime(primary=self._index == 0),
+            self._alone(self._index),
             streaming=backend.streaming,
             usable_fallbacks=len(rest),
             possible_rekeys=max(each.keys.possible_rekeys for each in (backend, *rest)),

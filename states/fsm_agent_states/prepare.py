@@ -15,6 +15,7 @@ from fsm_agent.conversation.effects import (
 )
 from fsm_agent.conversation.messages import Message
 from fsm_agent.support.texts import clean, with_memory_block, without_memory_block
+from fsm_agent_states.logic.parts_told import tell_parts
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState, limits_of
 
@@ -37,6 +38,7 @@ def prepare(turn: TurnState) -> Asks[Event]:
     turn.load((*stored, *reports))  # no rows of this turn's own: its first one is the person's message
     turn.append((yield from _user_row(turn)))
     yield Persist((*reports, *turn.rows))
+    yield from tell_parts(turn)
     for notice in opened.notices:
         yield Tell("status", (notice,))
     return "cancelled" if (yield from check_signals(turn)).interrupted else "ready"

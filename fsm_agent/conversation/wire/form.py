@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from fsm_agent.conversation.effects import ApiMode, Runtime, ToolSpec
 from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.parts import BYTES_PER_CHAR, IMAGE_CHARS
 from fsm_agent.settings.model import CacheTtl, Effort
 
 CHARS_PER_TOKEN = 4
@@ -23,13 +24,15 @@ conversation is megabytes, and every further copy would cost more than all that 
 class View:
     """What the shape of a row depends on besides the row itself. ``reasoning``: how earlier reasoning is
     replayed. ``issuer``: who made the reasoning that this provider would accept. ``repairs``: wire modes that
-    recoveries switched on. ``marks``: whether the last rows carry cache marks; ``ttl``: how long what they
-    mark is kept."""
+    recoveries switched on. ``vision``, ``audio``, ``files``: what the model reads. ``marks``: whether the
+    last rows carry cache marks; ``ttl``: how long what they mark is kept."""
 
     mode: ApiMode = "chat_completions"
     reasoning: str = "none"
     issuer: str = ""
     vision: bool = True
+    audio: bool = False
+    files: bool = False
     repairs: frozenset[str] = frozenset()
     marks: bool = False
     ttl: CacheTtl = "5m"
@@ -42,6 +45,8 @@ class View:
             reasoning=runtime.reasoning_replay,
             issuer=f"{runtime.provider}:{runtime.base_url or ''}",
             vision=runtime.vision and "vision" not in repairs,
+            audio=runtime.audio and "audio" not in repairs,
+            files=runtime.files and "files" not in repairs,
             repairs=repairs,
             marks=runtime.cache_marks,
             ttl=ttl,
@@ -124,20 +129,22 @@ def tokens_of(body_bytes: int) -> int:
     return body_bytes // CHARS_PER_TOKEN
 
 
-IMAGE_CHARS = 6_000
-"""What an image counts in characters, whatever its bytes: 1,500 tokens."""
 IMAGES = ("image_url", "image", "input_image")
+OTHERS = ("input_audio", "file", "input_file", "document")
 
 
-def image_excess(value: Any) -> int:
-    """Bytes of the images in a row's content beyond what they count."""
+def excess(value: Any) -> int:
+    """Bytes of the images, audio and files in a row's content beyond what they count."""
     if isinstance(value, list):
-        return sum(image_excess(item) for item in value)
+        return sum(excess(item) for item in value)
     if not isinstance(value, dict):
         return 0
     if value.get("type") in IMAGES:
         return len(dump(value)) - IMAGE_CHARS
-    return image_excess(value.get("content")) + image_excess(value.get("output"))
+    if value.get("type") in OTHERS:
+        length = len(dump(value))
+        return length - max(IMAGE_CHARS, length // BYTES_PER_CHAR)
+    return excess(value.get("content")) + excess(value.get("output"))
 
 
 def without_patterns(schema: Any) -> Any:

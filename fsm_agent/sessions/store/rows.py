@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from fsm_agent.conversation.effects import (
     Tell,
 )
 from fsm_agent.conversation.messages import Message, Usage
+from fsm_agent.conversation.parts import said
 from fsm_agent.conversation.token_meter import ContextMeter
 from fsm_agent.errors import JournalError, SessionBusy
 from fsm_agent.fsm.codec import codec_of
@@ -263,6 +264,5 @@ def named(request: Any) -> tuple[str, str, str]:
 
 def asked_words(content: Any) -> str:
     """Return the first words of what the user said, at most ``WORDS`` characters of one line."""
-    parts = content if isinstance(content, list) else [{"text": content}]
-    texts = [str(part.get("text", "")) for part in parts if isinstance(part, Mapping)]
-    return " ".join(clean(" ".join(texts)).split())[:WORDS]
+    words = said(content) if isinstance(content, list) else str(content)
+    return " ".join(clean(words).split())[:WORDS]

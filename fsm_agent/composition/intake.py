@@ -19,6 +19,7 @@ from fsm_agent.conversation.parts import (
     named,
     parts_of,
     said,
+    size_of,
     text_of_file,
 )
 from fsm_agent.conversation.wire import View
@@ -72,7 +73,7 @@ def _fitting(row: Message, chain: Sequence[Runtime], settings: PartSettings) -> 
 def _usable(part: Part, chain: Sequence[Runtime], settings: PartSettings) -> Part:
     if kind_of(part) is None:
         return part
-    size = len(data_of(part)[1]) * 3 // 4
+    size = size_of(part)
     if size > settings.max_bytes:
         raise ConfigError(
             f"{named(part)} is too large",

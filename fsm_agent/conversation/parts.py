@@ -135,6 +135,11 @@ def carrier_of(part: Part) -> Carrier | None:
     return "id" if body.get("file_id") else None
 
 
+def size_of(part: Part) -> int:
+    """Return the bytes that a part has with it."""
+    return len(data_of(part)[1].rstrip("=")) * 3 // 4
+
+
 def text_of_file(part: Part) -> str:
     """Return what a model reads of a file that it cannot be given: a heading and the file's text, or nothing
     when its text is not known."""
@@ -152,7 +157,7 @@ def named(part: Part) -> str:
     name = part.get("name") or body.get("filename")
     if not name and address.startswith(_ADDRESSES):
         name = address
-    about = ", ".join(filter(None, (media_type, _size(len(data) * 3 // 4) if data else "")))
+    about = ", ".join(filter(None, (media_type, _size(size_of(part)) if data else "")))
     words = f"{kind} {one_line(clean(str(name)), _LONGEST_NAME)}" if name else kind
     return f"{words} ({about})" if about else words
 

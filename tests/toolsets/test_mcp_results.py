@@ -105,6 +105,6 @@ def test_audio_and_pdfs_are_parts() -> None:
     }
     sound = {"type": "audio", "data": "UklGRgAAAABXQVZF", "mimeType": "audio/wav"}
     assert [named(part) for part in result_of(answer(pdf, sound)).parts] == [
-        "file c.pdf (application/pdf, 9 bytes)",
+        "file c.pdf (application/pdf, 8 bytes)",
         "audio (audio/wav, 12 bytes)",
     ]

@@ -22,7 +22,7 @@ from fsm_agent.conversation.effects import (
     Waited,
 )
 from fsm_agent_states.logic import facts
-from fsm_agent_states.logic.parts_told import tell_parts
+from fsm_agent_states.logic.content_parts import tell_parts
 from fsm_agent_states.logic.scaffolds import scaffold_for
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.turn import TurnState

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fsm_agent.conversation.effects import Tell
+from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire import View
 from fsm_agent.conversation.wire.parts import reduced
 from fsm_agent_states.logic.visit import Asks
@@ -14,12 +15,15 @@ SHOWN = 3
 """Parts that a line names; it counts the others."""
 
 
-def tell_parts(turn: TurnState) -> Asks[None]:
-    """Say which parts the model in use knows only by name, and which files only by their text; once for each
-    such line. Walks the whole history: for the begin of a turn, and for a model or a request that changed."""
+def tell_parts(turn: TurnState, rows: Sequence[Message] | None = None) -> Asks[None]:
+    """Say which parts of ``rows`` the model in use knows only by name, and which files only by their text; once
+    for each such line. Without rows the whole history is walked: for the begin of a turn, and for a model or a
+    request that changed."""
     runtime = turn.setup.runtime
     model = f"{runtime.provider}:{runtime.model}"
-    named, read = reduced(turn.history, View.of(runtime, turn.recovery.repairs_done))
+    named, read = reduced(
+        turn.history if rows is None else rows, View.of(runtime, turn.recovery.repairs_done)
+    )
     if named:
         words = f"{model} does not take {_listed(named)}: it is told only that there is such a part"
         yield Tell("status", (words,), once=True)

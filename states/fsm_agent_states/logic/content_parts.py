@@ -16,14 +16,13 @@ SHOWN = 3
 
 
 def tell_parts(turn: TurnState, rows: Sequence[Message] | None = None) -> Asks[None]:
-    """Say which parts of ``rows`` the model in use knows only by name, and which files only by their text; once
-    for each such line. Without rows the whole history is walked: for the begin of a turn, and for a model or a
-    request that changed."""
+    """Say which parts of ``rows`` the model in use knows only by name, and which files only by their text;
+    once for each such line. Without rows the whole history is walked: when a turn begins, and when a model or
+    a request has changed."""
     runtime = turn.setup.runtime
     model = f"{runtime.provider}:{runtime.model}"
-    named, read = reduced(
-        turn.history if rows is None else rows, View.of(runtime, turn.recovery.repairs_done)
-    )
+    view = View.of(runtime, turn.recovery.repairs_done)
+    named, read = reduced(turn.history if rows is None else rows, view)
     if named:
         words = f"{model} does not take {_listed(named)}: it is told only that there is such a part"
         yield Tell("status", (words,), once=True)

@@ -11,7 +11,7 @@ from functools import partial
 
 from rich.text import Text
 
-from fsm_agent.agent import Agent
+from fsm_agent.agent import Agent, Content
 from fsm_agent.cli.approval import attend
 from fsm_agent.cli.given import CliOptions, agent_of
 from fsm_agent.cli.live import ProgressView
@@ -106,7 +106,7 @@ async def _talk(agent: Agent, live: ProgressView, read: Reader) -> None:
                     continue
                 last = await _obey(command, words, agent, live, last)
             elif text.strip():
-                said = [text, *attached] if attached else text
+                said: Content = [text, *attached] if attached else text
                 attached = []
                 last = await _answer(agent, partial(agent.start, said), live) or last
         if last is not None:

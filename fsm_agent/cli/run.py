@@ -28,7 +28,7 @@ def run(
 ) -> int:
     """Run a new turn and return the exit code of its outcome. ``images`` and ``files`` are paths or web
     addresses of what goes with the text."""
-    parts = [*map(ImagePart, images), *map(FilePart, files)]
+    parts: list[ImagePart | FilePart] = [*map(ImagePart, images), *map(FilePart, files)]
 
     def begin(agent: Agent) -> Turn:
         words = sys.stdin.read() if text == "-" else text

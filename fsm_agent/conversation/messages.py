@@ -5,8 +5,8 @@ is stored and what is sent are different values: recovery scaffolding exists onl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from fsm_agent.conversation.parts import Part, kind_of, parts_of
@@ -72,6 +72,20 @@ class Message:
             return said_of(self.content)
         others = () if isinstance(self.content, str | None) else self.content
         return "\n".join(filter(None, (self.sent, said_of([part for part in others if kind_of(part)]))))
+
+    def reworded(self, words: Callable[[Part], str]) -> Message:
+        """The row with a text in place of each part that is none and for which ``words`` has any."""
+        if isinstance(self.content, str | None):
+            return self
+        texts = [words(part) if kind_of(part) else "" for part in self.content]
+        if not any(texts):
+            return self
+        content = [
+            {"type": "text", "text": text} if text else part
+            for part, text in zip(self.content, texts, strict=True)
+        ]
+        sent = None if self.sent is None else "\n".join(filter(None, (self.sent, *texts)))
+        return replace(self, content=content, sent=sent)
 
     def to_dict(self) -> dict[str, Any]:
         """The row as a plain dict, without fields that are empty."""

@@ -37,8 +37,12 @@ BYTES_PER_CHAR = 16
 """Of the base64 of audio and files, for one character of an estimate: a page of a PDF takes some 100 KB and
 2,000 tokens, a second of MP3 takes 20 KB and 30."""
 _KINDS: Mapping[str, Kind] = {"image_url": "image", "input_audio": "audio", "file": "file"}
+_CARRYING: Mapping[Kind, str] = {"image": "url", "audio": "data", "file": "file_data"}
+"""The key of a part's body that its bytes are under."""
 _ADDRESSES = ("http://", "https://")
 _LONGEST_NAME = 120
+_LONGEST_HEAD = 200
+"""Characters of a data address in which its data begins."""
 _BEGINNINGS = (
     (b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"),
     (b"BM", "image/bmp"), (b"II*\x00", "image/tiff"), (b"MM\x00*", "image/tiff"), (b"%PDF-", PDF),
@@ -114,11 +118,10 @@ def body_of(part: Part) -> Part:
 
 def data_of(part: Part) -> tuple[str, str]:
     """Return (media type, base64) of a part that has its bytes with it, else two empty texts."""
-    body = body_of(part)
+    inside = _inside(part)
     if kind_of(part) == "audio":
-        return f"audio/{body.get('format', '')}".replace("mp3", "mpeg"), str(body.get("data", ""))
-    url = str(body.get("url" if kind_of(part) == "image" else "file_data") or "")
-    head, comma, data = url.partition(",")
+        return f"audio/{body_of(part).get('format', '')}".replace("mp3", "mpeg"), inside
+    head, comma, data = inside.partition(",")
     if not comma or not head.startswith("data:") or not head.endswith(";base64"):
         return "", ""
     said = head.removeprefix("data:").partition(";")[0].lower()
@@ -127,12 +130,20 @@ def data_of(part: Part) -> tuple[str, str]:
 
 def carrier_of(part: Part) -> Carrier | None:
     """Return how the part is there, ``None`` for one of which only its text or its name is left."""
-    body = body_of(part)
-    if any(data_of(part)):
+    body, inside = body_of(part), _inside(part)
+    if inside.startswith("data:") and ";base64," in inside[:_LONGEST_HEAD]:
         return "data"
+    if kind_of(part) == "audio":
+        return "data" if inside else None
     if str(body.get("url") or body.get("file_url") or "").startswith(_ADDRESSES):
         return "url"
     return "id" if body.get("file_id") else None
+
+
+def _inside(part: Part) -> str:
+    """What carries the bytes of a part, if anything does."""
+    kind = kind_of(part)
+    return "" if kind is None else str(body_of(part).get(_CARRYING[kind]) or "")
 
 
 def size_of(part: Part) -> int:
@@ -185,7 +196,7 @@ def weight(part: Part) -> int:
     kind, text = kind_of(part), part.get("text")
     if kind is None:
         return len(text) if isinstance(text, str) else 0
-    length = len(data_of(part)[1]) if kind != "image" else 0
+    length = len(_inside(part)) if kind != "image" else 0
     return max(
         0 if kind == "file" and carrier_of(part) is None else IMAGE_CHARS,
         length // BYTES_PER_CHAR,

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif")
 """What every vendor takes whose models read images."""
+MOST_PIXELS = 120_000_000
+"""Of an image that is made smaller; each takes three bytes or four."""
 PDF_SECONDS = 60.0
 """For the text of one PDF."""
 _QUALITIES = (85, 70, 55)
@@ -59,14 +61,18 @@ def fitted(data: bytes, media_type: str, bounds: ImageBounds) -> tuple[bytes, st
             image: Image.Image = Image.open(io.BytesIO(data))
             if fits and max(image.size) <= bounds.side:
                 return data, media_type
+            if image.width * image.height > MOST_PIXELS:
+                raise UnusableMedia(f"it has {image.width * image.height:,} pixels")
             image.draft("RGB", (bounds.side, bounds.side))
             image = ImageOps.exif_transpose(image)
+            image.thumbnail((bounds.side, bounds.side))
+            return _written(image, bounds.size)
+    except UnusableMedia:
+        raise
     except Exception as error:
         if fits:
             return data, media_type  # what Pillow cannot read, a vendor may
         raise UnusableMedia(f"it cannot be read: {type(error).__name__}") from None
-    image.thumbnail((bounds.side, bounds.side))
-    return _written(image, bounds.size)
 
 
 def _written(image: Image.Image, most: int) -> tuple[bytes, str]:

@@ -285,6 +285,22 @@ def test_the_guide_says_what_each_wire_takes() -> None:
         assert f"| {name} | {' | '.join(cells)} |" in page
 
 
+def test_an_older_image_of_a_tool_is_named_beside_a_preview_too() -> None:
+    rows = [Message("user", "look")]
+    for number in range(4):
+        rows += [
+            Message("assistant", None, tool_calls=(ToolCall(f"c{number}", "look", "{}"),)),
+            Message(
+                "tool", [{**IMAGE, "name": f"{number}.png"}], tool_call_id=f"c{number}", sent="a preview"
+            ),
+        ]
+    sent = sent_as(rows, View("anthropic_messages")).decode()
+    assert sent.count(PNG) == 3
+    assert "[image 0.png (image/png, " in sent
+    assert sent.count("not sent again, newer ones are]") == 1
+    assert sent.count("a preview") == 4
+
+
 # Compaction
 
 

@@ -112,6 +112,8 @@ EXAMPLES: dict[str, list[Failure | tuple[Failure, Size]]] = {
                   "expected a string at line 1 column 90"),
         http(400, "messages.2.tool.content: Input should be a valid string"),
         http(422, "tool message content must be a string"),
+        http(400, "Invalid 'messages[3]'. Image URLs are only allowed for messages with role 'user', but this message with role "
+                  "'tool' contains an image URL.", "invalid_value"),
     ],
     "no vision": [
         http(404, "No endpoints found that support image input"),

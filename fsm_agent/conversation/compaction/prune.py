@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from fsm_agent.conversation.messages import Message, ToolCall
-from fsm_agent.conversation.parts import Part, carrier_of, kind_of, named, text_of_file
+from fsm_agent.conversation.parts import Part, carrier_of, named, text_of_file
 
 LONG_RESULT = 200
 """Characters above which an old result becomes a line (COMP-13, COMP-14)."""
@@ -124,15 +124,9 @@ def without_parts(history: Sequence[Message]) -> list[Message]:
 def partless(row: Message, *, texts: bool = False) -> Message:
     """The row with a line in place of each image, audio and file that names it; with ``texts`` a file whose
     text is known becomes that text."""
-    if isinstance(row.content, str | None) or not _has_parts(row):
-        return row
 
     def gone(part: Part) -> str:
         known = text_of_file(part) if texts else ""
         return known or f"[{named(part)}: was here, left out to make the conversation shorter]"
 
-    content = [{"type": "text", "text": gone(part)} if kind_of(part) else part for part in row.content]
-    if row.sent is None:
-        return replace(row, content=content)
-    lines = [gone(part) for part in row.content if kind_of(part)]
-    return replace(row, content=content, sent="\n".join([row.sent, *lines]))
+    return row.reworded(gone) if _has_parts(row) else row

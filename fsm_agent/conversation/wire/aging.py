@@ -88,10 +88,11 @@ def _is_image(part: Part) -> bool:
 
 def _without_images(message: Message, count: int) -> Message:
     """The message with words in place of its first ``count`` images."""
-    parts: list[Part] = []
-    for part in message.content or ():
-        assert not isinstance(part, str)
-        old = _is_image(part) and count > 0
-        count -= old
-        parts.append({"type": "text", "text": line(part, "not sent again, newer ones are")} if old else part)
-    return replace(message, content=parts)
+    old = iter(range(count))
+    return message.reworded(
+        lambda part: (
+            line(part, "not sent again, newer ones are")
+            if _is_image(part) and next(old, None) is not None
+            else ""
+        )
+    )

@@ -85,8 +85,8 @@ def _outgoing(part: Part, message: Message, view: View) -> Part:
         words = part.get("text")
         return _text(words if isinstance(words, str) else line(part, "not sent, its type is not known"))
     flat = message.role == "tool" and "flat_tool_content" in view.repairs
-    why = obstacle(part, view)
-    if not why and message.role != "assistant" and not flat:
+    why = obstacle(part, view) or ("takes only text in results of tools" if flat else "")
+    if not why and message.role != "assistant":
         return _smaller(part) if kind == "image" and "smaller_images" in view.repairs else part
     return _text(text_of_file(part) or line(part, f"not sent, this model {why}" if why else "not sent again"))
 

@@ -121,6 +121,13 @@ def test_a_message_with_only_a_pdf_arrives(model: str) -> None:
     assert "no text" not in json.dumps(body)
 
 
+def test_asynchronously_too() -> None:
+    with table([text("ten euros")], model=BLIND) as (agent, server, _, _):
+        result = asyncio.run(agent.arun(["what does it cost?", FilePart(pdf(), "bill.pdf")]))
+    assert result.completed
+    assert "its text:]" in json.dumps(server.bodies[0])
+
+
 def test_a_pdf_goes_as_its_text_where_no_files_are_taken() -> None:
     played = play([text("ten euros")], ["what does it cost?", FilePart(pdf(), "bill.pdf")], model=BLIND)  # type: ignore[arg-type]
     sent = json.dumps(played.server.bodies[0])

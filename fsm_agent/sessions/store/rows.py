@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -263,6 +263,10 @@ def named(request: Any) -> tuple[str, str, str]:
 
 
 def asked_words(content: Any) -> str:
-    """Return the first words of what the user said, at most ``WORDS`` characters of one line."""
-    words = said(content) if isinstance(content, list) else str(content)
+    """Return the first words of what the user said, at most ``WORDS`` characters of one line; the names of
+    its parts when there are no words."""
+    words = str(content)
+    if isinstance(content, list):
+        texts = [part for part in content if isinstance(part, Mapping) and part.get("type") == "text"]
+        words = said(texts).strip() or said(content)
     return " ".join(clean(words).split())[:WORDS]

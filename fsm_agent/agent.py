@@ -163,8 +163,8 @@ class Agent:
         task_id: str | None = None,
     ) -> Turn:
         """A turn that has not moved yet. ``user_message``: text, or content parts in any form of
-        ``fsm_agent.conversation.parts``. ``conversation_history`` replaces the session's rows and is never
-        changed.
+        ``fsm_agent.conversation.parts``; an image or a PDF may take seconds.
+        ``conversation_history`` replaces the session's rows and is never changed.
 
         Raises ``ConfigError`` for a message that is empty or too long, and for a part that cannot be used or
         that the model does not read.

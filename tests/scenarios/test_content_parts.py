@@ -19,7 +19,7 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.transfer.export import export_session
 from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.sessions.turn import Turn
-from fsm_agent.testing import FakeClock, ScriptedServer, call, status, text, tools
+from fsm_agent.testing import FakeClock, FakeMemory, ScriptedServer, call, status, text, tools
 from tests.helpers.harness import Heard, echo, play, table
 
 CLAUDE, GPT, RESPONSES, BLIND = (
@@ -337,6 +337,15 @@ def test_a_tools_image_that_cannot_be_sent_is_named() -> None:
 
     played = play([tools(call("look", {})), text("done")], tools=[look], model=CLAUDE)
     assert "[image a.tiff (image/tiff, 50 bytes): left out" in json.dumps(played.server.bodies[1])
+
+
+def test_a_message_with_parts_is_recalled_for_like_any_other() -> None:
+    memory = FakeMemory({"who is it?": "Ada has red hair"})
+    played = play([text("Ada")], ["who is it?", ImagePart(picture(), "a.png")], model=CLAUDE, memory=memory)  # type: ignore[arg-type]
+    words, image = played.server.bodies[0]["messages"][0]["content"]
+    assert "Ada has red hair" in words["text"]
+    assert image["type"] == "image"
+    assert ("sync", "who is it?\n[image a.png (image/png, 77 bytes)]", "Ada") in memory.calls
 
 
 def test_the_title_and_the_search_know_of_parts(tmp_path: Path) -> None:

@@ -168,8 +168,10 @@ def named(part: Part) -> str:
     name = part.get("name") or body.get("filename")
     if not name and address.startswith(_ADDRESSES):
         name = address
-    about = ", ".join(filter(None, (media_type, _size(size_of(part)) if data else "")))
-    words = f"{kind} {one_line(clean(str(name)), _LONGEST_NAME)}" if name else kind
+    about = ", ".join(
+        filter(None, (one_line(media_type, _LONGEST_NAME), _size(size_of(part)) if data else ""))
+    )
+    words = f"{kind} {one_line(str(name), _LONGEST_NAME)}" if name else kind
     return f"{words} ({about})" if about else words
 
 

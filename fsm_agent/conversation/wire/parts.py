@@ -20,9 +20,11 @@ from fsm_agent.conversation.parts import (
     image_of,
     kind_of,
     named,
+    part_of,
     text_of_file,
 )
 from fsm_agent.conversation.wire.form import View
+from fsm_agent.errors import ConfigError
 from fsm_agent.support.media import IMAGE_TYPES, ImageBounds, UnusableMedia, fitted
 
 TAKEN: Mapping[ApiMode, Mapping[Kind, tuple[Carrier, ...]]] = {
@@ -43,7 +45,7 @@ def obstacle(part: Part, view: View) -> str:
     """Return why a part cannot go out as it is, as words behind a model's name; empty when it can."""
     kind, carrier = kind_of(part), carrier_of(part)
     if kind is None or carrier is None:
-        return "" if kind is None else "has only its name"
+        return "" if kind is None else "gets only its name"
     if not _reads(view, kind):
         return f"does not read {PLURAL[kind]}"
     carriers = TAKEN[view.mode].get(kind, ())
@@ -82,13 +84,22 @@ def content_of(message: Message, view: View) -> str | list[Part] | None:
 def _outgoing(part: Part, message: Message, view: View) -> Part:
     kind = kind_of(part)
     if kind is None:
-        words = part.get("text")
-        return _text(words if isinstance(words, str) else line(part, "not sent, its type is not known"))
+        return _older(part, message, view)
     flat = message.role == "tool" and "flat_tool_content" in view.repairs
     why = obstacle(part, view) or ("takes only text in results of tools" if flat else "")
     if not why and message.role != "assistant":
         return _smaller(part) if kind == "image" and "smaller_images" in view.repairs else part
     return _text(text_of_file(part) or line(part, f"not sent, this model {why}" if why else "not sent again"))
+
+
+def _older(part: Part, message: Message, view: View) -> Part:
+    """A text, or a part that was stored in another form than ours."""
+    try:
+        read = part_of(part)
+    except ConfigError:
+        words = part.get("text")
+        return _text(words if isinstance(words, str) else line(part, "not sent, its type is not known"))
+    return _outgoing(read, message, view) if kind_of(read) else read
 
 
 def line(part: Part, why: str) -> str:

@@ -14,6 +14,7 @@ from fsm_agent.runtime import registry
 
 if TYPE_CHECKING:
     from fsm_agent.agent import Agent
+    from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart
     from fsm_agent.conversation.result import TurnResult
     from fsm_agent.debug.core.remote_server import RemoteDebugServer
     from fsm_agent.fsm.base_turn import BaseTurn
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Agent": "fsm_agent.agent",
+    "AudioPart": "fsm_agent.conversation.parts",
     "BaseTurn": "fsm_agent.fsm.base_turn",
+    "FilePart": "fsm_agent.conversation.parts",
+    "ImagePart": "fsm_agent.conversation.parts",
     "Settings": "fsm_agent.settings.model",
     "Step": "fsm_agent.fsm.runner",
     "Turn": "fsm_agent.sessions.turn",
@@ -40,8 +44,8 @@ _HOMES = {
 }
 
 __all__ = [
-    "Agent", "BaseTurn", "Settings", "Step", "Turn", "TurnResult", "Workflow", "WorkflowResult",
-    "__version__", "tool",
+    "Agent", "AudioPart", "BaseTurn", "FilePart", "ImagePart", "Settings", "Step", "Turn", "TurnResult",
+    "Workflow", "WorkflowResult", "__version__", "tool",
 ]  # fmt: skip
 
 

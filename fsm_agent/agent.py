@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import Any, Self
 
 from fsm_agent.composition.agent_factory import composed
 from fsm_agent.composition.effect_handler import EffectHandler
+from fsm_agent.composition.intake import history_of, message_of
 from fsm_agent.composition.options import DEFAULT_TOOLSETS, AgentOptions, Inherited
 from fsm_agent.composition.request_books import RequestBooks
 from fsm_agent.composition.turn_wiring import (
@@ -27,6 +29,7 @@ from fsm_agent.composition.turn_wiring import (
 )
 from fsm_agent.conversation.effects import CloseTurn, Compacted, OpenTurn
 from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart, Part
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.conversation.supplied import supplied_history
 from fsm_agent.errors import ConfigError, SessionBusy, StoreError
@@ -56,8 +59,10 @@ from fsm_agent.tools import Tool
 from fsm_agent.toolsets.agent import Background
 from fsm_agent.toolsets.agent.posted import children_of, spent_below
 
-MAX_MESSAGE = 8_000_000
-"""Characters of one user message; more is refused, not cut."""
+Content = (
+    str | Part | ImagePart | AudioPart | FilePart | Sequence[str | Part | ImagePart | AudioPart | FilePart]
+)
+"""What a user can say: text, a content part, or several of them."""
 
 
 class Agent:
@@ -125,13 +130,13 @@ class Agent:
 
     # Turns
 
-    def chat(self, user_message: str) -> str:
+    def chat(self, user_message: Content) -> str:
         """One turn; only its text."""
         return self.run_conversation(user_message).final_response or ""
 
     def run_conversation(
         self,
-        user_message: str | Sequence[Mapping[str, Any]],
+        user_message: Content,
         system_message: str | None = None,
         conversation_history: Sequence[Mapping[str, Any] | Message] | None = None,
         task_id: str | None = None,
@@ -141,31 +146,37 @@ class Agent:
 
     async def arun(
         self,
-        user_message: str | Sequence[Mapping[str, Any]],
+        user_message: Content,
         system_message: str | None = None,
         conversation_history: Sequence[Mapping[str, Any] | Message] | None = None,
         task_id: str | None = None,
     ) -> TurnResult:
         """One turn, asynchronously."""
+        if not isinstance(user_message, str):  # an image or a PDF may take seconds
+            user_message = await asyncio.to_thread(self._message, user_message)
         return await self.start(user_message, system_message, conversation_history, task_id).arun()
 
     def start(
         self,
-        user_message: str | Sequence[Mapping[str, Any]],
+        user_message: Content,
         system_message: str | None = None,
         conversation_history: Sequence[Mapping[str, Any] | Message] | None = None,
         task_id: str | None = None,
     ) -> Turn:
-        """A turn that has not moved yet. ``conversation_history`` replaces the session's rows and is never
-        changed; system rows at its beginning join ``system_message``.
+        """A turn that has not moved yet. ``user_message``: text, or content parts in any form of
+        ``fsm_agent.conversation.parts``; an image or a PDF may take seconds. ``conversation_history``
+        replaces the session's rows and is never changed; system rows at its beginning join
+        ``system_message``.
 
-        Raises ``ConfigError`` for a message that is empty, too long, or neither text nor a list of parts, and
-        for a history with rows that are none, or with a system row behind others.
+        Raises ``ConfigError`` for a message that is empty or too long, for a part that cannot be used or
+        that the model does not read, and for a history with rows that are none, or with a system row behind
+        others.
         """
-        content, rows = _checked_message(user_message), None
+        content, rows = self._message(user_message), None
         if conversation_history is not None:
             supplied = supplied_history(conversation_history, self._primary)
-            rows, system_message = supplied.messages, supplied.with_prompt(system_message)
+            rows = history_of(supplied.messages, self._services.backends.runtimes(), self.settings.parts)
+            system_message = supplied.with_prompt(system_message)
         session = self._session()
         name_after(self._store, session, content)
         state = self._state(session, content, task_id or str(uuid.uuid4()), rows)
@@ -188,6 +199,9 @@ class Agent:
             return begun
 
         return self._turn(state, session, performer, log, enter)
+
+    def _message(self, content: Content) -> Any:
+        return message_of(content, self._services.backends.runtimes(), self.settings.parts)
 
     def resume(self, session_or_turn_id: str) -> Turn:
         """An unfinished turn, where it was when its process ended: by its id or its beginning, or by the id,
@@ -460,23 +474,3 @@ class Agent:
 
 def _turn_id(session: Session) -> str:
     return f"{session.id}-{uuid.uuid4().hex[:8]}"
-
-
-def _checked_message(content: Any) -> Any:
-    if isinstance(content, str):
-        if not content.strip():
-            raise ConfigError("the message is empty", content, "some text")
-        if len(content) > MAX_MESSAGE:
-            raise ConfigError(
-                "the message is too long", f"{len(content):,} characters", f"up to {MAX_MESSAGE:,}"
-            )
-        return content
-    if (
-        isinstance(content, Sequence)
-        and content
-        and all(isinstance(part, Mapping) and "type" in part for part in content)
-    ):
-        return [dict(part) for part in content]
-    raise ConfigError(
-        "the message has the wrong type", type(content).__name__, "text, or a list of content parts"
-    )

@@ -91,14 +91,20 @@ def run(
     set: Sets = None,
     yes: Yes = False,
     session: Session = None,
+    image: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="An image that goes with the text; repeatable.")
+    ] = None,
+    file: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="A PDF, a text or audio that goes with the text; repeatable."),
+    ] = None,
 ) -> None:
     """Run one turn. Exit codes: 0 completed, 1 failed, 2 wrong use, 3 partial, 130 interrupted."""
     from fsm_agent.cli.given import CliOptions
     from fsm_agent.cli.run import run
 
-    raise typer.Exit(
-        run(text, CliOptions(model, base_url, api_key, home, max_iterations, set or (), yes, session), json)
-    )
+    given = CliOptions(model, base_url, api_key, home, max_iterations, set or (), yes, session)
+    raise typer.Exit(run(text, given, json, image or (), file or ()))
 
 
 @app.command()

@@ -11,7 +11,7 @@ from functools import partial
 
 from rich.text import Text
 
-from fsm_agent.agent import Agent
+from fsm_agent.agent import Agent, Content
 from fsm_agent.cli.approval import attend
 from fsm_agent.cli.given import CliOptions, agent_of
 from fsm_agent.cli.live import ProgressView
@@ -19,6 +19,7 @@ from fsm_agent.cli.prompt import Reader, piped, typed
 from fsm_agent.cli.run import played
 from fsm_agent.cli.screen import clean, console_of, preview, seconds
 from fsm_agent.cli.sessions import store_of
+from fsm_agent.conversation.parts import FilePart, ImagePart, Part, named
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError, SessionBusy
 from fsm_agent.sessions.store import Store
@@ -31,13 +32,15 @@ Ctrl-C interrupts a running turn and keeps its text so far, twice leaves. Ctrl-D
 /path   the states that the last turn went through
 /resume   go on with a turn that was left unfinished
 /undo [N]   take back the last turn, or the last N; what tools did stays done
+/image FILE, /file FILE   an image, a PDF or a text that goes with the next message
 /title [WORDS]   what the session is called, or is to be called
 /help   this text
 /exit   leave"""
 REMINDED = 86_400.0
 """Seconds for which somebody who begins to talk is told of a turn that was left unfinished."""
+ATTACHES = {"image": ImagePart, "file": FilePart}
 _COMMAND = re.compile(r"/([a-z]+)")
-_WITH_WORDS = re.compile(r"/(undo|title)[ \t]+(\S[^\n]*)")
+_WITH_WORDS = re.compile(r"/(undo|title|image|file)[ \t]+(\S[^\n]*)")
 
 
 def chat(given: CliOptions) -> int:
@@ -90,6 +93,7 @@ def _unfinished(agent: Agent) -> TurnInfo | None:
 
 async def _talk(agent: Agent, live: ProgressView, read: Reader) -> None:
     last: TurnResult | None = None
+    attached: list[Part] = []
     try:
         while (text := await read()) is not None:
             found = _COMMAND.fullmatch(text.strip()) or _WITH_WORDS.fullmatch(text.strip())
@@ -97,13 +101,27 @@ async def _talk(agent: Agent, live: ProgressView, read: Reader) -> None:
                 command, words = (*found.groups(), "")[:2]
                 if command in ("exit", "quit"):
                     break
+                if command in ATTACHES and words:
+                    _attach(ATTACHES[command](words), attached, live)
+                    continue
                 last = await _obey(command, words, agent, live, last)
             elif text.strip():
-                last = await _answer(agent, partial(agent.start, text), live) or last
+                said: Content = [text, *attached] if attached else text
+                attached = []
+                last = await _answer(agent, partial(agent.start, said), live) or last
         if last is not None:
             live.write(Text(f"  go on later: fsm-agent chat --session {clean(agent.session_id)}", "dim"))
     finally:
         await agent.aclose()
+
+
+def _attach(given: ImagePart | FilePart, attached: list[Part], live: ProgressView) -> None:
+    """Read it now, so that what is wrong with it is said at once."""
+    try:
+        attached.append(part := given.part())
+        live.write(Text(f"  {clean(named(part))} goes with the next message", "dim"))
+    except ConfigError as error:
+        live.write(Text(clean(str(error)), "red"))
 
 
 async def _answer(agent: Agent, begin: Callable[[], Turn], live: ProgressView) -> TurnResult | None:
@@ -134,6 +152,8 @@ async def _reply(command: str, words: str, agent: Agent, last: TurnResult | None
             return HELP
         case "path":
             return _path(last) if last else "There was no turn yet."
+        case "image" | "file":
+            return f"/{command} FILE adds it to the next message."
         case "title":
             title = agent.rename(words) if words else agent.title
             return (

@@ -7,7 +7,7 @@ import json
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,13 +18,23 @@ from fsm_agent.cli.approval import attend
 from fsm_agent.cli.given import CliOptions, agent_of
 from fsm_agent.cli.live import ProgressView
 from fsm_agent.cli.screen import console_of
+from fsm_agent.conversation.parts import FilePart, ImagePart
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.sessions.turn import Turn
 
 
-def run(text: str, given: CliOptions, as_json: bool) -> int:
-    """Run a new turn and return the exit code of its outcome."""
-    return go(given, as_json, lambda agent: agent.start(sys.stdin.read() if text == "-" else text))
+def run(
+    text: str, given: CliOptions, as_json: bool, images: Sequence[str] = (), files: Sequence[str] = ()
+) -> int:
+    """Run a new turn and return the exit code of its outcome. ``images`` and ``files`` are paths or web
+    addresses of what goes with the text."""
+    parts: list[ImagePart | FilePart] = [*map(ImagePart, images), *map(FilePart, files)]
+
+    def begin(agent: Agent) -> Turn:
+        words = sys.stdin.read() if text == "-" else text
+        return agent.start([words, *parts] if parts else words)
+
+    return go(given, as_json, begin)
 
 
 def go(given: CliOptions, as_json: bool, begin: Callable[[Agent], Turn]) -> int:

@@ -15,6 +15,7 @@ from fsm_agent.cli.arguments import value_of
 from fsm_agent.cli.figures import cost, count, moment, spell, tokens
 from fsm_agent.cli.screen import clean, preview, seconds
 from fsm_agent.cli.sessions import OUTCOMES, last_exit, put, screen, store_of
+from fsm_agent.conversation.parts import said
 from fsm_agent.sessions.store.names import one_of
 from fsm_agent.sessions.store.reports.records import (
     Doubt,
@@ -29,7 +30,6 @@ LINES = 8
 """Lines of a tool's result that are shown."""
 LONG = 600
 """Characters of one of them."""
-_IMAGE = "[an image]"
 _IN_DOUBT = {
     "unknown": "nobody knows whether it took effect",
     "in_flight": "it was running when the turn was last heard of",
@@ -150,7 +150,7 @@ def _guard(label: str, value: bool) -> Text:
 def _message(row: ShownMessage, full: bool) -> Iterator[RenderableType]:
     body = row.body
     aside = "" if row.active else "  (put aside)"
-    text = clean(_text(body.get("content"))).strip("\n")
+    text = clean(said(body.get("content"))).strip("\n")
     match body["role"]:
         case "tool":
             yield from _result(body, text, aside, full)
@@ -196,11 +196,3 @@ def _result(body: Mapping[str, Any], text: str, aside: str, full: bool) -> Itera
 
 def _short(line: str) -> str:
     return line if len(line) <= LONG else line[: LONG - 1] + "…"
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, list):
-        return "\n".join(
-            str(part.get("text", "")) if part.get("type") == "text" else _IMAGE for part in content
-        )
-    return content or ""

@@ -361,6 +361,10 @@ class EffectHandler:
         return Transformed(answer if isinstance(answer, str) and answer != request.text else None)
 
     async def _tell(self, request: Tell) -> Done:
+        if request.once:
+            if request in self._services.told:
+                return Done()
+            self._services.told.add(request)
         self._services.callbacks.emit(request.channel, *request.values)
         return Done()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fsm_agent.approvals.service import Approvals
-from fsm_agent.conversation.effects import Saved
+from fsm_agent.conversation.effects import Saved, Tell
 from fsm_agent.memory.context_injection import MemoryRecall
 from fsm_agent.memory.files import Notes
 from fsm_agent.providers.failover import Backend, Backends
@@ -51,7 +51,8 @@ def save(folder: Path, name: str, text: str) -> Saved:
 class Services:
     """Everything that requests are performed with. The last four are made of the others, and are there
     once ``composed`` has returned. ``child_factory``: where the agents of children come from.
-    ``silences``: requests in a row that went silent when the last turn ended."""
+    ``silences``: requests in a row that went silent when the last turn ended. ``told``:
+    what is told only once."""
 
     settings: Settings
     clock: Clock
@@ -69,6 +70,7 @@ class Services:
     auxiliary: tuple[Backend, ...] = ()
     budget: IterationBudget | None = None
     silences: int = 0
+    told: set[Tell] = field(default_factory=set)
     notices: tuple[str, ...] = ()
     child_factory: ChildFactory = field(init=False)
     background: Background | None = field(init=False)

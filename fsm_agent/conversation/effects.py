@@ -55,10 +55,10 @@ class Runtime:
     """The provider in use, and what could still be switched to. ``window``: tokens of a prompt, and
     ``most_output`` of a reply, ``None`` when unknown. ``window_learned``: the window is what a
     refusal named in an earlier turn. ``repairs``: changes that its requests are known to
-    need. ``stale_floor``: seconds that a model which thinks before it speaks may be silent at least.
-    ``effort_key``: how chat completions ask for reasoning, empty where they cannot. ``manners``: the known
-    provider whose wire this one speaks, where that is another. ``prompt_role``: of the row that the system
-    prompt is. ``next_window`` is the
+    need. ``vision``, ``audio``, ``files``: what it reads besides text. ``stale_floor``: seconds that a model
+    which thinks before it speaks may be silent at least. ``effort_key``: how chat completions ask for
+    reasoning, empty where they cannot. ``manners``: the known provider whose wire this one speaks, where
+    that is another. ``prompt_role``: of the row that the system prompt is. ``next_window`` is the
     window of the next usable fallback, ``possible_rekeys`` the most that its pool of keys or one of a usable
     fallback's allows. Flags come from the provider's profile."""
 
@@ -73,6 +73,8 @@ class Runtime:
     streaming: bool = True
     vision: bool = True
     manners: str = ""
+    audio: bool = False
+    files: bool = False
     output_key: Literal["max_tokens", "max_completion_tokens"] = "max_completion_tokens"
     stale_floor: float = 0.0
     cache_marks: bool = False
@@ -301,10 +303,12 @@ class Transform:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Tell the callbacks. ``channel`` is a name of the callback table; ``values`` are its arguments."""
+    """Tell the callbacks. ``channel`` is a name of the callback table; ``values`` are its arguments.
+    ``once``: an agent tells these values only the first time."""
 
     channel: str
     values: tuple[Any, ...] = ()
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,15 +5,16 @@ is stored and what is sent are different values: recovery scaffolding exists onl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from fsm_agent.conversation.parts import Part, kind_of
+from fsm_agent.conversation.parts import said as said_of
 from fsm_agent.errors import ConfigError
 
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[str, ...] = get_args(Role)
-Part = Mapping[str, Any]
 Content = str | Sequence[Part] | None
 
 
@@ -74,6 +75,28 @@ class Message:
         """Return the row with the name of who made it, if anything in it is for its maker only."""
         opaque = self.reasoning or self.blocks or any(call.extra for call in self.tool_calls)
         return replace(self, issuer=issuer) if opaque else self
+
+    @property
+    def said(self) -> str:
+        """What goes out for the row, in words: its text, and a line for each part that is none."""
+        if self.sent is None:
+            return said_of(self.content)
+        others = () if isinstance(self.content, str | None) else self.content
+        return "\n".join(filter(None, (self.sent, said_of([part for part in others if kind_of(part)]))))
+
+    def reworded(self, words: Callable[[Part], str]) -> Message:
+        """The row with a text in place of each part that is none and for which ``words`` has any."""
+        if isinstance(self.content, str | None):
+            return self
+        texts = [words(part) if kind_of(part) else "" for part in self.content]
+        if not any(texts):
+            return self
+        content = [
+            {"type": "text", "text": text} if text else part
+            for part, text in zip(self.content, texts, strict=True)
+        ]
+        sent = None if self.sent is None else "\n".join(filter(None, (self.sent, *texts)))
+        return replace(self, content=content, sent=sent)
 
     def to_dict(self) -> dict[str, Any]:
         """The row as a plain dict, without fields that are empty."""

@@ -9,6 +9,7 @@ from typing import Any
 from fsm_agent.conversation.effects import Runtime
 from fsm_agent.conversation.families import ReasoningFamily, issuer_of, runtime_family
 from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.parts import parts_of
 from fsm_agent.errors import ConfigError
 
 PROMPTS = ("system", "developer")
@@ -49,6 +50,8 @@ def supplied_history(rows: Iterable[Mapping[str, Any] | Message], runtime: Runti
 def _message(row: Any, family: ReasoningFamily, issuer: str) -> Message:
     if isinstance(row, Mapping) and row.get("role") in PROMPTS:
         row = {**row, "role": "system"}
+    if isinstance(row, Mapping):
+        row = {**row, "content": parts_of(row.get("content"))}
     message = Message.from_dict(row)
     if message.role != "assistant":
         return message

@@ -74,6 +74,8 @@ class Choice:
             aggregator=self.profile.aggregator,
             manners=profile.manners,
             output_key=self.profile.output_key,
+            audio=self.facts.can_read("audio"),
+            files=self.facts.can_read("file"),
             stale_floor=silence_of(self.model),
             cache_marks=claude
             or (self.api_mode == "chat_completions" and any(part in name for part in profile.marked_models)),
@@ -142,6 +144,8 @@ def _facts(profile: Profile, model: str, given: int | None) -> ModelFacts:
         reads = (images if reads is None else reads).union(("file",))
     elif reads is not None and profile.files == "none":
         reads = reads.difference(("file",))
+    if profile.in_process:  # a port of the user's own, or a script, gets what it is given
+        reads = frozenset() if profile.name == "offline" else frozenset(get_args(Kind))
     known = replace(known, reads=reads)
     return known if window is None else replace(known, window=window, source=known.source or GIVEN)
 

@@ -103,10 +103,24 @@ class Backends:
         other = f"the turn ran on {was}, which this agent does not have; it goes on with {now}"
         return runtime, "; ".join(filter(None, (notice, other)))
 
+    def runtimes(self) -> tuple[Runtime, ...]:
+        """What is known of each model of the chain by itself."""
+        return tuple(self._alone(index) for index in range(len(self._chain)))
+
+    def _alone(self, index: int) -> Runtime:
+        known, assumed = self._chain[index].choice.runtime(primary=index == 0), self._settings.parts.assume
+        runtime = self._learned.applied(known)
+        return replace(
+            runtime,
+            vision=runtime.vision or "image" in assumed,
+            audio=runtime.audio or "audio" in assumed,
+            files=runtime.files or "file" in assumed,
+        )
+
     def runtime(self) -> Runtime:
         """What the turn may know of the chain."""
         backend, rest = self.current, self._usable_after()
-        runtime = self._learned.applied(backend.choice.runtime(primary=self._index == 0))
+        runtime = self._alone(self._index)
         return replace(
             runtime,
             streaming=runtime.streaming and backend.streaming,

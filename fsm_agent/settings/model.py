@@ -420,6 +420,19 @@ class SandboxSettings(Group):
         return self.policy == "free" and self.backend != "local" and closed
 
 
+class PartSettings(Group):
+    """Images, audio and files in messages. ``max_bytes``: of one of them; more is refused. ``image_bytes``
+    and ``image_side``: bytes, and pixels of the longer side, above which an image is made smaller.
+    ``pdf_chars``: of a PDF's text, where a model takes no files. ``assume``: what every model is believed
+    to read besides text, whatever is known of it (``image``, ``audio``, ``file``)."""
+
+    max_bytes: Annotated[int, Field(ge=1_000, le=500_000_000)] = 24_000_000
+    image_bytes: Annotated[int, Field(ge=10_000, le=500_000_000)] = 3_700_000
+    image_side: Annotated[int, Field(ge=100, le=100_000)] = 8_000
+    pdf_chars: Annotated[int, Field(ge=1_000, le=10_000_000)] = 200_000
+    assume: tuple[Literal["image", "audio", "file"], ...] = ()
+
+
 class Settings(BaseSettings):
     """All settings: what is given here, over the environment, over the defaults; ``of`` knows the config
     file, too. ``reasoning_effort``: how much a model that can think should think before it speaks, as near to
@@ -473,6 +486,7 @@ class Settings(BaseSettings):
     sandbox: SandboxSettings = SandboxSettings()
     mcp: Mcp = Mcp()
     store: Storage = Storage()
+    parts: PartSettings = PartSettings()
 
     def __init__(self, **given: Any) -> None:
         try:

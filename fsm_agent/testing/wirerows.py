@@ -63,7 +63,7 @@ def _from_anthropic(body: Mapping[str, Any]) -> list[Row]:
                         "content": _text(block.get("content", "")),
                     }
                 )
-        said = [block for block in blocks if block["type"] in ("text", "image")]
+        said = [block for block in blocks if block["type"] in ("text", "image", "document")]
         calls = [block for block in blocks if block["type"] == "tool_use"]
         if said or calls:
             row: Row = {"role": message["role"], "content": _text(said) or None}

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from fsm_agent.conversation.messages import Part
+from fsm_agent.conversation.parts import (
+    AudioPart,
+    FilePart,
+    ImagePart,
+    Part,
+    data_of,
+    image_of,
+    kind_of,
+    named,
+    part_of,
+)
+from fsm_agent.errors import ConfigError
+from fsm_agent.support.media import ImageBounds, UnusableMedia, fitted
 from fsm_agent.support.texts import clean, shorten
 
 NO_OUTPUT = "(no output)"
-IMAGE_ONLY = "(an image)"
+TYPED = (ImagePart, AudioPart, FilePart)
+BOUNDS = ImageBounds(size=3_700_000, side=8_000)
+"""Of images in results: what all large vendors take."""
 MAX_LOOKED_AT = 20_000
 """Characters of an exception's text that are cleaned."""
 MAX_ERROR = 2_000
@@ -29,30 +44,52 @@ _ROLE_TAG = re.compile(
 _FENCE = re.compile(r"`{3,}|~{3,}")
 
 
-def images_of(value: object) -> tuple[Part, ...]:
-    """The images of a result that is a list of content parts; empty for every other result."""
-    if not isinstance(value, list | tuple) or not value:
-        return ()
-    if not all(isinstance(part, Mapping) and part.get("type") in ("text", "image_url") for part in value):
-        return ()
-    return tuple(dict(part) for part in value if part["type"] == "image_url")
+def parts_in(value: object) -> list[Part]:
+    """The content parts that a result consists of, in the form in which they are stored: one of our classes,
+    or a list of parts of which at least one is no text; empty for every other result. An image that is too
+    large is made smaller, or named in words."""
+    items = value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(one, TYPED) or (isinstance(one, Mapping) and "type" in one) for one in items):
+        return []
+    try:
+        parts = [part_of(one) for one in items]
+    except ConfigError:  # rows of a table that have a column "type"
+        return []
+    return list(map(_fitting, parts)) if any(map(kind_of, parts)) else []
 
 
-def text_of(value: object) -> str:
-    """A result as text: strings as they are, bytes decoded, ``None`` as "(no output)", of content parts their
-    texts, all else as JSON.
+def _fitting(part: Part) -> Part:
+    media_type, data = data_of(part)
+    if kind_of(part) != "image" or not data:
+        return part
+    raw = base64.b64decode(data)
+    try:
+        made, found = fitted(raw, media_type, BOUNDS)
+    except UnusableMedia as error:
+        why = f"left out, it is too large or of another type, and {error}"
+        return {"type": "text", "text": f"[{named(part)}: {why}]"}
+    return part if made is raw else image_of(part, found, made)
+
+
+def text_of(value: object, parts: Sequence[Part] = ()) -> str:
+    """A result as text: strings as they are, bytes decoded, ``None`` as "(no output)", all else as JSON.
+    ``parts``: what ``parts_in`` found, whose texts are taken then.
 
     Pydantic models, dataclasses, dates, sets and paths become their JSON forms; what has none becomes its
     ``str``."""
     if value is None:
         return NO_OUTPUT
-    if images_of(value):
-        parts: Any = value
-        return clean("\n".join(str(part["text"]) for part in parts if part["type"] == "text")) or IMAGE_ONLY
+    if parts:
+        return clean("\n".join(part["text"] for part in parts if kind_of(part) is None)) or _only(parts)
     if isinstance(value, bytes | bytearray | memoryview):
         return clean(bytes(value).decode("utf-8", "replace"))
     plain = value if isinstance(value, str) else _plain(value)
     return clean(plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False))
+
+
+def _only(parts: Sequence[Part]) -> str:
+    kinds = dict.fromkeys(kind_of(part) for part in parts)
+    return " and ".join("(a file)" if kind == "file" else f"(an {kind})" for kind in kinds)
 
 
 def _plain(value: object) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 
 from fsm_agent.conversation.confinement import Confinement
 from fsm_agent.conversation.effects import RunTool, ToolOutcome, ToolSpec, ToolStatus
-from fsm_agent.conversation.messages import Part
+from fsm_agent.conversation.parts import Part, kind_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
@@ -22,7 +22,7 @@ from fsm_agent.support.untrusted import risks, wrapped
 from fsm_agent.tools import handler
 from fsm_agent.tools.decorator import Tool
 from fsm_agent.tools.failure import ToolFailure
-from fsm_agent.tools.result import images_of, text_of, text_of_error, words_of
+from fsm_agent.tools.result import parts_in, text_of, text_of_error, words_of
 from fsm_agent.tools.signature import KEY
 from fsm_agent.tools.source import ToolSource
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 UNKNOWN_EFFECT = "It is unknown whether it took effect: check before you do it again."
 
 Told = tuple[ToolStatus, str, tuple[Part, ...]]
-"""How a call ended: its status, its text, its images."""
+"""How a call ended: its status, its text, its other parts."""
 OnRisk = Callable[[str, tuple[str, ...]], None]
 """Told of suspicious content in the result of an external tool: the tool's name, and why."""
 
@@ -127,8 +127,8 @@ class ToolRunner:
         after an interrupt ``not_started``, or what the handler brought within the grace, or else
         ``cancelled`` for a tool that only reads and ``unknown`` for every other."""
         watch = Stopwatch(self._clock)
-        status, text, images = await self._ended(request, interrupted, watch)
-        return ToolOutcome(request.call_id, status, text, watch.elapsed(), images)
+        status, text, parts = await self._ended(request, interrupted, watch)
+        return ToolOutcome(request.call_id, status, text, watch.elapsed(), parts)
 
     async def _ended(self, request: RunTool, interrupted: asyncio.Event, watch: Stopwatch) -> Told:
         if request.name in self._reserved:
@@ -170,12 +170,12 @@ class ToolRunner:
 
     def _marked(self, tool: Tool, told: Told) -> Told:
         """What somebody else wrote is wrapped as data; short answers cannot do harm and stay readable."""
-        status, text, images = told
+        status, text, parts = told
         if not tool.external or status != "ok":
             return told
         if self._on_risk is not None and (found := risks(text)):
             self._on_risk(tool.spec.name, found)
-        return status, wrapped(text, tool.spec.name), images
+        return status, wrapped(text, tool.spec.name), parts
 
     async def _wound_up(self, work: asyncio.Future[handler.Ending], *, wait: bool) -> None:
         """Let the handler end within the grace; a thread that is late gets none, because nothing can make it
@@ -210,7 +210,8 @@ def _told(ending: handler.Ending) -> Told:
     """Judged by how the handler ended, never by words in its text."""
     try:
         if isinstance(ending, handler.Returned):
-            return "ok", text_of(ending.value), images_of(ending.value)
+            parts = parts_in(ending.value)
+            return "ok", text_of(ending.value, parts), tuple(part for part in parts if kind_of(part))
         if isinstance(ending.error, ToolFailure):
             return ending.error.status, words_of(ending.error), ()
         return "error", text_of_error(ending.error), ()

@@ -72,7 +72,7 @@ def compose(turn: TurnState) -> ModelRequest:
         ttl=turn.settings.cache.ttl,
     )
     body = format_of(setup.runtime.api_mode).body(ask, messages)
-    chars = len(body) - turn.wire.image_bytes
+    chars = len(body) - turn.wire.part_bytes
     return ModelRequest(
         body, setup.runtime.streaming, toolless, estimate=turn.accounting.meter.estimate(chars), chars=chars
     )

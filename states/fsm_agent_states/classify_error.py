@@ -27,8 +27,9 @@ REPAIRS = {
     "long_context_beta_forbidden": "long_context_beta",
     "grammar_pattern": "grammar",
     "streaming_unsupported": "no_streaming",
-    "image_too_large": "vision",
     "images_rejected": "vision",
+    "audio_rejected": "audio",
+    "files_rejected": "files",
     "list_tool_content_unsupported": "flat_tool_content",
 }
 """Error class to the mode of the wire copy that repairs it; each is tried once on a provider."""
@@ -77,6 +78,10 @@ def family(turn: TurnState, failure: Failure, name: str) -> Family:
         return FAMILIES[name]
     if name == "unicode":
         return _repairable(turn, "surrogates" if "surrogates" not in turn.recovery.repairs_done else "ascii")
+    if name == "image_too_large":
+        return _repairable(
+            turn, "smaller_images" if "smaller_images" not in turn.recovery.repairs_done else "vision"
+        )
     if name in REPAIRS:
         return _repairable(turn, REPAIRS[name])
     if name == "format_error" and (unwanted := _unwanted(turn, failure)):

@@ -15,7 +15,7 @@ from fsm_agent.conversation.compaction import Plan, Protection, assembled, insis
 from fsm_agent.conversation.compaction.carry import carried_todos
 from fsm_agent.conversation.compaction.cut import cut_row, is_longer, whole
 from fsm_agent.conversation.compaction.divide import size_of
-from fsm_agent.conversation.compaction.prune import without_images
+from fsm_agent.conversation.compaction.prune import without_parts
 from fsm_agent.conversation.effects import (
     Compacted,
     NoteCompaction,
@@ -70,7 +70,7 @@ def compress(turn: TurnState) -> Asks[Event]:
                 return "cancelled"
     shorter = yield from _shortened(turn, plan, summary)
     if facts.forced(turn) and size_of(shorter) > _enough(turn, before):
-        shorter = without_images(shorter)
+        shorter = without_parts(shorter)
     if size_of(shorter) > _enough(turn, before):
         return (yield from _no_progress(turn))
     yield from _take(turn, shorter, before, summary)

@@ -20,6 +20,7 @@ from fsm_agent.conversation.effects import (
 from fsm_agent.conversation.messages import Message
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.calls import Checked, check_calls, limit_delegation, segments
+from fsm_agent_states.logic.content_parts import tell_parts
 from fsm_agent_states.logic.parts import ToolRound
 from fsm_agent_states.logic.results import STEER, result_rows
 from fsm_agent_states.logic.unchanged import changes_files, note_files
@@ -205,3 +206,4 @@ def _finish(
         for item, row in zip(calls, rows, strict=True)
     ]
     yield Persist(tuple(rows))
+    yield from tell_parts(turn, rows)

@@ -21,6 +21,7 @@ from fsm_agent.conversation.exit_reason import ExitReason as E
 from fsm_agent.conversation.exit_reason import Outcome
 from fsm_agent.conversation.history_rules import unanswered
 from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.parts import said
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.explain import explain
 from fsm_agent_states.logic.unchanged import footer
@@ -100,7 +101,7 @@ def _transform(turn: TurnState) -> Asks[None]:
 
 def _remember(turn: TurnState, spoken: str) -> Asks[None]:
     """Only what was said to the end: an interrupted or failed turn is not remembered (INT-13)."""
-    asked = next((row.text for row in turn.rows if row.role == "user"), "")
+    asked = next((said(row.content) for row in turn.rows if row.role == "user"), "")
     if turn.setup.has_memory and asked.strip():
         yield SyncMemory(asked, spoken)
     if turn.setup.review_due:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 from fsm_agent.conversation.effects import (
@@ -15,6 +16,7 @@ from fsm_agent.conversation.effects import (
 )
 from fsm_agent.conversation.messages import Message
 from fsm_agent.support.texts import clean, with_memory_block, without_memory_block
+from fsm_agent_states.logic.content_parts import tell_parts
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState, limits_of
 
@@ -37,6 +39,7 @@ def prepare(turn: TurnState) -> Asks[Event]:
     turn.load((*stored, *reports))  # no rows of this turn's own: its first one is the person's message
     turn.append((yield from _user_row(turn)))
     yield Persist((*reports, *turn.rows))
+    yield from tell_parts(turn)
     for notice in opened.notices:
         yield Tell("status", (notice,))
     return "cancelled" if (yield from check_signals(turn)).interrupted else "ready"
@@ -45,15 +48,13 @@ def prepare(turn: TurnState) -> Asks[Event]:
 def _user_row(turn: TurnState) -> Asks[Message]:
     """The clean text is stored; what was recalled for it is only sent, in the same bytes on every later
     turn."""
-    content = clean_content(turn.user_content)
-    if not turn.setup.has_memory or not isinstance(content, str):
-        return Message("user", content)
-    found: Prefetched = yield Prefetch(content)
+    row = Message("user", clean_content(turn.user_content))
+    if not turn.setup.has_memory or not row.text.strip():
+        return row
+    found: Prefetched = yield Prefetch(row.text)
     if found.problem:
         yield Tell("status", (found.problem,))
-    return Message(
-        "user", content, sent=with_memory_block(content, found.text) if found.text.strip() else None
-    )
+    return replace(row, sent=with_memory_block(row.text, found.text)) if found.text.strip() else row
 
 
 def clean_content(content: Any) -> Any:

@@ -320,6 +320,33 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     assert running.wait(PATIENCE) == 1
 
 
+def test_run_takes_images_and_files(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("buy milk")
+    (tmp_path / "a.gif").write_bytes(b"GIF89a\x01\x00\x01\x00")
+    with ScriptedServer([text("seen")]) as server:
+        code, out, _ = cli(
+            "run",
+            "look",
+            "--image",
+            f"{tmp_path}/a.gif",
+            "--file",
+            f"{tmp_path}/a.txt",
+            *server_options(server),
+        )
+        (content,) = [row["content"] for row in server.bodies[0]["messages"] if row["role"] == "user"]
+    assert code == 0
+    assert "seen" in out
+    assert [part["type"] for part in content] == ["text", "image_url", "text"]
+    assert content[1]["image_url"]["url"].startswith("data:image/gif;base64,")
+    assert content[2]["text"] == "[file a.txt]\nbuy milk"
+    code, _, err = cli("run", "look", "--image", f"{tmp_path}/gone.png", "--model", "offline:demo")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "the image cannot be read" in err
+    code, _, err = cli("run", "look", "--image", f"{tmp_path}/a.gif", "--model", "offline:demo")
+    assert code == 2
+    assert "image a.gif (image/gif, 10 bytes) cannot be sent: offline:demo does not read images" in err
+
+
 # chat
 
 
@@ -360,6 +387,19 @@ def test_chat_goes_on_after_a_failed_turn() -> None:
     assert code == 0
     assert "failed · non_retryable_error" in out
     assert "fine now" in out
+
+
+def test_chat_takes_images_and_files_with_the_next_message(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("buy milk")
+    with ScriptedServer([text("milk"), text("nothing")]) as server:
+        lines = f"/file {tmp_path}/notes.txt\n/image {tmp_path}/gone.png\n/image\nwhat is in it?\nand now?\n"
+        code, out, _ = chat(lines, *server_options(server))
+        first, second = ([row for row in body["messages"] if row["role"] == "user"] for body in server.bodies)
+    assert code == 0
+    assert "[file notes.txt]\nbuy milk" in json.dumps(first).replace("\\n", "\n")
+    assert [row["content"] for row in second[1:]] == ["and now?"], "only the next message has it"
+    assert "the image cannot be read (No such file or directory)" in out
+    assert "/image FILE adds it to the next message." in out
 
 
 # diagram, verify, simulate, doctor

@@ -25,7 +25,7 @@ from fsm_agent.conversation.compaction import (
 from fsm_agent.conversation.compaction.cut import cut_length, cut_row, is_longer
 from fsm_agent.conversation.compaction.divide import size_of
 from fsm_agent.conversation.compaction.guard import CompactionGuard, fault_of
-from fsm_agent.conversation.compaction.prune import without_images
+from fsm_agent.conversation.compaction.prune import without_parts
 from fsm_agent.conversation.effects import ApiMode
 from fsm_agent.conversation.history_rules import violations
 from fsm_agent.conversation.messages import Message, ToolCall
@@ -244,7 +244,7 @@ def test_images_before_the_newest_go_and_the_newest_stays() -> None:
         [part["type"] for part in row.content] for row in pruned(history, 4) if isinstance(row.content, list)
     ]  # type: ignore[union-attr]
     assert kinds == [["text", "text"], ["text", "image_url"]]
-    assert sum(isinstance(row.content, list) and IMAGE in row.content for row in without_images(history)) == 1
+    assert sum(isinstance(row.content, list) and IMAGE in row.content for row in without_parts(history)) == 1
 
 
 def test_the_prompt_updates_an_earlier_summary_and_masks_keys() -> None:

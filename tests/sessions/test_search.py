@@ -195,7 +195,7 @@ def test_what_tools_were_asked_is_found_too(store: Store) -> None:
         ],
     )
     assert found(store, "plan.md") == found(store, "zebra") == [plain_text(row)]
-    assert found(store, "okapi") == ["an okapi"]
+    assert found(store, "okapi") == ["an okapi\n[image]"]
     assert found(store, "image_url") == []
 
 

@@ -22,7 +22,7 @@ from fsm_agent.settings.setting_docs import every_setting
 from fsm_agent.testing import FakeClock
 
 TRIED: tuple[Any, ...] = (
-    *(7, 0.5, 20_000, True, ["one"], {"terminal": "ask"}),
+    *(7, 0.5, 20_000, True, ["one"], ["image"], {"terminal": "ask"}),
     *(
         "low",
         "ask",

@@ -113,6 +113,8 @@ EXAMPLES: dict[str, list[Failure | tuple[Failure, Size]]] = {
                   "expected a string at line 1 column 90"),
         http(400, "messages.2.tool.content: Input should be a valid string"),
         http(422, "tool message content must be a string"),
+        http(400, "Invalid 'messages[3]'. Image URLs are only allowed for messages with role 'user', but this message with role "
+                  "'tool' contains an image URL.", "invalid_value"),
     ],
     "no vision": [
         http(404, "No endpoints found that support image input"),
@@ -122,6 +124,18 @@ EXAMPLES: dict[str, list[Failure | tuple[Failure, Size]]] = {
         http(400, "this model does not support image input"),
         http(400, "qwen3-8b is not a multimodal model"),
         http(400, "Could not process image"),
+    ],
+    "no audio": [
+        http(404, "No endpoints found that support input audio"),
+        http(400, "Failed to deserialize: messages[0]: unknown variant `input_audio`, expected `text`"),
+        http(500, "audio input is not supported - hint: you may need to provide the mmproj", 500),
+        http(400, "At most 0 audio(s) may be provided in one prompt."),
+    ],
+    "no files": [
+        http(404, "No endpoints found that support file input"),
+        http(400, "This model does not support PDF input."),
+        http(400, "Invalid content: documents are not supported by this model"),
+        http(422, "Failed to deserialize: messages[0]: unknown variant `file`, expected `text`"),
     ],
     "before overflow and output cap: it may name max_tokens": [
         http(400, "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",

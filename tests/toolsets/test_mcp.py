@@ -60,11 +60,12 @@ async def test_every_kind_of_content_arrives_or_is_named(tmp_path: Path) -> None
         await table.ready()
         outcome = await table.call("s__blocks")
         for part in (
-            "one\n", "[content left out: image/tiff", "[audio left out: audio/wav", "[resource a: file:///a.txt (text/plain)]",
+            "one\n", "[content left out: image/tiff", "[resource a: file:///a.txt (text/plain)]",
             "[resource file:///b.txt]\ninside b", '{"count": 6}',
         ):  # fmt: skip
             assert part in outcome.text
-        (image,) = outcome.content
+        image, audio = outcome.content
+        assert audio["input_audio"]["format"] == "wav"
         assert image["image_url"]["url"].startswith("data:image/png;base64,iVBOR")
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from mcp_types import CallToolResult
 
-from fsm_agent.toolsets.mcp.results import MAX_IMAGE, MOST_IMAGES, result_of
+from fsm_agent.conversation.parts import named
+from fsm_agent.toolsets.mcp.results import MOST_PARTS, result_of
 
 PIXEL = base64.b64encode(b"\x89PNG pixel").decode()
 
@@ -71,25 +72,39 @@ def test_a_failure_is_one_by_the_servers_word_alone() -> None:
     [
         (image("image/svg+xml"), "[content left out: image/svg+xml, 12 bytes]"),
         (image(data="not base64!"), "[image left out: its data is broken]"),
-        (image(data="A" * (MAX_IMAGE + 4)), "[image left out: 3,750,003 bytes is too large]"),
-        ({"type": "audio", "data": PIXEL, "mimeType": "audio/wav"}, "[audio left out: audio/wav, 12 bytes]"),
+        (
+            {"type": "audio", "data": "T2dnUw==", "mimeType": "audio/ogg"},
+            "[content left out: audio/ogg, 6 bytes]",
+        ),
         ({"type": "resource", "resource": {"uri": "a://b", "text": "inside"}}, "[resource a://b]\ninside"),
         (
-            {"type": "resource", "resource": {"uri": "a://b", "blob": PIXEL, "mimeType": "application/pdf"}},
-            "[resource a://b]\n[content left out: application/pdf, 12 bytes]",
+            {"type": "resource", "resource": {"uri": "a://b", "blob": PIXEL, "mimeType": "application/zip"}},
+            "[resource a://b]\n[content left out: application/zip, 12 bytes]",
         ),
         ({"type": "resource_link", "uri": "a://b", "name": "b"}, "[resource b: a://b]"),
     ],
 )
 def test_what_a_model_cannot_be_given_is_named(block: dict[str, Any], expected: str) -> None:
     made = result_of(answer(block))
-    assert (made.text, made.images) == (expected, ())
+    assert (made.text, made.parts) == (expected, ())
 
 
 def test_images_are_parts_up_to_a_number() -> None:
     resource = {"type": "resource", "resource": {"uri": "a://b.png", "blob": PIXEL, "mimeType": "image/png"}}
-    made = result_of(answer(text("before"), image(), resource, *[image()] * MOST_IMAGES))
-    assert len(made.images) == MOST_IMAGES
-    assert made.images[0] == {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
+    made = result_of(answer(text("before"), image(), resource, *[image()] * MOST_PARTS))
+    assert len(made.parts) == MOST_PARTS
+    assert made.parts[0] == {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
     assert made.text.startswith("before\n[resource a://b.png]\n[image left out: only 8")
     assert made.text.count("image left out") == 2
+
+
+def test_audio_and_pdfs_are_parts() -> None:
+    pdf = {
+        "type": "resource",
+        "resource": {"uri": "a://b/c.pdf", "blob": "JVBERi0xLjQ=", "mimeType": "application/pdf"},
+    }
+    sound = {"type": "audio", "data": "UklGRgAAAABXQVZF", "mimeType": "audio/wav"}
+    assert [named(part) for part in result_of(answer(pdf, sound)).parts] == [
+        "file c.pdf (application/pdf, 8 bytes)",
+        "audio (audio/wav, 12 bytes)",
+    ]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from fsm_agent.conversation.compaction.divide import size_of
-from fsm_agent.conversation.compaction.prune import imageless, shorter_call
+from fsm_agent.conversation.compaction.prune import partless, shorter_call
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.support.texts import shorten
 
@@ -22,7 +22,7 @@ def cut_length(rows: Sequence[Message], most: int) -> int | None:
     """The length to which the texts of these rows have to be cut so that they take ``most`` characters;
     ``None`` when that is too little for all of them. What a model thought goes out with its row and cannot be
     cut."""
-    rows = [imageless(row) for row in rows]
+    rows = [partless(row, texts=True) for row in rows]
     texts = sorted(len(text) for row in rows for text in _texts(row))
     left = most - size_of(rows) + sum(texts) - sum(map(_thoughts, rows))
     for number, length in enumerate(texts):
@@ -36,7 +36,8 @@ def cut_length(rows: Sequence[Message], most: int) -> int | None:
 def cut_row(row: Message, length: int, note: str) -> Message:
     """The row as it goes out when no text may be longer; what is stored of its content stays whole. ``note``
     says where."""
-    row, text = imageless(row), shown(row)
+    row = partless(row, texts=True)
+    text = shown(row)
     calls = tuple(_cut_call(call, length) for call in row.tool_calls)
     sent = row.sent if len(text) <= length else shorten(text, max(100, length - MARK - len(note)), note)
     return replace(row, tool_calls=calls, sent=sent)
@@ -44,13 +45,14 @@ def cut_row(row: Message, length: int, note: str) -> Message:
 
 def is_longer(row: Message, length: int) -> bool:
     """Has the row a text that will be cut?"""
-    return any(len(text) > length for text in _texts(row))
+    return any(len(text) > length for text in _texts(partless(row, texts=True)))
 
 
 def whole(row: Message) -> str:
     """All that a row says, for a file: the content and the calls."""
+    text = partless(row, texts=True).text
     return "\n\n".join(
-        [*([row.text] if row.text else []), *(f"{call.name} {call.arguments}" for call in row.tool_calls)]
+        [*([text] if text else []), *(f"{call.name} {call.arguments}" for call in row.tool_calls)]
     )
 
 

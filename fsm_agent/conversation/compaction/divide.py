@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.parts import kind_of, weight
 
 LEAST_TAIL = 3
 """Rows that stay behind unless a provider insists on less."""
@@ -48,18 +49,15 @@ def divide(
 
 
 def size_of(rows: Sequence[Message]) -> int:
-    """Characters that go out for these rows, roughly; an image counts as 6,000 (1,500 tokens)."""
+    """Characters that go out for these rows, roughly; a part that is no text counts as ``weight`` says."""
     return sum(_size(row) for row in rows)
 
 
 def _size(row: Message) -> int:
     text = row.text if row.sent is None else row.sent
-    images = (
-        0 if isinstance(row.content, str | None) else sum(part.get("type") != "text" for part in row.content)
-    )
-    return (
-        len(text) + sum(len(call.arguments) + len(call.name) for call in row.tool_calls) + 6_000 * images + 20
-    )
+    parts = () if isinstance(row.content, str | None) else row.content
+    others = sum(weight(part) for part in parts if kind_of(part))
+    return len(text) + sum(len(call.arguments) + len(call.name) for call in row.tool_calls) + others + 20
 
 
 def newest_request(history: Sequence[Message]) -> int | None:

@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.parts import Part, carrier_of, named, text_of_file
 
 LONG_RESULT = 200
 """Characters above which an old result becomes a line (COMP-13, COMP-14)."""
 LONG_ARGUMENT, KEPT_ARGUMENT = 500, 200
 """Characters above which a string argument of an old call is shortened, and what is kept of it (COMP-15)."""
-IMAGE_GONE = {"type": "text", "text": "(an earlier image was here)"}
 KEY_ARGUMENTS = ("path", "file", "command", "url", "query", "content", "name", "pattern")
 _EXIT_CODE = re.compile(r"(?i)exit(?:ed with)?(?: code| status)?[: ]+(-?\d+)")
 _COUNT = re.compile(r"(?i)\b(\d[\d,]{0,14}) (match(?:es)?|results?|files?|entries|rows?)\b")
@@ -26,8 +26,8 @@ def pruned(history: Sequence[Message], tail: int) -> list[Message]:
     objects."""
     edge = max(0, len(history) - tail)
     calls = {call.id: call for row in history for call in row.tool_calls}
-    newest_image = max(
-        (i for i, row in enumerate(history) if row.role == "user" and _has_image(row)), default=-1
+    newest_parts = max(
+        (i for i, row in enumerate(history) if row.role == "user" and _has_parts(row)), default=-1
     )
     seen: set[str] = set()
     rows: list[Message] = []
@@ -39,10 +39,8 @@ def pruned(history: Sequence[Message], tail: int) -> list[Message]:
                 seen.add(history[index].text)
         elif row.tool_calls and index < edge:
             row = _shorter_calls(row)
-        if (_has_image(row) and index < min(edge, newest_image)) or (
-            row.role == "tool" and _has_image(row) and index < edge
-        ):
-            row = imageless(row)
+        if _has_parts(row) and index < (edge if row.role == "tool" else min(edge, newest_parts)):
+            row = partless(row)
         rows.append(row)
     rows.reverse()
     return rows
@@ -110,26 +108,25 @@ def _arguments(call: ToolCall) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _has_image(row: Message) -> bool:
-    return isinstance(row.content, list | tuple) and any(
-        part.get("type") in ("image_url", "image") for part in row.content
-    )
+def _has_parts(row: Message) -> bool:
+    return not isinstance(row.content, str | None) and any(carrier_of(part) for part in row.content)
 
 
-def without_images(history: Sequence[Message]) -> list[Message]:
-    """The history without any image but those of the newest user row that has one: what is left when nothing
-    else can go."""
-    newest = max((i for i, row in enumerate(history) if row.role == "user" and _has_image(row)), default=-1)
+def without_parts(history: Sequence[Message]) -> list[Message]:
+    """The history without any image, audio or file but those of the newest user row that has one: what is
+    left when nothing else can go."""
+    newest = max((i for i, row in enumerate(history) if row.role == "user" and _has_parts(row)), default=-1)
     return [
-        imageless(row) if index != newest and _has_image(row) else row for index, row in enumerate(history)
+        partless(row) if index != newest and _has_parts(row) else row for index, row in enumerate(history)
     ]
 
 
-def imageless(row: Message) -> Message:
-    """The row with a placeholder for each image."""
-    if not isinstance(row.content, list | tuple):
-        return row
-    return replace(
-        row,
-        content=[IMAGE_GONE if part.get("type") in ("image_url", "image") else part for part in row.content],
-    )
+def partless(row: Message, *, texts: bool = False) -> Message:
+    """The row with a line in place of each image, audio and file that names it; with ``texts`` a file whose
+    text is known becomes that text."""
+
+    def gone(part: Part) -> str:
+        known = text_of_file(part) if texts else ""
+        return known or f"[{named(part)}: was here, left out to make the conversation shorter]"
+
+    return row.reworded(gone) if _has_parts(row) else row

@@ -67,7 +67,7 @@ def _tokens(chars: int, window: int) -> int:
 
 
 def _shown(row: Message) -> str:
-    text = split_reasoning(row.text if row.sent is None else row.sent)[0].strip()
+    text = split_reasoning(row.said)[0].strip()
     if len(text) > ROW_HEAD + ROW_TAIL:
         text = f"{text[:ROW_HEAD]}\n… [{len(text):,} characters] …\n{text[-ROW_TAIL:]}"
     calls = [f"calls {call.name}({shorten(call.arguments, ROW_ARGUMENTS)})" for call in row.tool_calls]
@@ -83,7 +83,7 @@ def summary_without_model(middle: Sequence[Message], limit: int = 8_000) -> str:
         if row.summary:
             continue
         if row.role == "user":
-            lines.append(f"- the user asked: {shorten(row.text, 300)}")
+            lines.append(f"- the user asked: {shorten(row.said, 300)}")
         elif row.role == "assistant":
             lines += [f"- called {call.name} with {shorten(call.arguments, 120)}" for call in row.tool_calls]
             if row.text.strip():

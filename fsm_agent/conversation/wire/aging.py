@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from fsm_agent.conversation.messages import Message, Part
+from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.parts import Part, kind_of
+from fsm_agent.conversation.wire.parts import line
 
-OLD_IMAGE = "(an older image was here)"
 KEPT_IMAGES = 3
 """Images in tool results that are still sent, the newest ones (FMT-13)."""
 
@@ -76,21 +77,22 @@ def _thoughts_before(history: Sequence[Message], start: int) -> bool:
 
 
 def _images(message: Message) -> int:
-    if message.role != "tool" or message.sent is not None or isinstance(message.content, str | None):
+    if message.role != "tool" or isinstance(message.content, str | None):
         return 0
     return sum(map(_is_image, message.content))
 
 
 def _is_image(part: Part) -> bool:
-    return part.get("type") == "image_url"
+    return kind_of(part) == "image"
 
 
 def _without_images(message: Message, count: int) -> Message:
     """The message with words in place of its first ``count`` images."""
-    parts: list[Part] = []
-    for part in message.content or ():
-        assert not isinstance(part, str)
-        old = _is_image(part) and count > 0
-        count -= old
-        parts.append({"type": "text", "text": OLD_IMAGE} if old else part)
-    return replace(message, content=parts)
+    old = iter(range(count))
+    return message.reworded(
+        lambda part: (
+            line(part, "not sent again, newer ones are")
+            if _is_image(part) and next(old, None) is not None
+            else ""
+        )
+    )

@@ -15,7 +15,8 @@ from typing import Any
 from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.conversation.history_rules import CALL_REMOVED, valid_rows
 from fsm_agent.conversation.messages import Message
-from fsm_agent.conversation.wire.chat import IMAGE_PLACEHOLDER, wire_text
+from fsm_agent.conversation.parts import Part, body_of, data_of, kind_of
+from fsm_agent.conversation.wire.chat import wire_text
 from fsm_agent.conversation.wire.claude import family_of, output_cap, thinking_params
 from fsm_agent.conversation.wire.form import (
     Ask,
@@ -27,12 +28,11 @@ from fsm_agent.conversation.wire.form import (
     joined,
     without_patterns,
 )
+from fsm_agent.conversation.wire.parts import content_of
 from fsm_agent.settings.model import CacheTtl
 from fsm_agent.support.texts import clean
 
 NO_TEXT = "(no text)"
-IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
-_DATA_URL = re.compile(r"data:([\w.+/-]+)(?:;[^;,]*)*;base64,([A-Za-z0-9+/=_-]+)\Z")
 _ID, _NAME = re.compile(r"[a-zA-Z0-9_-]+\Z"), re.compile(r"[^a-zA-Z0-9_-]")
 _LONGEST_NAME = 128
 _THOUGHT = (
@@ -196,36 +196,27 @@ def _may_think(messages: Pieces) -> bool:
 
 
 def _blocks(message: Message, view: View) -> list[Block]:
-    """Texts and images of a message; blank texts are never sent."""
-    content: Any = message.content if message.sent is None else message.sent
-    parts = [_text(content)] if isinstance(content, str) else content or ()
+    """Texts, images and documents of a message; blank texts are never sent."""
+    content = content_of(message, view)
+    parts: Sequence[Part] = [_text(content)] if isinstance(content, str) else content or ()
     blocks = [
-        _image(part, message, view) if part.get("type") == "image_url" else _words(part, view)
-        for part in parts
+        _text(wire_text(part["text"], view)) if part["type"] == "text" else _sourced(part) for part in parts
     ]
-    if message.role == "tool" and "flat_tool_content" in view.repairs:
-        blocks = [block if block["type"] == "text" else _text(IMAGE_PLACEHOLDER) for block in blocks]
     return [block for block in blocks if block["type"] != "text" or block["text"]]
 
 
-def _words(part: Mapping[str, Any], view: View) -> Block:
-    return _text(wire_text(str(part.get("text") or ""), view))
-
-
-def _image(part: Mapping[str, Any], message: Message, view: View) -> Block:
-    """Words in its place for a model without eyes, in what the assistant said, and for what is no image that
-    can be sent."""
-    source = part.get("image_url")
-    url = str(source.get("url", "") if isinstance(source, Mapping) else source or "")
-    if not view.vision or message.role == "assistant":
-        return _text(IMAGE_PLACEHOLDER)
-    if url.startswith(("http://", "https://")):
-        return {"type": "image", "source": {"type": "url", "url": clean(url)}}
-    found = _DATA_URL.match(url)
-    kind = found[1].lower().replace("image/jpg", "image/jpeg") if found else ""
-    if found is None or kind not in IMAGE_TYPES:
-        return _text(IMAGE_PLACEHOLDER)
-    return {"type": "image", "source": {"type": "base64", "media_type": kind, "data": found[2]}}
+def _sourced(part: Part) -> Block:
+    body, (media_type, data) = body_of(part), data_of(part)
+    address = clean(str(body.get("url") or body.get("file_url") or ""))
+    source = (
+        {"type": "base64", "media_type": media_type, "data": data}
+        if data
+        else {"type": "url", "url": address}
+    )
+    if kind_of(part) == "image":
+        return {"type": "image", "source": source}
+    title = {"title": str(body["filename"])} if body.get("filename") else {}
+    return {"type": "document", "source": source, **title}
 
 
 def _tool(tool: ToolSpec, plain: bool) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.conversation.history_rules import as_parts, call_ids, opens_group, valid_rows
 from fsm_agent.conversation.messages import Message, ToolCall
+from fsm_agent.conversation.parts import body_of
 from fsm_agent.conversation.wire.efforts import NORMALISED, levels_of, nearest
 from fsm_agent.conversation.wire.form import (
     Ask,
@@ -21,10 +22,9 @@ from fsm_agent.conversation.wire.form import (
     joined,
     without_patterns,
 )
+from fsm_agent.conversation.wire.parts import content_of
 from fsm_agent.settings.model import CacheTtl
 from fsm_agent.support.texts import clean
-
-IMAGE_PLACEHOLDER = "(an image was here; this model reads text only)"
 
 
 class ChatFormat:
@@ -93,13 +93,11 @@ class ChatFormat:
 
 
 def _shape(message: Message, view: View) -> WireRow:
-    content: Any = message.content if message.sent is None else message.sent
+    content: Any = content_of(message, view)
     if isinstance(content, str):
         content = wire_text(content, view)
     elif content is not None:
         content = [_part(part, view) for part in content]
-        if message.role != "user" and ("flat_tool_content" in view.repairs or not view.vision):
-            content = "\n".join(str(part.get("text", "")) for part in content)
     return {"role": message.role, "content": content or (None if message.role == "assistant" else "")}
 
 
@@ -110,9 +108,10 @@ def wire_text(text: str, view: View) -> str:
 
 
 def _part(part: Mapping[str, Any], view: View) -> dict[str, Any]:
-    if part.get("type") == "text":
-        return {"type": "text", "text": wire_text(str(part.get("text", "")), view)}
-    return dict(part) if view.vision else {"type": "text", "text": IMAGE_PLACEHOLDER}
+    kind = part["type"]
+    if kind == "text":
+        return {"type": "text", "text": wire_text(part["text"], view)}
+    return {"type": kind, kind: dict(body_of(part))}
 
 
 def _with_ids(message: Message, length: int) -> Message:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from fsm_agent.conversation.history_rules import BRIDGE, sendable
 from fsm_agent.conversation.messages import Message
-from fsm_agent.conversation.wire.form import Pieces, View, WireRow, dump, image_excess
+from fsm_agent.conversation.wire.form import Pieces, View, WireRow, dump, excess
 from fsm_agent.conversation.wire.modes import aging_of, format_of
 
 MARKS = 3
@@ -24,8 +24,8 @@ class WireCopy:
     """One history as one API mode writes it. Safe to use again after the history was replaced or the view has
     changed.
 
-    ``image_bytes``: how much of the bytes written last is images beyond what they count
-    (``form.IMAGE_CHARS``)."""
+    ``part_bytes``: how much of the bytes written last is images, audio and files beyond what they count
+    (``fsm_agent.conversation.parts.weight``)."""
 
     def __init__(self) -> None:
         self._reset(View())
@@ -41,7 +41,7 @@ class WireCopy:
         self._read = 0
         self._last: Message | None = None
         self._closed_excess = 0
-        self.image_bytes = 0
+        self.part_bytes = 0
 
     def messages(
         self, system: str, history: Sequence[Message], scaffold: Sequence[Message], view: View
@@ -50,7 +50,7 @@ class WireCopy:
         grows."""
         self._catch_up(history, view)
         tail = self._tail(scaffold)
-        self.image_bytes = self._closed_excess + sum(map(image_excess, tail))
+        self.part_bytes = self._closed_excess + sum(map(excess, tail))
         closed, tail = self._split(tail)
         rows: list[bytes | bytearray] = [row for row in (self._prompt_row(system), closed) if row]
         rows += map(dump, tail)
@@ -95,7 +95,7 @@ class WireCopy:
         self._ids |= self._format.ids(rows)
         for row in rows:
             self._recent.append((len(self._closed), row))
-            self._closed_excess += image_excess(row)
+            self._closed_excess += excess(row)
             self._closed += (b"," if self._closed else b"") + dump(row)
 
     def _tail(self, scaffold: Sequence[Message]) -> list[WireRow]:

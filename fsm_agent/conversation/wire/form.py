@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from fsm_agent.conversation.effects import ApiMode, Runtime, ToolSpec
 from fsm_agent.conversation.families import ReasoningFamily, family_of, issuer_of, runtime_family
 from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.parts import BYTES_PER_CHAR, IMAGE_CHARS
 from fsm_agent.settings.model import CacheTtl, Effort
 
 CHARS_PER_TOKEN = 4
@@ -24,15 +25,17 @@ conversation is megabytes, and every further copy would cost more than all that 
 @dataclass(frozen=True, slots=True)
 class View:
     """What the shape of a row depends on besides the row itself. ``issuer``: whose parts this model takes
-    back, ``family``: in which form. ``prompt_role``: of the row that the prompt is. ``repairs``: wire modes
-    that recoveries switched on. ``marks``: whether the last rows carry cache marks; ``ttl``: how long what
-    they mark is kept."""
+    back, ``family``: in which form. ``prompt_role``: of the row that the prompt is. ``vision``, ``audio``,
+    ``files``: what the model reads. ``repairs``: wire modes that recoveries switched on. ``marks``: whether
+    the last rows carry cache marks; ``ttl``: how long what they mark is kept."""
 
     mode: ApiMode = "chat_completions"
     family: ReasoningFamily = PLAIN
     issuer: str = ""
     prompt_role: str = "system"
     vision: bool = True
+    audio: bool = False
+    files: bool = False
     repairs: frozenset[str] = frozenset()
     marks: bool = False
     ttl: CacheTtl = "5m"
@@ -46,6 +49,8 @@ class View:
             issuer=issuer_of(runtime),
             prompt_role=runtime.prompt_role,
             vision=runtime.vision and "vision" not in repairs,
+            audio=runtime.audio and "audio" not in repairs,
+            files=runtime.files and "files" not in repairs,
             repairs=repairs,
             marks=runtime.cache_marks,
             ttl=ttl,
@@ -138,20 +143,22 @@ def tokens_of(body_bytes: int) -> int:
     return body_bytes // CHARS_PER_TOKEN
 
 
-IMAGE_CHARS = 6_000
-"""What an image counts in characters, whatever its bytes: 1,500 tokens."""
 IMAGES = ("image_url", "image", "input_image")
+OTHERS = ("input_audio", "file", "input_file", "document")
 
 
-def image_excess(value: Any) -> int:
-    """Bytes of the images in a row's content beyond what they count."""
+def excess(value: Any) -> int:
+    """Bytes of the images, audio and files in a row's content beyond what they count."""
     if isinstance(value, list):
-        return sum(image_excess(item) for item in value)
+        return sum(excess(item) for item in value)
     if not isinstance(value, dict):
         return 0
     if value.get("type") in IMAGES:
         return len(dump(value)) - IMAGE_CHARS
-    return image_excess(value.get("content")) + image_excess(value.get("output"))
+    if value.get("type") in OTHERS:
+        length = len(dump(value))
+        return length - max(IMAGE_CHARS, length // BYTES_PER_CHAR)
+    return excess(value.get("content")) + excess(value.get("output"))
 
 
 def without_patterns(schema: Any) -> Any:

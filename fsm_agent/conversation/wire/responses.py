@@ -11,9 +11,11 @@ from typing import Any
 from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.conversation.history_rules import opens_group, valid_rows
 from fsm_agent.conversation.messages import Message
-from fsm_agent.conversation.wire.chat import IMAGE_PLACEHOLDER, wire_text
+from fsm_agent.conversation.parts import Part, body_of, kind_of
+from fsm_agent.conversation.wire.chat import wire_text
 from fsm_agent.conversation.wire.efforts import levels_of, nearest
 from fsm_agent.conversation.wire.form import Ask, Pieces, View, WireRow, dump, joined, without_patterns
+from fsm_agent.conversation.wire.parts import content_of
 from fsm_agent.settings.model import CacheTtl
 from fsm_agent.support.texts import clean
 
@@ -109,36 +111,34 @@ def _short(call_id: str) -> str:
 def _shape(message: Message, view: View) -> WireRow:
     """The row in between: ``content`` is text or the parts of this wire, ``phase`` what the provider said of
     it."""
-    content: Any = message.content if message.sent is None else message.sent
+    content: Any = content_of(message, view)
     if isinstance(content, str):
         content = wire_text(content, view)
     elif content is not None:
         content = [part for given in content for part in _part(given, view)]
-        if message.role == "assistant" or (message.role == "tool" and _flat(view)):
-            content = "\n".join(str(part.get("text", "")) for part in content)
     row: WireRow = {"role": message.role, "content": content or (None if message.role == "assistant" else "")}
     if message.role == "assistant" and (phase := _phase(message, view)):
         row["phase"] = phase
     return row
 
 
-def _flat(view: View) -> bool:
-    return "flat_tool_content" in view.repairs or not view.vision
-
-
-def _part(part: Mapping[str, Any], view: View) -> Iterator[dict[str, Any]]:
+def _part(part: Part, view: View) -> Iterator[dict[str, Any]]:
     """One part of this wire, or none for a text with nothing in it."""
-    if part.get("type") in ("text", "input_text"):
-        if text := wire_text(str(part.get("text", "")), view):
+    body = body_of(part)
+    if part["type"] == "text":
+        if text := wire_text(part["text"], view):
             yield {"type": "input_text", "text": text}
-    elif not view.vision:
-        yield {"type": "input_text", "text": IMAGE_PLACEHOLDER}
-    elif part.get("type") == "image_url":
-        image = part.get("image_url")
-        image = image if isinstance(image, Mapping) else {"url": image}
-        yield {"type": "input_image", "image_url": image.get("url"), "detail": image.get("detail") or "auto"}
-    else:
-        yield dict(part)
+    elif kind_of(part) == "image":
+        where = {"file_id": body["file_id"]} if "file_id" in body else {"image_url": body["url"]}
+        yield {"type": "input_image", **where, "detail": body.get("detail") or "auto"}
+    elif "file_data" in body:
+        yield {
+            "type": "input_file",
+            "filename": body.get("filename") or "file",
+            "file_data": body["file_data"],
+        }
+    else:  # a name beside an address or an id is refused
+        yield {"type": "input_file", **{key: body[key] for key in ("file_url", "file_id") if key in body}}
 
 
 def _items(row: WireRow) -> Iterator[WireRow]:

@@ -25,6 +25,7 @@ from fsm_agent.conversation.effects import (
     Tell,
 )
 from fsm_agent.conversation.messages import Message, Usage
+from fsm_agent.conversation.parts import said
 from fsm_agent.conversation.token_meter import ContextMeter
 from fsm_agent.errors import JournalError, SessionBusy
 from fsm_agent.fsm.codec import codec_of
@@ -262,7 +263,10 @@ def named(request: Any) -> tuple[str, str, str]:
 
 
 def asked_words(content: Any) -> str:
-    """Return the first words of what the user said, at most ``WORDS`` characters of one line."""
-    parts = content if isinstance(content, list) else [{"text": content}]
-    texts = [str(part.get("text", "")) for part in parts if isinstance(part, Mapping)]
-    return " ".join(clean(" ".join(texts)).split())[:WORDS]
+    """Return the first words of what the user said, at most ``WORDS`` characters of one line; the names of
+    its parts when there are no words."""
+    words = str(content)
+    if isinstance(content, list):
+        texts = [part for part in content if isinstance(part, Mapping) and part.get("type") == "text"]
+        words = said(texts).strip() or said(content)
+    return " ".join(clean(words).split())[:WORDS]

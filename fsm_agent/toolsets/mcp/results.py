@@ -1,9 +1,7 @@
-"""From what a server answered to what a model can be given: text, and images as content parts."""
+"""From what a server answered to what a model can be given: text, and images, audio and PDFs as parts."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,14 +19,13 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from fsm_agent.conversation.messages import Part
+from fsm_agent.conversation.parts import AUDIO_FORMATS, PDF, Part, part_of
+from fsm_agent.errors import ConfigError
+from fsm_agent.support.media import IMAGE_TYPES
 from fsm_agent.support.texts import clean
 
-IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-"""What all providers take."""
-MOST_IMAGES = 8
-MAX_IMAGE = 5_000_000
-"""Characters of base64; the least that a large provider allows for one image."""
+TAKEN = (*IMAGE_TYPES, *AUDIO_FORMATS, PDF)
+MOST_PARTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +33,7 @@ class Result:
     """``failed``: the server says that the tool failed."""
 
     text: str
-    images: tuple[Part, ...] = ()
+    parts: tuple[Part, ...] = ()
     failed: bool = False
 
 
@@ -44,23 +41,23 @@ def result_of(answer: CallToolResult) -> Result:
     """Every block in order. What a model cannot be given is named instead, so that nothing disappears in
     silence."""
     texts: list[str] = []
-    images: list[Part] = []
+    parts: list[Part] = []
     for block in answer.content:
-        for said in _block(block, len(images)):
-            (texts if isinstance(said, str) else images).append(said)  # type: ignore[arg-type]
+        for said in _block(block, len(parts)):
+            (texts if isinstance(said, str) else parts).append(said)  # type: ignore[arg-type]
     if answer.structured_content is not None and not _says(texts, answer.structured_content):
         texts.append(json.dumps(answer.structured_content, ensure_ascii=False))
-    return Result(clean("\n".join(texts)), tuple(images), bool(answer.is_error))
+    return Result(clean("\n".join(texts)), tuple(parts), bool(answer.is_error))
 
 
-def _block(block: ContentBlock, images: int) -> Iterator[str | Part]:
+def _block(block: ContentBlock, parts: int) -> Iterator[str | Part]:
     match block:
         case TextContent():
             yield block.text
         case ImageContent():
-            yield _image(block.mime_type, block.data, images)
+            yield _part(block.mime_type, block.data, parts)
         case AudioContent():
-            yield f"[audio left out: {block.mime_type}, {_size(block.data)}]"
+            yield _part(block.mime_type, block.data, parts)
         case ResourceLink():
             about = ", ".join(filter(None, (block.mime_type, block.description)))
             yield f"[resource {block.name}: {block.uri}{f' ({about})' if about else ''}]"
@@ -68,21 +65,20 @@ def _block(block: ContentBlock, images: int) -> Iterator[str | Part]:
             yield f"[resource {resource.uri}]\n{resource.text}"
         case EmbeddedResource(resource=BlobResourceContents() as resource):
             yield f"[resource {resource.uri}]"
-            yield _image(resource.mime_type or "unknown type", resource.blob, images)
+            name = str(resource.uri).rsplit("/", 1)[-1]
+            yield _part(resource.mime_type or "unknown type", resource.blob, parts, name)
 
 
-def _image(kind: str, data: str, images: int) -> str | Part:
-    if kind not in IMAGES:
+def _part(kind: str, data: str, parts: int, name: str = "") -> str | Part:
+    what = kind.partition("/")[0] if kind in TAKEN and kind != PDF else "content"
+    if kind not in TAKEN:
         return f"[content left out: {kind}, {_size(data)}]"
-    if images >= MOST_IMAGES:
-        return f"[image left out: only {MOST_IMAGES} are taken of one result]"
-    if len(data) > MAX_IMAGE:
-        return f"[image left out: {_size(data)} is too large]"
+    if parts >= MOST_PARTS:
+        return f"[{what} left out: only {MOST_PARTS} are taken of one result]"
     try:
-        base64.b64decode(data, validate=True)
-    except (binascii.Error, ValueError):
-        return "[image left out: its data is broken]"
-    return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{data}"}}
+        return part_of({"type": "input_file", "filename": name, "file_data": f"data:{kind};base64,{data}"})
+    except ConfigError:
+        return f"[{what} left out: its data is broken]"
 
 
 def _size(data: str) -> str:

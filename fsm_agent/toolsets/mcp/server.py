@@ -235,8 +235,8 @@ class McpServer:
         text = self._without_secrets(result.text)
         if result.failed:
             raise ToolFailure(self._marked(text) or "The tool failed without saying why.")
-        if result.images:
-            return [*([{"type": "text", "text": text}] if text else []), *result.images]
+        if result.parts:
+            return [*([{"type": "text", "text": text}] if text else []), *result.parts]
         return text or None
 
     def _broken(self, error: Broken, effect: Effect) -> ToolFailure:

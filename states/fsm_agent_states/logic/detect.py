@@ -177,6 +177,17 @@ IMAGE_REFUSED = pattern(
     r"no endpoints found that support image", r"not a multimodal model", r"unknown variant `image_url`", r"at most 0 image",
     r"missing data required for image input",
 )  # fmt: skip
+
+
+def refused(names: str) -> Predicate:
+    """The model or its server does not take parts that are called one of ``names``."""
+    return pattern(
+        rf"\b({names})\b[^.\n]{{0,30}}(not supported|not allowed|not enabled|unsupported|only supported)",
+        rf"(not support|unsupported|does not accept)( content| input| type|:| \W)*\W*({names})\b",
+        rf"no endpoints found that support (input )?({names})\b", rf"unknown variant `({names})`", rf"at most 0 ({names})\b",
+    )  # fmt: skip
+
+
 NOTHING_SAID = pattern(
     r"(returned|produced|gave|received|sent) an? empty (response|message|completion|reply)", r"empty response from",
     r"no content was (returned|generated)",
@@ -225,10 +236,13 @@ DETECTIONS: tuple[Detection, ...] = (
     Detection("server_error", NOTHING_SAID, "an advisory that may speak of lengths, not an overflow"),
     Detection("image_too_large", both(either(CLIENT, status(413)), pattern(r"image[^.\n]{0,60}(exceed|too large|too big)",
               r"dimensions exceed")), "shrink it; before overflow"),
-    Detection("list_tool_content_unsupported", both(CLIENT, either(words("text is not set", "sequence, expected a string"),
+    Detection("list_tool_content_unsupported", both(CLIENT, either(words("text is not set", "sequence, expected a string",
+              "only allowed for messages with role 'user'"),
               both(words("tool"), pattern(r"content must be a string", r"expected (a )?string,? (but )?got (a |an )?(list|array)",
               r"input should be a valid string")))), "flatten tool content; before overflow"),
     Detection("images_rejected", both(either(CLIENT, status(500)), IMAGE_REFUSED), "no vision"),
+    Detection("audio_rejected", both(either(CLIENT, status(500)), refused("audio|input_audio")), "no audio"),
+    Detection("files_rejected", both(CLIENT, refused("pdfs?|documents?|input_file|file (input|content|part)s?|file")), "no files"),
     Detection("format_error", both(neither(server_side), either(code("unsupported_parameter", "unknown_parameter"), pattern(
               r"(unsupported|unknown) parameter", r"unrecognized (request )?argument", r"extra inputs are not permitted"))),
               "before overflow and output cap: it may name max_tokens"),

@@ -22,6 +22,7 @@ from fsm_agent.conversation.effects import (
     Waited,
 )
 from fsm_agent_states.logic import facts
+from fsm_agent_states.logic.content_parts import tell_parts
 from fsm_agent_states.logic.scaffolds import scaffold_for
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.turn import TurnState
@@ -39,6 +40,13 @@ LASTING = {
     "format_error",
 }
 """Error classes that say something of the model, and not of this request alone."""
+REPAIRED = {
+    "smaller_images": "images made smaller",
+    "vision": "without images",
+    "audio": "without audio",
+    "files": "without files",
+}
+"""Repairs of content parts, as people are told of them."""
 HONOURS_RETRY_AFTER = {"rate_limit", "upstream_rate_limit", "overloaded", "key_limited"}
 
 
@@ -120,6 +128,7 @@ def _fallback(turn: TurnState) -> Performed:
         f" {switched.runtime.provider}:{switched.runtime.model}"
     )
     yield Tell("status", (notice,))
+    yield from tell_parts(turn)
     return None
 
 
@@ -132,7 +141,11 @@ def _repair(turn: TurnState) -> Performed:
     if repair == "no_streaming":
         switched: Switched = yield SwitchStreaming()
         turn.setup.adopt(switched.runtime)
-    yield Tell("status", (f"request repaired ({repair.replace('_', ' ')}), sending again",))
+    yield Tell(
+        "status", (f"request repaired ({REPAIRED.get(repair, repair.replace('_', ' '))}), sending again",)
+    )
+    if repair in REPAIRED:
+        yield from tell_parts(turn)
     return None
 
 

@@ -19,7 +19,7 @@ from fsm_agent.sessions.store.sealed import loads
 from fsm_agent.sessions.store.search.text_analysis import columns, plain_text
 
 INDEX, MARK, FORMAT_MARK = "message_index", "message_index", "message_index_format"
-FORMAT = 1
+FORMAT = 2
 """Of what ``text_analysis.columns`` makes; another number builds the index anew."""
 DAMAGED = -1
 """In place of the format: what is there is not to be opened."""

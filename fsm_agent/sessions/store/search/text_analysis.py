@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fsm_agent.conversation.parts import said
 from fsm_agent.support.texts import clean
 
 MAX_INDEXED = 100_000
@@ -82,16 +83,10 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def plain_text(row: Mapping[str, Any]) -> str:
-    """Return what a stored message says: its text, and what tools were asked to do; nothing that a
-    database or a screen cannot take."""
+    """Return what a stored message says: its text, the names of its other parts, and what tools were asked to
+    do; nothing that a database or a screen cannot take."""
     content = row.get("content")
-    if isinstance(content, list):
-        content = "\n".join(
-            str(part.get("text", ""))
-            for part in content
-            if isinstance(part, Mapping) and part.get("type") == "text"
-        )
-    texts = [content] if isinstance(content, str) and content else []
+    texts = [text] if (text := said(content)) else []
     for call in row.get("tool_calls") or ():
         function = call.get("function", {})
         texts.append(

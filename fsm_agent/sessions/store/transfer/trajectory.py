@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fsm_agent.conversation.parts import said as words_of
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.journal.read import Turns
@@ -110,7 +111,7 @@ def _speaking(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
     for row in rows:
         if not row.get("wire", True):
             continue
-        text = _text(row.get("content"))
+        text = words_of(row.get("content"))
         match row["role"]:
             case "assistant":
                 names |= {call["id"]: call["function"]["name"] for call in row.get("tool_calls", ())}
@@ -142,13 +143,3 @@ def _joined(said: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Entries of one speaker in a row as one."""
     for speaker, entries in itertools.groupby(said, key=lambda one: one[0]):
         yield speaker, "\n".join(text for _, text in entries)
-
-
-def _text(content: Any) -> str:
-    """Images and other parts by their kind."""
-    if isinstance(content, list):
-        return "\n".join(
-            str(part.get("text", "")) if part.get("type") == "text" else f"[{part.get('type')}]"
-            for part in content
-        )
-    return content or ""

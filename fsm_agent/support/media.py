@@ -1,0 +1,121 @@
+"""Making images smaller and reading PDFs, with Pillow and pypdf, which are extras: ``images`` and ``pdf``."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import subprocess
+import sys
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fsm_agent.support import pdf_worker
+from fsm_agent.support.bare_environment import bare_environment
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif")
+"""What every vendor takes whose models read images."""
+MOST_PIXELS = 120_000_000
+"""Of an image that is made smaller; each takes three bytes or four."""
+PDF_SECONDS = 60.0
+"""For the text of one PDF."""
+_QUALITIES = (85, 70, 55)
+_STEPS = 12
+"""How often an image is made smaller by a quarter before it is given up: to a thirtieth of its width."""
+
+
+class UnusableMedia(Exception):
+    """It could not be done; the message says why, in a few words."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageBounds:
+    """What an image may be at most: ``size`` in bytes, ``side`` in pixels of the longer one."""
+
+    size: int
+    side: int
+
+
+def can_shrink() -> bool:
+    """Say whether Pillow is there."""
+    return importlib.util.find_spec("PIL") is not None
+
+
+def fitted(data: bytes, media_type: str, bounds: ImageBounds) -> tuple[bytes, str]:
+    """Return (bytes, media type) of the image within the bounds: itself when it is, else made smaller or
+    written as PNG or JPEG. Without Pillow its sides are not known, and only the rest counts. Raises
+    ``UnusableMedia``."""
+    fits = media_type in IMAGE_TYPES and len(data) <= bounds.size
+    if not can_shrink():
+        if fits:
+            return data, media_type
+        raise UnusableMedia("Pillow is not installed")
+    from PIL import Image, ImageOps
+
+    try:
+        with warnings.catch_warnings(action="ignore"):  # a large one is made smaller, a huge one is refused
+            image: Image.Image = Image.open(io.BytesIO(data))
+            if fits and max(image.size) <= bounds.side:
+                return data, media_type
+            if image.width * image.height > MOST_PIXELS:
+                raise UnusableMedia(f"it has {image.width * image.height:,} pixels")
+            image.draft("RGB", (bounds.side, bounds.side))
+            image = ImageOps.exif_transpose(image)
+            image.thumbnail((bounds.side, bounds.side))
+            return _written(image, bounds.size)
+    except UnusableMedia:
+        raise
+    except Exception as error:
+        if fits:
+            return data, media_type  # what Pillow cannot read, a vendor may
+        raise UnusableMedia(f"it cannot be read: {type(error).__name__}") from None
+
+
+def _written(image: Image.Image, most: int) -> tuple[bytes, str]:
+    """As a PNG when it is see-through, or has few colours; else as a JPEG; smaller until it fits."""
+    from PIL import Image
+
+    for _ in range(_STEPS):
+        clear = image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info
+        if clear or image.mode in ("1", "L", "P"):
+            data = io.BytesIO()
+            image.save(data, "PNG", optimize=True)
+            if data.tell() <= most:
+                return data.getvalue(), "image/png"
+        if clear:
+            coloured = image.convert("RGBA")
+            flat = Image.new("RGB", image.size, "white")
+            flat.paste(coloured, mask=coloured.getchannel("A"))
+        else:
+            flat = image.convert("RGB")
+        for quality in _QUALITIES:
+            data = io.BytesIO()
+            flat.save(data, "JPEG", quality=quality)
+            if data.tell() <= most:
+                return data.getvalue(), "image/jpeg"
+        image = image.resize((max(1, image.width * 3 // 4), max(1, image.height * 3 // 4)))
+    raise UnusableMedia("it cannot be made small enough")
+
+
+def text_of_pdf(data: bytes, most: int) -> str:
+    """Return the text of a PDF, at most about ``most`` characters; its pages are marked. Takes a process of
+    its own, and seconds. Raises ``UnusableMedia``."""
+    if importlib.util.find_spec("pypdf") is None:
+        raise UnusableMedia("pypdf is not installed")
+    command = [sys.executable, "-P", "-X", "utf8", pdf_worker.__file__, str(most)]
+    try:
+        done = subprocess.run(  # noqa: S603 - this interpreter, a file of ours
+            command, input=data, capture_output=True, timeout=PDF_SECONDS, env=bare_environment(), check=False
+        )
+        said = json.loads(done.stdout)
+    except subprocess.TimeoutExpired:
+        raise UnusableMedia(f"it could not be read within {PDF_SECONDS:g} seconds") from None
+    except (OSError, ValueError):
+        raise UnusableMedia("it could not be read") from None
+    if problem := said.get("problem"):
+        raise UnusableMedia(str(problem))
+    return str(said["text"])

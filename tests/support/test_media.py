@@ -1,0 +1,122 @@
+"""Images within bounds, and the text of PDFs."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+
+import pytest
+from PIL import Image
+from pypdf import PdfWriter
+
+from fsm_agent.support.media import IMAGE_TYPES, ImageBounds, UnusableMedia, fitted, text_of_pdf
+from fsm_agent.support.pdf_worker import read
+
+BOUNDS = ImageBounds(size=60_000, side=400)
+
+
+def made(mode: str = "RGB", size: tuple[int, int] = (900, 600), form: str = "PNG") -> bytes:
+    """An image that is hard to compress."""
+    noise = Image.effect_noise(size, 120)
+    image = (
+        Image.merge(mode, [noise] * len(mode)) if len(mode) > 1 and mode != "I;16" else noise.convert(mode)
+    )
+    file = io.BytesIO()
+    image.save(file, form)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(("mode", "form"), [
+    ("RGB", "PNG"), ("RGBA", "PNG"), ("L", "PNG"), ("1", "PNG"), ("LA", "PNG"), ("RGB", "BMP"), ("CMYK", "TIFF"), ("RGB", "JPEG"),
+    ("RGBA", "WEBP"), ("L", "GIF"),
+])  # fmt: skip
+def test_whatever_the_image_it_is_within_the_bounds_afterwards(mode: str, form: str) -> None:
+    data, media_type = fitted(made(mode, form=form), f"image/{form.lower()}", BOUNDS)
+    assert media_type in IMAGE_TYPES
+    assert len(data) <= BOUNDS.size
+    with Image.open(io.BytesIO(data)) as image:
+        assert max(image.size) <= BOUNDS.side
+        assert abs(image.width * 2 - image.height * 3) <= 6, "its form stays"
+        assert Image.MIME[image.format or ""] == media_type
+    assert fitted(data, media_type, BOUNDS) == (data, media_type)
+
+
+def test_an_image_that_fits_is_not_touched() -> None:
+    data = made(size=(40, 30))
+    assert fitted(data, "image/png", BOUNDS)[0] is data
+
+
+def test_a_photo_is_turned_as_its_camera_says() -> None:
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[0x0112] = 6  # a quarter to the right
+    Image.new("RGB", (900, 600)).save(file, "JPEG", exif=exif)
+    with Image.open(io.BytesIO(fitted(file.getvalue(), "image/jpeg", BOUNDS)[0])) as image:
+        assert image.size == (267, 400)
+
+
+def test_what_is_see_through_becomes_white_in_a_jpeg() -> None:
+    noise = Image.effect_noise((900, 600), 120)
+    file = io.BytesIO()
+    alpha = noise.copy()
+    alpha.paste(0, (0, 0, 300, 300))
+    Image.merge("RGBA", [noise, noise, noise, alpha]).save(file, "PNG")
+    data, media_type = fitted(file.getvalue(), "image/png", ImageBounds(12_000, 400))
+    assert media_type == "image/jpeg"
+    with Image.open(io.BytesIO(data)) as image:
+        pixel = image.getpixel((40, 40))
+        assert isinstance(pixel, tuple)
+        assert min(pixel) > 250
+
+
+def bomb() -> bytes:
+    """A PNG of a few bytes that says it has 196 million pixels."""
+    head = struct.pack(">IIBBBBB", 14_000, 14_000, 1, 0, 0, 0, 0)
+    chunks = [(b"IHDR", head), (b"IDAT", zlib.compress(b"")), (b"IEND", b"")]
+    body = b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in chunks
+    )
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+@pytest.mark.parametrize(
+    ("data", "media_type", "why"),
+    [
+        (b"no image", "image/tiff", "it cannot be read"),
+        (bomb()[:60], "image/bmp", "pixels|cannot be read"),
+        (made(form="BMP")[:2_000], "image/bmp", "it cannot be read"),
+    ],
+)
+def test_what_cannot_be_made_to_fit_says_why(data: bytes, media_type: str, why: str) -> None:
+    with pytest.raises(UnusableMedia, match=why):
+        fitted(data, media_type, BOUNDS)
+
+
+def test_a_small_file_with_very_many_pixels_is_not_unpacked() -> None:
+    with pytest.raises(UnusableMedia, match=r"pixels|DecompressionBomb"):
+        fitted(bomb(), "image/bmp", BOUNDS)
+
+
+def locked() -> bytes:
+    writer, file = PdfWriter(), io.BytesIO()
+    writer.add_blank_page(72, 72)
+    writer.encrypt("secret")
+    writer.write(file)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [(b"%PDF-1.4", "it is broken"), (locked(), "it is encrypted|broken"), (b"", "it is broken")],
+)
+def test_a_pdf_that_cannot_be_read_says_why(data: bytes, why: str) -> None:
+    with pytest.raises(UnusableMedia, match=why):
+        text_of_pdf(data, 1_000)
+
+
+def test_a_pdf_without_a_text_says_so() -> None:
+    writer, file = PdfWriter(), io.BytesIO()
+    writer.add_blank_page(72, 72)
+    writer.write(file)
+    assert read(file.getvalue(), 1_000) == {"problem": "it has no text, only pictures of it"}

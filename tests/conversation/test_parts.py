@@ -18,11 +18,13 @@ from fsm_agent.conversation.compaction import pruned, summary_prompt, summary_wi
 from fsm_agent.conversation.compaction.cut import cut_row
 from fsm_agent.conversation.compaction.prune import partless
 from fsm_agent.conversation.effects import ApiMode
-from fsm_agent.conversation.messages import Message, ToolCall, messages_from
+from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.parts import kind_of, named, part_of, parts_of, weight
+from fsm_agent.conversation.supplied import supplied_history
 from fsm_agent.conversation.wire import View, WireCopy
 from fsm_agent.conversation.wire.parts import REPAIRED, TAKEN, reduced
 from fsm_agent.errors import ConfigError
+from fsm_agent.providers.choose import choose
 
 MODES: tuple[ApiMode, ...] = ("chat_completions", "codex_responses", "anthropic_messages")
 
@@ -140,7 +142,7 @@ def test_a_history_may_have_parts_of_any_wire() -> None:
     rows: list[Any] = [
         {"role": "user", "content": [form for form, _ in FORMS.values() if isinstance(form, dict)]}
     ]
-    (row,) = messages_from(rows)
+    (row,) = supplied_history(rows, choose("openai:gpt-5", api_key="k").runtime()).messages
     assert row.content == [stored for form, stored in FORMS.values() if isinstance(form, dict)]
 
 

@@ -27,6 +27,7 @@ from fsm_agent.providers.keyless_environment import hide_from_children
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.ports import Clock, ModelPort
 from fsm_agent.runtime.turn_inbox import TurnInbox
+from fsm_agent.sessions.checkpoints import Checkpoints
 from fsm_agent.sessions.store import store_for
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.backoff import Backoff
@@ -75,6 +76,7 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
         store=store,
         notes=Notes.at(home, settings.memory),
         recall=MemoryRecall(external, told, signals),
+        checkpoints=Checkpoints(home, workdir, settings.checkpoints),
         auxiliary=auxiliary,
         budget=options.budget,
         notices=notices,

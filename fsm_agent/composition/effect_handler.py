@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -18,6 +19,8 @@ from fsm_agent.conversation.effects import (
     Compacted,
     Done,
     DumpRequest,
+    FilesKept,
+    KeepFiles,
     NoteCompaction,
     Opened,
     OpenTurn,
@@ -45,6 +48,7 @@ from fsm_agent.conversation.effects import (
     Transformed,
     Wait,
 )
+from fsm_agent.errors import StoreError
 from fsm_agent.runtime.authority import Admission
 from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
 from fsm_agent.sessions.session import Session
@@ -82,6 +86,7 @@ class EffectHandler:
             SyncMemory: self._sync_memory,
             CheckSignals: self._signals,
             CallModel: self._attempts.call,
+            KeepFiles: self._keep_files,
             RunTool: self._run_tool,
             AskApproval: self._ask,
             Wait: self._attempts.wait,
@@ -242,6 +247,19 @@ class EffectHandler:
         return self._services.backends.stop_streaming()
 
     # Tools
+
+    async def _keep_files(self, request: KeepFiles) -> FilesKept:
+        """What is too much to be kept is told; where there is never a checkpoint, ``doctor`` says it."""
+        checkpoints, about = self._services.checkpoints, {"session": self.session.id, "turn": self._turn_id}
+        if why := checkpoints.trouble:
+            return FilesKept(problem=why)
+        try:
+            made = await asyncio.to_thread(checkpoints.make, request.key, tool=request.tool, **about)
+        except StoreError as error:
+            told = f"no checkpoint of the files before {request.tool}, which runs all the same: {error}"
+            self._services.callbacks.emit("status", told)
+            return FilesKept(problem=str(error))
+        return FilesKept(made.id)
 
     async def _run_tool(self, request: RunTool) -> ToolOutcome:
         services = self._services

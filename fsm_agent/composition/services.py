@@ -15,6 +15,8 @@ from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.runtime.turn_inbox import TurnInbox
+from fsm_agent.sessions.checkpoints import FOLDER as CHECKPOINTS
+from fsm_agent.sessions.checkpoints import Checkpoints
 from fsm_agent.sessions.store import Store
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.backoff import Backoff
@@ -29,7 +31,7 @@ DUMPS = "dumps"
 """Folder of the home directory where requests that failed are saved."""
 HOME_FILES = (
     "sessions.db*", "owners", "config.toml", RESULTS, DUMPS, "logs", "*MEMORY.md*", "*USER.md*", "SOUL.md",
-    "skills", "chat_history", "trajectories.jsonl",
+    "skills", "chat_history", "trajectories.jsonl", CHECKPOINTS,
 )  # fmt: skip
 """Patterns of all that may be in the home directory."""
 
@@ -64,6 +66,7 @@ class Services:
     store: Store
     notes: Notes
     recall: MemoryRecall
+    checkpoints: Checkpoints
     auxiliary: tuple[Backend, ...] = ()
     budget: IterationBudget | None = None
     silences: int = 0

@@ -25,7 +25,8 @@ class ToolSpec:
     object. ``timeout`` in seconds and ``max_result_chars`` are ``None`` for the settings' defaults.
     ``path_arguments`` names the arguments that are paths: a ``parallel`` tool that has any runs beside others
     only when their paths are disjoint. ``deferred``: no request names it; the model finds it with
-    ``tool_search`` and calls it with ``tool_call``."""
+    ``tool_search`` and calls it with ``tool_call``. ``writes_files``: it may change files of the working
+    directory, so that a checkpoint of them is made before."""
 
     name: str
     description: str
@@ -37,6 +38,7 @@ class ToolSpec:
     max_result_chars: int | None = None
     approval: Literal["never", "ask"] = "never"
     deferred: bool = False
+    writes_files: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,15 @@ class CallModel:
         """What is kept of it: the body follows from the transcript, and keeping each would cost the square of
         its length."""
         return replace(self, request=replace(self.request, body=b""))
+
+
+@dataclass(frozen=True, slots=True)
+class KeepFiles:
+    """Make a checkpoint of the working directory's files before ``tool`` changes them. ``key`` is the same
+    whenever this very checkpoint is asked for: there is one for each."""
+
+    key: str
+    tool: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,6 +459,14 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
+class FilesKept:
+    """``checkpoint`` is empty when none could be made; ``problem`` says why."""
+
+    checkpoint: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Transformed:
     """``text`` is ``None`` when nothing was changed."""
 
@@ -469,6 +488,7 @@ Request = (
     | SyncMemory
     | CheckSignals
     | CallModel
+    | KeepFiles
     | RunTool
     | AskApproval
     | Wait
@@ -499,6 +519,7 @@ Reply = (
     | Replaced
     | Compacted
     | Saved
+    | FilesKept
     | Transformed
     | Done
 )

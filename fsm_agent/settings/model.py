@@ -389,6 +389,20 @@ class Web(Group):
     max_bytes: Annotated[int, Field(ge=1_000, le=100_000_000)] = 2_000_000
 
 
+class CheckpointSettings(Group):
+    """Copies of the working directory's files, made before the first tool of a turn that may change them and
+    put back by ``fsm-agent undo``; not in a home directory, and not without git. ``keep``: how many of each
+    directory. None is made of more than ``max_files`` files or ``max_bytes``; a file above
+    ``max_file_bytes`` is left out. ``timeout``: seconds that making one may take."""
+
+    enabled: bool = True
+    keep: Annotated[int, Field(ge=1, le=1_000)] = 50
+    max_files: Annotated[int, Field(ge=1, le=1_000_000)] = 20_000
+    max_file_bytes: Annotated[int, Field(ge=1_000, le=1_000_000_000)] = 10_000_000
+    max_bytes: Annotated[int, Field(ge=1_000, le=100_000_000_000)] = 500_000_000
+    timeout: Seconds = 30
+
+
 class SandboxSettings(Group):
     """Where the terminal, background jobs and ``execute_code`` run: on this machine with your rights
     (``local``), or in a sandbox made by ``bubblewrap`` (Linux), ``docker`` or ``podman`` (of ``image``, which
@@ -461,6 +475,7 @@ class Settings(BaseSettings):
     memory: Memory = Memory()
     web: Web = Web()
     sandbox: SandboxSettings = SandboxSettings()
+    checkpoints: CheckpointSettings = CheckpointSettings()
     mcp: Mcp = Mcp()
     store: Storage = Storage()
 

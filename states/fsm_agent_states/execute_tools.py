@@ -11,6 +11,7 @@ from fsm_agent.conversation.effects import (
     Approval,
     AskApproval,
     CheckSignals,
+    KeepFiles,
     Persist,
     RunTool,
     Signals,
@@ -115,10 +116,23 @@ def _run_all(turn: TurnState, calls: Sequence[Checked]) -> Asks[bool]:
         ready = [item for item in segment if item.outcome is None]
         if not ready:
             continue
+        yield from _keep_files(turn, ready)
         outcomes: list[ToolOutcome] = yield [_request(turn, item) for item in ready]
         for item, outcome in zip(ready, outcomes, strict=True):
             item.outcome = _with_warning(turn, item, outcome)
     return interrupted
+
+
+def _keep_files(turn: TurnState, ready: Sequence[Checked]) -> Asks[None]:
+    """A checkpoint before the first tool of the turn that may change files. Without one the tool runs all the
+    same."""
+    if not turn.settings.checkpoints.enabled or turn.tooling.kept_files == turn.turn_id:
+        return
+    for item in ready:
+        if item.spec is not None and item.spec.writes_files:
+            yield KeepFiles(turn.turn_id, item.spec.name)
+            turn.tooling.kept_files = turn.turn_id
+            return
 
 
 def _admit(turn: TurnState, item: Checked) -> Asks[bool]:

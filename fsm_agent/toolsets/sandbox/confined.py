@@ -23,6 +23,8 @@ def command_tool(handler: Callable[..., Any], place: CommandPlace, timeout: floa
     where there is no sandbox, it cannot be left. ``timeout`` in seconds."""
     held, leaves = place.confinement, LEAVES in inspect.signature(handler).parameters
     if held is None:
-        return tool(approval="ask", timeout=timeout, hidden=[LEAVES] if leaves else [])(handler)
+        unseen = [LEAVES] if leaves else []
+        return tool(approval="ask", timeout=timeout, hidden=unseen, writes_files=True)(handler)
     note = RUNS.format(inside=held.inside) + (LEAVING if leaves else "")
-    return replace(tool(approval="ask", timeout=timeout, note=note)(handler), confinement=held)
+    made = tool(approval="ask", timeout=timeout, note=note, writes_files=True)(handler)
+    return replace(made, confinement=held)

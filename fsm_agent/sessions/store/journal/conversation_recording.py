@@ -18,6 +18,7 @@ from fsm_agent.conversation.effects import (
     CallModel,
     CheckSignals,
     Failure,
+    KeepFiles,
     Prefetch,
     Preserve,
     Reply,
@@ -32,7 +33,7 @@ from fsm_agent.sessions.store.journal.read import Effect
 from fsm_agent.sessions.store.journal.recording import Recorded, Recording
 from fsm_agent.sessions.store.rows import REPLY, REQUEST
 
-REPLAYED = (AskApproval, CallModel, CheckSignals, Prefetch, Preserve, RunTool, Tell, Wait)
+REPLAYED = (AskApproval, CallModel, CheckSignals, KeepFiles, Prefetch, Preserve, RunTool, Tell, Wait)
 NOTHING_TO_RUN = Approval(True, "its outcome is known; it is not run again")
 """To the question about a call that is answered from the record, or by a person: nobody need be asked."""
 IN_DOUBT = (

@@ -428,6 +428,7 @@ class Agent:
         an external memory was not told yet; close the connections and programs of this agent."""
         if self._services.background is not None:
             await self._services.background.aclose()
+        await self._services.programs.end()
         await self._services.recall.aclose()
         await self._services.tools.aclose()
         self._services.agent_tools.close()

@@ -6,11 +6,13 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fsm_agent.composition.model_caller import ModelCaller
 from fsm_agent.composition.services import DUMPS, RESULTS, Services, save
 from fsm_agent.conversation.effects import (
+    AnswerProgram,
     Approval,
     AskApproval,
     CallModel,
@@ -28,6 +30,7 @@ from fsm_agent.conversation.effects import (
     Prefetch,
     Prefetched,
     Preserve,
+    ProgramAsks,
     RebuildClient,
     Rekey,
     Replaced,
@@ -55,6 +58,7 @@ from fsm_agent.sessions.session import Session
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
 from fsm_agent.toolsets.agent import ToolContext, bridged
+from fsm_agent_states.execute_tools import PROGRAMMATIC
 
 UNASKED = "nobody said yes to it"
 FROM_A_FILE = (
@@ -88,6 +92,7 @@ class EffectHandler:
             CallModel: self._attempts.call,
             KeepFiles: self._keep_files,
             RunTool: self._run_tool,
+            AnswerProgram: self._answer_program,
             AskApproval: self._ask,
             Wait: self._attempts.wait,
             Rekey: self._rekey,
@@ -226,6 +231,7 @@ class EffectHandler:
 
     async def _close(self, request: CloseTurn) -> Done:
         self._services.silences = request.silences
+        await self._services.programs.end(self._turn_id)
         if request.chain_exhausted:
             self._services.backends.rest_primary(self._services.settings.primary_cooldown.chain_exhausted)
         self._services.signals.clear()
@@ -261,15 +267,26 @@ class EffectHandler:
             return FilesKept(problem=str(error))
         return FilesKept(made.id)
 
-    async def _run_tool(self, request: RunTool) -> ToolOutcome:
+    async def _run_tool(self, request: RunTool) -> ToolOutcome | ProgramAsks:
         services = self._services
         if services.settings.tool.delay:
             await services.clock.sleep(services.settings.tool.delay)
         services.callbacks.emit("tool_start", request.call_id, request.name, dict(request.arguments))
         self._progress("started", request, lambda: str(dict(request.arguments)))
-        outcome = await self._changed(request, await self._ran(request))
-        arguments = dict(request.arguments)
-        services.callbacks.emit(
+        return await self._told(request, await self._ran(request))
+
+    async def _answer_program(self, request: AnswerProgram) -> ToolOutcome | ProgramAsks:
+        programs, turn = self._services.programs, self._turn_id
+        program = programs.of(turn, request.call_id)
+        ended = await programs.answered(turn, request)
+        return ended if program is None else await self._told(program, ended)
+
+    async def _told(self, request: RunTool, ended: ToolOutcome | ProgramAsks) -> ToolOutcome | ProgramAsks:
+        """An outcome, after it was told; a program that asks for something has none yet."""
+        if isinstance(ended, ProgramAsks):
+            return ended
+        outcome, arguments = await self._changed(request, ended), dict(request.arguments)
+        self._services.callbacks.emit(
             "tool_complete", request.call_id, request.name, arguments, outcome.text, outcome.status
         )
         self._progress("completed", request, lambda: outcome.text)
@@ -279,7 +296,7 @@ class EffectHandler:
         if self._services.callbacks.hears("tool_progress"):
             self._services.callbacks.emit("tool_progress", what, request.name, one_line(preview(), 120))
 
-    async def _ran(self, request: RunTool) -> ToolOutcome:
+    async def _ran(self, request: RunTool) -> ToolOutcome | ProgramAsks:
         """By the agent itself for its own tools, and by the registry for all others: this is the only place
         that chooses."""
         services, interrupted = self._services, self._services.signals.event()
@@ -288,6 +305,9 @@ class EffectHandler:
             why = await self._approvals.before(request.name, request.arguments, interrupted)
         if why:
             return ToolOutcome(request.call_id, "denied", DENIED.format(why=why))
+        if request.name in PROGRAMMATIC:
+            run = partial(services.tools.run, request, interrupted)
+            return await services.programs.begun(self._turn_id, request, run)
         if not services.agent_tools.handles(request.name):
             return await services.tools.run(request, interrupted)
         window = services.backends.runtime().window

@@ -24,6 +24,7 @@ from fsm_agent.support.private_files import private_file, private_folder
 from fsm_agent.tools.runner import ToolRunner
 from fsm_agent.toolsets.agent import AgentTools, Background
 from fsm_agent.toolsets.agent.child import ChildFactory
+from fsm_agent.toolsets.programs import Programs
 
 RESULTS = "results"
 """Folder of the home directory where long tool results are saved."""
@@ -71,6 +72,7 @@ class Services:
     budget: IterationBudget | None = None
     silences: int = 0
     notices: tuple[str, ...] = ()
+    programs: Programs = field(default_factory=Programs)
     child_factory: ChildFactory = field(init=False)
     background: Background | None = field(init=False)
     agent_tools: AgentTools = field(init=False)

@@ -168,7 +168,8 @@ class KeepFiles:
 
 @dataclass(frozen=True, slots=True)
 class RunTool:
-    """Run one checked and approved call. ``timeout`` in seconds. ``effect`` says what may be done when nobody
+    """Run one checked and approved call; a program may ask for calls of its own before it has an outcome.
+    ``timeout`` in seconds. ``effect`` says what may be done when nobody
     knows whether it ran; ``key`` is the same whenever this very call is repeated, and no other call's."""
 
     call_id: str
@@ -177,6 +178,16 @@ class RunTool:
     timeout: float
     effect: Effect = "unsafe"
     key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerProgram:
+    """Give the program that call ``call_id`` runs what became of the tool call that it asked for, and let it
+    go on. ``number`` counts the answers of this program."""
+
+    call_id: str
+    number: int
+    outcome: ToolOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,6 +424,16 @@ class ToolOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgramAsks:
+    """The program that call ``call_id`` runs wants this tool called, and waits: in the place of an outcome.
+    ``arguments`` as JSON text, as a model would write them."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class Approval:
     """``scope``: how long the answer is remembered, under ``pattern`` (that of the question when empty)."""
 
@@ -490,6 +511,7 @@ Request = (
     | CallModel
     | KeepFiles
     | RunTool
+    | AnswerProgram
     | AskApproval
     | Wait
     | Rekey
@@ -513,6 +535,7 @@ Reply = (
     | Failure
     | Cancelled
     | ToolOutcome
+    | ProgramAsks
     | Approval
     | Waited
     | Switched

@@ -72,6 +72,7 @@ def test_version_and_help(cli: Cli) -> None:
         "sessions",
         "approvals",
         "config",
+        "undo",
     ]
     assert sorted(listed) == sorted(commands)
 

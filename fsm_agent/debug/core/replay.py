@@ -39,6 +39,7 @@ RUNTIME, RUNTIMES, TOOLS = codec_of(Runtime), codec_of(tuple[Runtime, ...]), cod
 ANSWERED = frozenset({
     "AskApproval", "CheckSignals", "Wait", "Prefetch", "Preserve", "SyncMemory", "Rekey", "RebuildClient",
     "SwitchProvider", "SwitchStreaming", "NoteCompaction", "Transform", "Spill", "DumpRequest", "KeepFiles",
+    "AnswerProgram",
 })  # fmt: skip
 """Kinds of requests whose replies come from the record, besides those to the model and to tools."""
 

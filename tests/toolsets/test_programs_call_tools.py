@@ -1,0 +1,229 @@
+"""A program of ``execute_code`` calls the tools of its conversation: under the rules of every call, and seen
+like one."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fsm_agent import Agent, tool
+from fsm_agent.conversation.effects import AnswerProgram, RunTool
+from fsm_agent.fsm.journal import Exchange
+from fsm_agent.sessions.store import Store
+from fsm_agent.testing import call, text, tools
+from tests.helpers.store_homes import agent
+
+
+@tool(concurrency="parallel", effect="pure")
+def weather(city: str) -> dict[str, Any]:
+    """The weather of a city."""
+    if city == "Nowhere":
+        raise LookupError("no such city")
+    return {"city": city, "degrees": len(city)}
+
+
+def program(code: str) -> Any:
+    return tools(call("execute_code", {"code": code}))
+
+
+def coder(script: list[Any], home: Path, approve: Any = lambda asked: True, **options: Any) -> Agent:
+    given = {
+        "tools": [weather], "toolsets": ["code", "files", "delegate", "clarify"], "workdir": home.parent,
+        "callbacks": {"approval": approve}, "settings": {"checkpoints": {"enabled": False}}, **options,
+    }  # fmt: skip
+    return agent(script, home, **given)
+
+
+def said(one: Agent, code: str) -> str:
+    """What the model is told of a program."""
+    result = one.run_conversation("go")
+    assert result.completed, result
+    [row] = [row for row in result.messages if row["role"] == "tool"]
+    one.close()
+    return str(row["content"])
+
+
+def played(code: str, home: Path, **options: Any) -> str:
+    return said(coder([program(code), text("done")], home, **options), code)
+
+
+def effects(home: Path, kind: str = "RunTool") -> list[str]:
+    store = Store(home)
+    rows = store.database.select("SELECT name FROM effects WHERE kind = ? ORDER BY seq, ordinal, place", kind)
+    store.close()
+    return [name for (name,) in rows]
+
+
+def test_results_are_values_and_each_call_is_in_the_journal(tmp_path: Path) -> None:
+    code = """
+import tools as same
+from tools import weather, ToolError
+print(sum(tools.weather(city=name)["degrees"] for name in ("Oslo", "Rome", "Bern")), same is tools)
+print(type(tools.list_directory()).__name__)
+try:
+    weather(city="Nowhere")
+except ToolError as error:
+    print(error.status, error)
+try:
+    weather(town="Oslo")
+except ToolError as error:
+    print(error)
+try:
+    tools.no_such_tool_at_all()
+except ToolError as error:
+    print(error)
+print(__name__, __file__.endswith("main.py"))
+"""
+    told: list[str] = []
+    answer = played(
+        code, tmp_path / "home",
+        callbacks={"approval": lambda asked: True, "tool_start": lambda call_id, name, arguments: told.append(name)},
+    )  # fmt: skip
+    lines = answer.splitlines()
+    assert lines[:4] == [
+        "exit code 0", "[tools called: weather ×5, list_directory, no_such_tool_at_all]", "12 True", "str",
+    ]  # fmt: skip
+    assert lines[4].startswith("error LookupError: no such city")
+    assert lines[5].startswith("Invalid arguments for weather")
+    assert "there is no tool 'no_such_tool_at_all'" in answer
+    assert lines[-1] == "__main__ True"
+    ran = ["execute_code", *["weather"] * 3, "list_directory", "weather", "weather"]
+    assert effects(tmp_path / "home") == told == ran
+
+
+def test_a_program_gets_no_further_than_a_call_would(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def approve(question: Any) -> bool:
+        asked.append(question.name)
+        return question.name == "execute_code"
+
+    code = """
+for make in (
+    lambda: tools.write_file(path=".envrc", content="x"),
+    lambda: tools.read_file(path="/etc/passwd"),
+    lambda: tools.delegate_task(goal="x"),
+    lambda: tools.execute_code(code="1"),
+    lambda: tools.clarify(question="x"),
+):
+    try:
+        print("DONE", make())
+    except tools.ToolError as error:
+        print(error)
+"""
+    answer = played(code, tmp_path / "home", approve=approve)
+    assert "DONE" not in answer
+    assert "denied: " in answer
+    assert "outside the working directory" in answer
+    for name in ("delegate_task", "execute_code", "clarify"):
+        assert f"there is no tool '{name}'" in answer
+    assert asked == ["execute_code", "write_file"]
+    assert not (tmp_path / ".envrc").exists()
+    assert effects(tmp_path / "home") == ["execute_code", "read_file"]
+
+
+def test_only_so_many_calls(tmp_path: Path) -> None:
+    code = """
+for number in range(5):
+    try:
+        print(tools.weather(city="x" * number))
+    except tools.ToolError as error:
+        print(error)
+"""
+    answer = played(code, tmp_path / "home", settings={"tool": {"max_calls": 3}})
+    assert answer.count("not run: one program may make 3 calls of tools") == 2
+    assert effects(tmp_path / "home") == ["execute_code", "weather", "weather", "weather"]
+
+
+def test_while_a_tool_runs_the_programs_time_stands_still(tmp_path: Path) -> None:
+    @tool(concurrency="parallel", effect="pure")
+    async def wait() -> str:
+        """Take longer than the program may."""
+        await asyncio.sleep(1.5)
+        return "waited"
+
+    script = [tools(call("execute_code", {"code": "print(tools.wait())", "timeout": 1})), text("done")]
+    answer = said(coder(script, tmp_path / "home", tools=[wait]), "")
+    assert answer.endswith("waited")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os, socket, sys\nsocket.socket(fileno=int(sys.orig_argv[-2])).sendall(b'x' * 3_000_000)",
+        "import sys, socket\nline = socket.socket(fileno=int(sys.orig_argv[-2]))\n"
+        "for said in (b'[]', b'{}', b'{\"name\": 1}', b'null', b'[' * 9999, b'\\xff', b'{\"name\": \"weather\", \"arguments\": 3}'):\n"
+        "    line.sendall(said + b'\\n')\n    print(line.recv(9999))",
+        "import os\nif os.fork() == 0:\n    try:\n        tools.weather(city='x')\n    except tools.ToolError as e:\n        print(e)",
+        "import sys\nsys.exit(tools.weather(city='abc')['degrees'])",
+        "import subprocess\nprint(subprocess.run(['ls', '/proc/self/fd'], capture_output=True).stdout)",
+    ],
+    ids=["too much", "nonsense", "a fork", "exits", "a child"],
+)
+def test_whatever_a_program_says_the_turn_goes_on(code: str, tmp_path: Path) -> None:
+    answer = played(code, tmp_path / "home")
+    assert answer.startswith(("exit code", "killed")), answer
+
+
+def test_nothing_of_the_line_is_left(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(3):
+        played("print(tools.weather(city='x'))", tmp_path / str(number) / "home", workdir=tmp_path)
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before + 2
+
+
+def test_an_interrupt_ends_the_program_that_waits(tmp_path: Path) -> None:
+    agents: list[Agent] = []
+
+    @tool(concurrency="parallel", effect="pure")
+    def stop() -> str:
+        """Interrupt."""
+        agents[0].interrupt("enough")
+        return "stopped"
+
+    code = "tools.stop()\nimport time\ntime.sleep(60)"
+    one = coder([program(code)], tmp_path / "home", tools=[stop])
+    agents.append(one)
+    result = one.run_conversation("go")
+    assert (result.interrupted, result.interrupt_message) == (True, "enough")
+    one.close()
+
+
+@pytest.mark.parametrize("after", ["weather", "AnswerProgram", "execute_code"])
+def test_a_program_that_died_with_its_process_is_not_run_again(tmp_path: Path, after: str) -> None:
+    home = tmp_path / "home"
+    mark = tmp_path / "ran"
+    code = f"open({str(mark)!r}, 'a').write('x')\nfor city in 'abc':\n    tools.weather(city=city)"
+
+    async def begun() -> str:
+        store = Store(home)
+        one = coder([program(code)], home, store=store)
+        turn = one.start("go")
+        while True:
+            happened = await turn.step_into()
+            asked = happened.requests[0] if isinstance(happened, Exchange) else None
+            if isinstance(asked, RunTool) and asked.name == after:
+                break
+            if isinstance(asked, AnswerProgram) and after == "AnswerProgram":
+                break
+        await one.aclose()
+        store.close()
+        return turn.id
+
+    turn = asyncio.run(begun())
+    gc.collect()
+    one = coder([text("done")], home)
+    result = one.resume(turn).run()
+    assert result.completed
+    [row] = [row for row in result.messages if row["role"] == "tool"]
+    assert "the process ended while this program waited" in row["content"]
+    assert mark.read_text() == "x"
+    one.close()
+    assert effects(home).count("execute_code") == 1
+    assert effects(home).count("weather") <= 2

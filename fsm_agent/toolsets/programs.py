@@ -23,8 +23,8 @@ Running = Callable[[], Coroutine[Any, Any, ToolOutcome]]
 
 
 class ProgramDoor:
-    """Where the calls of one program come out, one at a time, and their outcomes go in. ``closed`` while there
-    is no program behind it."""
+    """Where the calls of one program come out, one at a time, and their outcomes go in. ``closed`` while
+    there is no program behind it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

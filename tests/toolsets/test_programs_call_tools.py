@@ -227,3 +227,17 @@ def test_a_program_that_died_with_its_process_is_not_run_again(tmp_path: Path, a
     one.close()
     assert effects(home).count("execute_code") == 1
     assert effects(home).count("weather") <= 2
+
+
+def test_the_line_is_open_in_the_program_alone(tmp_path: Path) -> None:
+    code = (
+        "import subprocess\nprint(subprocess.run(['ls', '-l', '/proc/self/fd'], capture_output=True).stdout)"
+    )
+    answer = played(code, tmp_path / "home")
+    assert "/proc/" in answer
+    assert "socket:" not in answer
+    assert "socket:" in played(
+        "import os\nfor n in os.listdir('/proc/self/fd'):\n    try:\n        print(os.readlink(f'/proc/self/fd/{n}'))\n    except OSError:\n        pass",
+        tmp_path / "2" / "home",
+        workdir=tmp_path,
+    )

@@ -183,6 +183,7 @@ def _background(options: AgentOptions, services: Services) -> Background | None:
         services.clock,
         services.settings,
         able=able,
+        reviews=services.settings.memory.review == "child" and services.child_factory.allowed,
     )
     services.signals.listener = background.interrupt
     return background

@@ -15,6 +15,7 @@ from fsm_agent.conversation.effects import (
     AnswerProgram,
     Approval,
     AskApproval,
+    BeginReview,
     CallModel,
     CheckSignals,
     CloseTurn,
@@ -57,7 +58,9 @@ from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
 from fsm_agent.sessions.session import Session
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
+from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets.agent import ToolContext, bridged
+from fsm_agent.toolsets.agent.review import review_of
 from fsm_agent_states.execute_tools import PROGRAMMATIC
 
 UNASKED = "nobody said yes to it"
@@ -88,6 +91,7 @@ class EffectHandler:
             Prefetch: self._prefetch,
             Preserve: self._preserve,
             SyncMemory: self._sync_memory,
+            BeginReview: self._begin_review,
             CheckSignals: self._signals,
             CallModel: self._attempts.call,
             KeepFiles: self._keep_files,
@@ -216,6 +220,18 @@ class EffectHandler:
 
     async def _sync_memory(self, request: SyncMemory) -> Done:
         self._services.recall.sync(request.user, request.answer)
+        return Done()
+
+    async def _begin_review(self, request: BeginReview) -> Done:
+        """A review that cannot be begun is told, and hurts nobody. Children are not reviewed."""
+        services, rules = self._services, self._services.settings
+        if services.background is None or self._budget is None or not services.child_factory.allowed:
+            return Done()
+        budget = self._budget.child(rules.delegation.budget, rules.memory.review_iterations)
+        try:
+            await services.background.begin([review_of(self.session, self._turn_id, budget)])
+        except ToolFailure as error:
+            services.callbacks.emit("status", f"the conversation is not reviewed: {error}")
         return Done()
 
     async def _signals(self, request: CheckSignals) -> Signals:
@@ -380,8 +396,8 @@ def _budget_of(services: Services, turn_id: str) -> IterationBudget | None:
     """What a turn shares with others: with its children, if it can have any (DIS-01), under what it was
     given. A child was given the budget of its tree."""
     given, trees = services.budget, services.store.trees
-    if (given is not None and given.requests is not None) or not services.agent_tools.handles(
-        "delegate_task"
-    ):
+    reviewed = services.settings.memory.review == "child" and services.background is not None
+    family = reviewed or services.agent_tools.handles("delegate_task")
+    if (given is not None and given.requests is not None) or not family:
         return given
     return trees.get(turn_id) or trees.setdefault(turn_id, tree_budget(services.settings, given))

@@ -131,6 +131,11 @@ class SyncMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginReview:
+    """Have a child turn look over what was said, in the background, for what is worth keeping."""
+
+
+@dataclass(frozen=True, slots=True)
 class CheckSignals:
     """Has anybody interrupted, steered, or used up the budget shared with other turns? ``charge`` takes one
     iteration from that shared budget."""
@@ -507,6 +512,7 @@ Request = (
     | Prefetch
     | Preserve
     | SyncMemory
+    | BeginReview
     | CheckSignals
     | CallModel
     | KeepFiles

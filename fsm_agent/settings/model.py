@@ -346,12 +346,15 @@ class Prompt(Group):
 class Memory(Group):
     """``memory_chars`` and ``user_chars``: limits of MEMORY.md and USER.md in characters. ``review_every``:
     turns of a session after which a ``memory:review`` event says that the notes are due for a review, 0 for
-    never. Seconds for an external memory provider: ``prefetch_timeout`` before a turn, ``drain_timeout`` for
-    what it still has to store."""
+    never. ``review``: with ``child`` a child turn of at most ``review_iterations`` does it in the background,
+    with the tools for notes and skills alone. Seconds for an external memory provider: ``prefetch_timeout``
+    before a turn, ``drain_timeout`` for what it still has to store."""
 
     memory_chars: Annotated[int, Field(ge=100, le=100_000)] = 2_200
     user_chars: Annotated[int, Field(ge=100, le=100_000)] = 1_375
     review_every: Count = 10
+    review: Literal["event", "child"] = "event"
+    review_iterations: Annotated[int, Field(ge=1, le=50)] = 5
     prefetch_timeout: Seconds = 8
     drain_timeout: Seconds = 5
 

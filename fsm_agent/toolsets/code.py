@@ -73,7 +73,7 @@ class CodeRunner:
             door = PROGRAM_DOOR.get(None) if self.place.hands_on else None
             with CallLine(door) if door is not None else nullcontext() as line:
                 order, environ = _prepared(code, folder, timeout, self.place, line)
-                ended = await run(order, environ, timeout, line and line.serve)
+                ended = await run(order, environ, timeout, None if line is None else line.serve)
         output = ended.output.strip("\n") or "(no output)"
         made = f"\n[{line.made}]" if line and line.made else ""
         if ended.timed_out:

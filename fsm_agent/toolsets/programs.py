@@ -98,7 +98,8 @@ class Programs:
     async def _next(self, turn: str, program: _Program) -> ToolOutcome | ProgramAsks:
         work, asked, call_id = program.work, program.door.asked, program.request.call_id
         try:
-            await asyncio.wait({work, asked}, return_when=asyncio.FIRST_COMPLETED)
+            first: set[asyncio.Future[Any]] = {work, asked}
+            await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             await self.end(turn)
             raise

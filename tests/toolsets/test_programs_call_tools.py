@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.conversation.effects import AnswerProgram, RunTool
+from fsm_agent.conversation.effects import RunTool, ToolOutcome
 from fsm_agent.fsm.journal import Exchange
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import call, text, tools
+from fsm_agent.toolsets.call_line import CallLine
+from fsm_agent.toolsets.programs import ProgramDoor
 from tests.helpers.store_homes import agent
 
 
@@ -140,16 +144,24 @@ for number in range(5):
     assert effects(tmp_path / "home") == ["execute_code", "weather", "weather", "weather"]
 
 
-def test_while_a_tool_runs_the_programs_time_stands_still(tmp_path: Path) -> None:
-    @tool(concurrency="parallel", effect="pure")
-    async def wait() -> str:
-        """Take longer than the program may."""
-        await asyncio.sleep(1.5)
-        return "waited"
+def test_while_a_tool_runs_the_programs_time_stands_still() -> None:
+    async def served() -> None:
+        door = ProgramDoor()
+        with CallLine(door) as line:
+            _, [number] = line.words("main.py")
+            reader, writer = await asyncio.open_connection(sock=socket.socket(fileno=os.dup(number)))
+            async with asyncio.timeout(60) as clock:
+                serving = asyncio.ensure_future(line.serve(clock))
+                writer.write(b'{"name": "weather", "arguments": {}}\n')
+                assert await door.asked == ("weather", "{}")
+                assert clock.when() is None
+                door.answer(ToolOutcome("1", "ok", "[1]"))
+                assert json.loads(await reader.readline()) == {"status": "ok", "value": [1]}
+                assert clock.when() is not None
+                writer.close()
+                await serving
 
-    script = [tools(call("execute_code", {"code": "print(tools.wait())", "timeout": 1})), text("done")]
-    answer = said(coder(script, tmp_path / "home", tools=[wait]), "")
-    assert answer.endswith("waited")
+    asyncio.run(served())
 
 
 @pytest.mark.parametrize(
@@ -170,12 +182,20 @@ def test_whatever_a_program_says_the_turn_goes_on(code: str, tmp_path: Path) -> 
     assert answer.startswith(("exit code", "killed")), answer
 
 
+def sockets() -> int:
+    """How many are open in this process."""
+    return sum(
+        os.path.realpath(path).rpartition("/")[2].startswith("socket:")
+        for path in Path("/proc/self/fd").iterdir()
+    )
+
+
 def test_nothing_of_the_line_is_left(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    counted = []
     for number in range(3):
         played("print(tools.weather(city='x'))", tmp_path / str(number) / "home", workdir=tmp_path)
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) <= before + 2
+        counted.append(sockets())
+    assert counted[0] == counted[1] == counted[2]
 
 
 def test_an_interrupt_ends_the_program_that_waits(tmp_path: Path) -> None:
@@ -195,28 +215,28 @@ def test_an_interrupt_ends_the_program_that_waits(tmp_path: Path) -> None:
     one.close()
 
 
+async def left(home: Path, script: list[Any], after: str) -> str:
+    """The id of a turn whose process was gone after this request."""
+    store = Store(home)
+    one = coder(script, home, store=store)
+    turn = one.start("go")
+    while True:
+        happened = await turn.step_into()
+        asked = happened.requests[0] if isinstance(happened, Exchange) else None
+        if after in (type(asked).__name__, getattr(asked, "name", "") if isinstance(asked, RunTool) else ""):
+            break
+    await one.aclose()
+    store.close()
+    return turn.id
+
+
 @pytest.mark.parametrize("after", ["weather", "AnswerProgram", "execute_code"])
 def test_a_program_that_died_with_its_process_is_not_run_again(tmp_path: Path, after: str) -> None:
     home = tmp_path / "home"
     mark = tmp_path / "ran"
     code = f"open({str(mark)!r}, 'a').write('x')\nfor city in 'abc':\n    tools.weather(city=city)"
 
-    async def begun() -> str:
-        store = Store(home)
-        one = coder([program(code)], home, store=store)
-        turn = one.start("go")
-        while True:
-            happened = await turn.step_into()
-            asked = happened.requests[0] if isinstance(happened, Exchange) else None
-            if isinstance(asked, RunTool) and asked.name == after:
-                break
-            if isinstance(asked, AnswerProgram) and after == "AnswerProgram":
-                break
-        await one.aclose()
-        store.close()
-        return turn.id
-
-    turn = asyncio.run(begun())
+    turn = asyncio.run(left(home, [program(code)], after))
     gc.collect()
     one = coder([text("done")], home)
     result = one.resume(turn).run()
@@ -241,3 +261,17 @@ def test_the_line_is_open_in_the_program_alone(tmp_path: Path) -> None:
         tmp_path / "2" / "home",
         workdir=tmp_path,
     )
+
+
+def test_a_turn_that_is_given_up_says_what_nobody_knows(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    turn = asyncio.run(
+        left(home, [program("for city in 'abc':\n    tools.weather(city=city)")], "AnswerProgram")
+    )
+    gc.collect()
+    one = coder([text("something else")], home, session_id=turn.rpartition("-")[0])
+    result = one.run_conversation("never mind")
+    assert result.completed
+    [row] = [row for row in result.messages if row["role"] == "tool"]
+    assert "nobody can say whether it took effect" in row["content"]
+    one.close()

@@ -215,7 +215,6 @@ class Driver:
             fallbacks=[self._entry(place) for place in range(1, limits["fallbacks"] + 1)] + self._ring(),
             settings=settings_of(config),
             home=home,
-            workdir=home,  # of which no checkpoints are made
             workdir=home,
             clock=self.clock,
             budget=self.budget,

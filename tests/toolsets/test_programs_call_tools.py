@@ -8,6 +8,8 @@ import gc
 import json
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from fsm_agent.testing import call, text, tools
 from fsm_agent.toolsets.call_line import CallLine
 from fsm_agent.toolsets.programs import ProgramDoor
 from tests.helpers.store_homes import agent
+from tests.helpers.waiting import PATIENCE, until
 
 
 @tool(concurrency="parallel", effect="pure")
@@ -275,3 +278,42 @@ def test_a_turn_that_is_given_up_says_what_nobody_knows(tmp_path: Path) -> None:
     [row] = [row for row in result.messages if row["role"] == "tool"]
     assert "nobody can say whether it took effect" in row["content"]
     one.close()
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from tests.toolsets.test_programs_call_tools import coder, program
+from fsm_agent import tool
+
+@tool(concurrency="parallel", effect="pure")
+def weather(city: str) -> str:
+    "The weather of a city."
+    if city == "b":
+        os.kill(os.getpid(), 9)
+    return city
+
+coder([program(sys.argv[2])], Path(sys.argv[1]), tools=[weather]).chat("go")
+"""
+
+
+@pytest.mark.slow
+def test_kill_9_in_a_tool_that_a_program_called(tmp_path: Path) -> None:
+    home, mark = tmp_path / "home", tmp_path / "ran"
+    code = (
+        f"import os\nopen({str(mark)!r}, 'a').write(f'{{os.getpid()}} ')\n"
+        "for city in 'abc':\n    tools.weather(city=city)"
+    )
+    died = subprocess.run([sys.executable, "-c", KILLED, str(home), code], check=False, timeout=PATIENCE)
+    assert died.returncode == -9
+    [ran] = mark.read_text().split()
+    until(lambda: not Path(f"/proc/{ran}").exists())
+    one = coder([text("done")], home)
+    [turn] = one.journal.recent(1)
+    result = one.resume(turn.id).run()
+    assert result.completed
+    [row] = [row for row in result.messages if row["role"] == "tool"]
+    assert "the process ended while this program waited" in row["content"]
+    one.close()
+    assert mark.read_text().split() == [ran]
+    assert effects(home) == ["execute_code", "weather", "weather"]

@@ -102,6 +102,9 @@ def test_what_is_ignored_and_what_is_too_large_is_never_touched(work: Path) -> N
     assert (work / "large").read_bytes() == b"now it is small"
     assert (work / "nested" / "own").read_text() == "changed"
     assert (work / "grown").exists()
+    assert done.before is not None
+    checkpoints.put_back(done.before)
+    assert (work / "a").read_bytes() == b"z" * 9_000, "what was overwritten is kept, however large"
 
 
 def test_rules_of_the_repository_above_count(work: Path) -> None:

@@ -146,7 +146,7 @@ class Checkpoints:
             git("read-tree", "--reset", checkpoint.id)
             restored = self._restored(git, checkpoint)
             # by the .gitignore that was there then: what it hid was there perhaps, and was not kept
-            new = set(self._others(git)) - target - set(checkpoint.left_out)
+            new = set(self._others(git)) - target
             deleted = sorted(new & set(survey.kept))
             self._delete(deleted)
             return PutBack(tuple(sorted(restored)), tuple(deleted), before)

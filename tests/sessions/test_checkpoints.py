@@ -177,4 +177,6 @@ def test_none_are_made_of_a_home_directory_nor_without_git(
 def test_it_is_the_owners_alone(work: Path) -> None:
     (work / "a").write_text("a")
     made(work).make("k")
-    assert (work.parent / "home" / "checkpoints").stat().st_mode & 0o077 == 0
+    found = [work.parent / "home", *(work.parent / "home").rglob("*")]
+    assert len(found) > 10
+    assert [path for path in found if path.stat().st_mode & 0o077] == []

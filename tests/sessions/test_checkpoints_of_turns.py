@@ -198,3 +198,20 @@ def test_a_turn_from_a_file_cannot_say_that_one_was_made(cli: Cli, work: Path, t
     assert (work / "new.txt").exists()
     assert [made.turn for made in one._services.checkpoints.all()] == [result.turn_id]
     one.close()
+
+
+def test_what_a_child_changed_is_put_back_with_the_turn_that_gave_the_task(work: Path) -> None:
+    task = tools(call("delegate_task", {"goal": "change it"}))
+    one = agent(
+        [task, FIRST, text("changed"), text("done")],
+        work.parent / "home",
+        toolsets=["files", "delegate"],
+        workdir=work,
+    )
+    done = one.run_conversation("have it changed")
+    assert kept(one, done.turn_id) == []
+    assert (work / "a.txt").read_text() == "two\n"
+    undone = one.undo(files=True)
+    assert undone.files is not None
+    assert (work / "a.txt").read_text() == "one\n"
+    one.close()

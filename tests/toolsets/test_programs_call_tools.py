@@ -26,6 +26,9 @@ from tests.helpers.store_homes import agent
 from tests.helpers.waiting import PATIENCE, until
 
 
+ROOT = Path(__file__).parents[2]
+
+
 @tool(concurrency="parallel", effect="pure")
 def weather(city: str) -> dict[str, Any]:
     """The weather of a city."""
@@ -304,7 +307,9 @@ def test_kill_9_in_a_tool_that_a_program_called(tmp_path: Path) -> None:
         f"import os\nopen({str(mark)!r}, 'a').write(f'{{os.getpid()}} ')\n"
         "for city in 'abc':\n    tools.weather(city=city)"
     )
-    died = subprocess.run([sys.executable, "-c", KILLED, str(home), code], check=False, timeout=PATIENCE)
+    died = subprocess.run(
+        [sys.executable, "-c", KILLED, str(home), code], check=False, timeout=PATIENCE, cwd=ROOT
+    )
     assert died.returncode == -9
     [ran] = mark.read_text().split()
     until(lambda: not Path(f"/proc/{ran}").exists())

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from fsm_agent.errors import StoreError
 from fsm_agent.support.bare_environment import bare_environment
+from fsm_agent.support.private_files import private_file
 from fsm_agent.support.texts import one_line
 
 ATTRIBUTES = "* -text !eol !ident !filter !working-tree-encoding !diff\n"
@@ -59,7 +60,8 @@ class ShadowGit:
         if not (self.folder / "HEAD").exists():
             self("init", "--quiet", "--template=")
         (self.folder / "info").mkdir(mode=0o700, exist_ok=True)
-        (self.folder / "info" / "attributes").write_text(ATTRIBUTES, encoding="utf-8")
+        with open(self.folder / "info" / "attributes", "w", encoding="utf-8", opener=private_file) as file:
+            file.write(ATTRIBUTES)
         with contextlib.suppress(FileNotFoundError):
             (self.folder / "index.lock").unlink()
 
@@ -70,10 +72,11 @@ class ShadowGit:
         worktree: Path | None = None,
         index: str = "index",
         fine: tuple[int, ...] = (0,),
-        umask: int = -1,
+        umask: int = OWN,
     ) -> bytes:
         """Run one command in the working directory and return what it printed. ``worktree``: where the files
-        begin, if not there. ``fine``: exit codes that are no failure. Raises ``StoreError``."""
+        begin, if not there. ``fine``: exit codes that are no failure. ``umask``: of files that it makes, -1
+        for that of this process. Raises ``StoreError``."""
         places = {
             "GIT_WORK_TREE": str(worktree or self.workdir),
             "GIT_INDEX_FILE": str(self.folder / index),

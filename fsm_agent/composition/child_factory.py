@@ -18,10 +18,12 @@ from fsm_agent.toolsets.agent import ChildTask
 from fsm_agent.toolsets.agent.child import ChildAgent
 from fsm_agent.toolsets.agent.review import REVIEW, TOOLSETS
 
-WITHHELD_TOOLSETS = frozenset({"memory", "clarify", "code"})
-WITHHELD = frozenset({"memory", "clarify", "execute_code", "send_message", "cronjob", "schedule"})
-"""Tools that a child never has, whoever made them: it does not write notes, ask or message people, schedule
-work, or run programs that call tools (AGT-05)."""
+WITHHELD_TOOLSETS = frozenset({"memory", "learn", "clarify", "code"})
+WITHHELD = frozenset(
+    {"memory", "skill_manage", "clarify", "execute_code", "send_message", "cronjob", "schedule"}
+)
+"""Tools that a child never has, whoever made them: it does not write notes or skills, ask or message people,
+schedule work, or run programs that call tools (AGT-05). A review is there for notes and skills."""
 
 
 class Borrowed:

@@ -25,7 +25,6 @@ from fsm_agent.toolsets.programs import ProgramDoor
 from tests.helpers.store_homes import agent
 from tests.helpers.waiting import PATIENCE, until
 
-
 ROOT = Path(__file__).parents[2]
 
 

@@ -146,7 +146,7 @@ class Checkpoints:
             git("read-tree", "--reset", checkpoint.id)
             restored = self._restored(git, checkpoint)
             # by the .gitignore that was there then: what it hid was there perhaps, and was not kept
-            new = set(self._others(git)) - target
+            new = self._others(git) - target
             deleted = sorted(new & set(survey.kept))
             self._delete(deleted)
             return PutBack(tuple(sorted(restored)), tuple(deleted), before)
@@ -193,10 +193,13 @@ class Checkpoints:
         return _read(commit, message.decode())
 
     def _tree(self, git: ShadowGit, survey: _Survey) -> str:
-        """The index is made what was surveyed, and written as a tree."""
-        if gone := set(git.names("ls-files", "--cached")) - set(survey.kept):
+        """The index is made what was surveyed, and written as a tree. Git looks again only at what is new to
+        it, or looks otherwise than when it was added."""
+        kept, known = set(survey.kept), set(git.names("ls-files", "--cached"))
+        if gone := known - kept:
             git("update-index", "--force-remove", "-z", "--stdin", given=joined(gone))
-        git("update-index", "--add", "--remove", "--replace", "-z", "--stdin", given=joined(survey.kept))
+        if new := (kept - known) | (kept & set(git.names("diff-files", "--name-only"))):
+            git("update-index", "--add", "--remove", "--replace", "-z", "--stdin", given=joined(sorted(new)))
         return git("write-tree").decode().strip()
 
     # The working directory
@@ -207,7 +210,7 @@ class Checkpoints:
         listed = self._others(git)
         if len(listed) > rules.max_files:
             raise StoreError(f"more than {rules.max_files:,} files (setting checkpoints.max_files)")
-        for name in sorted({*listed, *wanted}):
+        for name in sorted(listed | wanted):
             path = self.workdir / name
             if name not in listed and path.parent.resolve() != path.parent:
                 continue  # a link leads out of its folder now
@@ -231,14 +234,14 @@ class Checkpoints:
         if regular and stat.S_IMODE(found.st_mode) not in USUAL:
             survey.modes[name] = stat.S_IMODE(found.st_mode)
 
-    def _others(self, git: ShadowGit) -> list[str]:
+    def _others(self, git: ShadowGit) -> set[str]:
         """Every file that is not ignored. Rules of folders above count as they do for the user's git."""
         top = self._top(git)
         hidden = [f"--exclude={name}/" for name in NEVER]
         if (home := self._home.resolve()).is_relative_to(top):
             hidden.append(f"--exclude=/{_literal(home.relative_to(top))}/")
         found = git.names("ls-files", "--others", "--exclude-standard", *hidden, worktree=top, index="none")
-        return [name for name in found if not name.endswith("/")]
+        return {name for name in found if not name.endswith("/")}
 
     def _top(self, git: ShadowGit) -> Path:
         """The repository that the working directory is in, unless that ignores it; else itself."""

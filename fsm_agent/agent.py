@@ -6,6 +6,7 @@ import asyncio
 import os
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 from fsm_agent.composition.agent_factory import composed
@@ -43,6 +44,7 @@ from fsm_agent.prompt import Sources, prompt_of
 from fsm_agent.providers.credentials import ApiKey
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.ports import Clock, ModelPort
+from fsm_agent.sessions.checkpoints import PutBack
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.session_lease import SessionLease
 from fsm_agent.sessions.store import Begun, ConversationLog, ConversationRecording, NewTurn, Store
@@ -325,17 +327,33 @@ class Agent:
         """``acompact``, synchronously."""
         return LOOP.run(self.acompact(focus))
 
-    async def aundo(self, turns: int = 1) -> Undone:
+    async def aundo(self, turns: int = 1, *, files: bool = False) -> Undone:
         """Take back the session's last turns, one that was left unfinished among them: the transcript is what
-        it was before, and nothing is deleted. What tools did stays done. Raises ``ConfigError`` when there
-        are not so many, ``SessionBusy`` while a turn is running."""
+        it was before, and nothing is deleted. What tools did stays done; with ``files``, those of the working
+        directory are put back as the checkpoint from before these turns has them, whoever changed them since.
+        Raises ``ConfigError`` when there are not so many, ``SessionBusy`` while a turn is running,
+        ``StoreError`` when the files cannot be put back."""
         undone = await undo(self._store, self._session().id, turns)
         self.session_id = undone.session
-        return undone
+        if not files:
+            return undone
+        try:
+            return replace(undone, files=await asyncio.to_thread(self._put_back, undone.turns))
+        except StoreError as error:
+            raise StoreError(f"the turns were taken back, but not their files: {error}") from None
 
-    def undo(self, turns: int = 1) -> Undone:
+    def _put_back(self, turns: Sequence[str]) -> PutBack | None:
+        """Make the files what they were before any of these turns, or their children, changed them; ``None``
+        without a checkpoint."""
+        with_children, checkpoints = list(turns), self._services.checkpoints
+        for turn in with_children:
+            with_children += [child.turn_id for child in children_of(self._store, turn)]
+        found = checkpoints.of_turn(with_children)
+        return None if found is None else checkpoints.put_back(found)
+
+    def undo(self, turns: int = 1, *, files: bool = False) -> Undone:
         """``aundo``, synchronously."""
-        return LOOP.run(self.aundo(turns))
+        return LOOP.run(self.aundo(turns, files=files))
 
     @property
     def title(self) -> str:
@@ -428,6 +446,7 @@ class Agent:
         an external memory was not told yet; close the connections and programs of this agent."""
         if self._services.background is not None:
             await self._services.background.aclose()
+        await self._services.programs.end()
         await self._services.recall.aclose()
         await self._services.tools.aclose()
         self._services.agent_tools.close()

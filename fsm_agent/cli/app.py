@@ -231,6 +231,32 @@ def debug(
 
 
 @app.command()
+def undo(
+    session: Annotated[
+        str | None,
+        typer.Argument(metavar="[SESSION]", help="Its id, the beginning of one, or its title; default: any."),
+    ] = None,
+    turn: Annotated[
+        int | None, typer.Option(metavar="N", help="A number of --list; default: the newest turn's.")
+    ] = None,
+    list: Annotated[
+        bool, typer.Option("--list", help="Which checkpoints there are, the newest first.")
+    ] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Show what has changed since, and change nothing.")
+    ] = False,
+    home: Home = None,
+) -> None:
+    """Put the files of this folder back as they were before a turn's tools changed them.
+
+    The conversation stays as it is. What is there now is kept before, so that this can be undone, too.
+    """
+    from fsm_agent.cli.undo import undo
+
+    raise typer.Exit(undo(home, session, turn, listed=list, diff=diff))
+
+
+@app.command()
 def doctor(home: Home = None) -> None:
     """Check that this machine has what a turn needs. Exit code 1 when something is missing."""
     from fsm_agent.cli.doctor import doctor

@@ -21,7 +21,7 @@ from fsm_agent.cli.screen import clean, console_of, preview, seconds
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.conversation.parts import FilePart, ImagePart, Part, named
 from fsm_agent.conversation.result import TurnResult
-from fsm_agent.errors import ConfigError, SessionBusy
+from fsm_agent.errors import ConfigError, SessionBusy, StoreError
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import TurnInfo
 from fsm_agent.sessions.turn import Turn
@@ -31,7 +31,8 @@ Write a message and press Enter. Alt-Enter, or a backslash at the end of the lin
 Ctrl-C interrupts a running turn and keeps its text so far, twice leaves. Ctrl-D leaves.
 /path   the states that the last turn went through
 /resume   go on with a turn that was left unfinished
-/undo [N]   take back the last turn, or the last N; what tools did stays done
+/undo [N]   take back the last turn, or the last N, and put the files of this folder back as they were before
+/undo [N] words   the same, but leave the files as they are
 /image FILE, /file FILE   an image, a PDF or a text that goes with the next message
 /title [WORDS]   what the session is called, or is to be called
 /help   this text
@@ -141,7 +142,7 @@ async def _obey(
         return await _answer(agent, partial(agent.resume, agent.session_id), live) or last
     try:
         live.write(Text(await _reply(command, words, agent, last)))
-    except (ConfigError, SessionBusy) as error:
+    except (ConfigError, SessionBusy, StoreError) as error:
         live.write(Text(clean(str(error)), "red"))
     return last
 
@@ -162,12 +163,14 @@ async def _reply(command: str, words: str, agent: Agent, last: TurnResult | None
                 else "The session gets its title with its first turn."
             )
         case "undo":
-            if words and not words.isdecimal():
-                raise ConfigError("so many turns cannot be undone", words, "a number")
-            done = await agent.aundo(int(words or 1))
+            asked = re.fullmatch(r"(\d*)\s*(words)?", words)
+            if asked is None:
+                raise ConfigError("so many turns cannot be undone", words, "a number, and perhaps: words")
+            done = await agent.aundo(int(asked[1] or 1), files=not asked[2])
+            files = "" if asked[2] else f" {done.files or 'There was no checkpoint of files to put back.'}"
             return (
                 f"Taken back, from “{preview(done.asked, 60)}” on; the transcript has {done.rows} messages"
-                " now."
+                f" now.{files}"
             )
     return f"There is no command /{command}; /help shows what can be done."
 

@@ -22,6 +22,7 @@ from fsm_agent.fsm.verify import examine
 from fsm_agent.providers.config_file import Config, config_of
 from fsm_agent.providers.probe import local_models
 from fsm_agent.providers.profiles import LOCAL_SERVERS
+from fsm_agent.sessions.checkpoints import Checkpoints
 from fsm_agent.sessions.store.reports.health import health
 from fsm_agent.settings.model import Settings, unknown_variables
 from fsm_agent.support.clock import SystemClock
@@ -94,6 +95,7 @@ def _findings(home: str | None) -> Iterator[Finding]:
     yield _learned(home, config)
     yield _mcp_servers(home, config)
     yield _sandbox(home, config)
+    yield _checkpoints(home, config)
     yield _terminal()
 
 
@@ -274,6 +276,21 @@ def _sandbox(given: str | None, config: Config) -> Finding:
         found.append(f"{backend} does not work ({trouble[0]})" if trouble else f"{backend} works")
         todo = trouble[1] if trouble and backend == rules.backend else todo
     return Finding("sandbox", mask(f"commands run in: {rules.backend}; {', '.join(found)}"), todo)
+
+
+def _checkpoints(given: str | None, config: Config) -> Finding:
+    try:
+        made = Checkpoints(
+            home_of(given, os.environ), Path.cwd(), Settings.of(None, config.settings).checkpoints
+        )
+        found = f"none here: {made.trouble}" if made.trouble else f"{len(made.all())} of {made.workdir}"
+    except ConfigError:
+        return Finding("checkpoints", "not looked at, because the settings or the home cannot be used")
+    except StoreError as error:
+        return Finding(
+            "checkpoints", str(error), f"until then files are not kept; {made.folder} can be deleted"
+        )
+    return Finding("checkpoints", found)
 
 
 def _terminal() -> Finding:

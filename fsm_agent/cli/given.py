@@ -58,7 +58,7 @@ def options_of(given: CliOptions, callbacks: object) -> tuple[AgentOptions, Choi
         model=f"{choice.profile.name}:{choice.model}",
         base_url=choice.base_url,
         api_key=given.api_key,
-        toolsets=(*DEFAULT_TOOLSETS, "delegate", *asks),
+        toolsets=(*DEFAULT_TOOLSETS, "learn", "delegate", *asks),
         settings=settings,
         home=home,
         session_id=None if given.session is None else find_session(store, given.session),

@@ -165,7 +165,7 @@ def rename(id: Session, title: Annotated[str, typer.Argument(metavar="TITLE")], 
 
 @sessions.command()
 def undo(id: Session, turns: Annotated[int, typer.Option(help="How many.")] = 1, home: Home = None) -> None:
-    """Take back the last turns of a session. Nothing is deleted; what tools did stays done."""
+    """Take back the last turns of a session. Nothing is deleted; what tools did stays done (see undo)."""
     from fsm_agent.cli.sessions import undo
 
     raise typer.Exit(undo(home, id, turns))

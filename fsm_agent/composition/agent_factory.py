@@ -28,6 +28,7 @@ from fsm_agent.providers.learned import LearnedFacts
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.ports import Clock, ModelPort
 from fsm_agent.runtime.turn_inbox import TurnInbox
+from fsm_agent.sessions.checkpoints import Checkpoints
 from fsm_agent.sessions.store import store_for
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.backoff import Backoff
@@ -78,6 +79,7 @@ def composed(options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) 
         notes=Notes.at(home, settings.memory),
         recall=MemoryRecall(external, told, signals),
         learned=learned,
+        checkpoints=Checkpoints(home, workdir, settings.checkpoints),
         auxiliary=auxiliary,
         budget=options.budget,
         notices=notices,
@@ -184,6 +186,7 @@ def _background(options: AgentOptions, services: Services) -> Background | None:
         services.clock,
         services.settings,
         able=able,
+        reviews=services.settings.memory.review == "child" and services.child_factory.allowed,
     )
     services.signals.listener = background.interrupt
     return background

@@ -16,11 +16,14 @@ from fsm_agent.tools import Tool, as_tool
 from fsm_agent.tools.source import ToolSource
 from fsm_agent.toolsets.agent import ChildTask
 from fsm_agent.toolsets.agent.child import ChildAgent
+from fsm_agent.toolsets.agent.review import REVIEW, TOOLSETS
 
-WITHHELD_TOOLSETS = frozenset({"memory", "clarify", "code"})
-WITHHELD = frozenset({"memory", "clarify", "execute_code", "send_message", "cronjob", "schedule"})
-"""Tools that a child never has, whoever made them: it does not write notes, ask or message people, schedule
-work, or run programs that call tools (AGT-05)."""
+WITHHELD_TOOLSETS = frozenset({"memory", "learn", "clarify", "code"})
+WITHHELD = frozenset(
+    {"memory", "skill_manage", "clarify", "execute_code", "send_message", "cronjob", "schedule"}
+)
+"""Tools that a child never has, whoever made them: it does not write notes or skills, ask or message people,
+schedule work, or run programs that call tools (AGT-05). A review is there for notes and skills."""
 
 
 class Borrowed:
@@ -70,7 +73,15 @@ class ChildAgentFactory:
         limits, callbacks = services.settings.delegation, Callbacks(order.callbacks)
         session = services.store.session(order.session_id)
         session.kind, session.source, session.parent = "child", "child", order.parent_session
-        goal = one_line(order.goal, 200)
+        own = [] if order.task_id == REVIEW else [as_tool(one) for one in options.tools]
+        goal, review = one_line(order.goal, 200), order.task_id == REVIEW
+        groups = [
+            name
+            for name in options.toolsets
+            if (name in TOOLSETS if review else name not in WITHHELD_TOOLSETS)
+        ]
+        most = services.settings.memory.review_iterations if review else limits.max_iterations
+        bounds = {"max_iterations": most} | ({"max_attempts_per_turn": 3 * most} if review else {})
         approvals = services.approvals.for_child(
             callbacks, goal, ask=limits.approvals == "ask" and not order.unattended
         )
@@ -79,9 +90,9 @@ class ChildAgentFactory:
         return self._make(
             replace(
                 options,
-                tools=[one for one in map(as_tool, options.tools) if one.spec.name not in WITHHELD],
-                toolsets=[name for name in options.toolsets if name not in WITHHELD_TOOLSETS],
-                settings=services.settings.model_copy(update={"max_iterations": limits.max_iterations}),
+                tools=[one for one in own if one.spec.name not in WITHHELD],
+                toolsets=groups,
+                settings=services.settings.model_copy(update=bounds),
                 home=services.home,
                 session_id=order.session_id,
                 callbacks=order.callbacks,
@@ -91,7 +102,9 @@ class ChildAgentFactory:
                 mcp=None,
                 workdir=services.workdir,
                 store=services.store,
-                inherits=Inherited(order, self._depth + 1, approvals, self._more, session),
+                inherits=Inherited(
+                    order, self._depth + 1, approvals, None if review else self._more, session
+                ),
                 source="child",
             )
         )

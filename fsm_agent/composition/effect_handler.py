@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fsm_agent.composition.model_caller import ModelCaller
 from fsm_agent.composition.services import DUMPS, RESULTS, Services, save
 from fsm_agent.conversation.effects import (
+    AnswerProgram,
     Approval,
     AskApproval,
+    BeginReview,
     CallModel,
     CheckSignals,
     CloseTurn,
     Compacted,
     Done,
     DumpRequest,
+    FilesKept,
+    KeepFiles,
     Lesson,
     NoteCompaction,
     Opened,
@@ -26,6 +32,7 @@ from fsm_agent.conversation.effects import (
     Prefetch,
     Prefetched,
     Preserve,
+    ProgramAsks,
     RebuildClient,
     Rekey,
     Replaced,
@@ -46,6 +53,7 @@ from fsm_agent.conversation.effects import (
     Transformed,
     Wait,
 )
+from fsm_agent.errors import StoreError
 from fsm_agent.runtime import registry
 from fsm_agent.runtime.authority import Admission
 from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
@@ -53,7 +61,10 @@ from fsm_agent.sessions.session import Session
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
 from fsm_agent.support.threads import in_daemon_thread
+from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets.agent import ToolContext, bridged
+from fsm_agent.toolsets.agent.review import review_of
+from fsm_agent_states.execute_tools import PROGRAMMATIC
 
 UNASKED = "nobody said yes to it"
 FROM_A_FILE = (
@@ -83,9 +94,12 @@ class EffectHandler:
             Prefetch: self._prefetch,
             Preserve: self._preserve,
             SyncMemory: self._sync_memory,
+            BeginReview: self._begin_review,
             CheckSignals: self._signals,
             CallModel: self._attempts.call,
+            KeepFiles: self._keep_files,
             RunTool: self._run_tool,
+            AnswerProgram: self._answer_program,
             AskApproval: self._ask,
             Wait: self._attempts.wait,
             Rekey: self._rekey,
@@ -222,6 +236,18 @@ class EffectHandler:
         self._services.recall.sync(request.user, request.answer)
         return Done()
 
+    async def _begin_review(self, request: BeginReview) -> Done:
+        """A review that cannot be begun is told, and hurts nobody. Children are not reviewed."""
+        services, rules = self._services, self._services.settings
+        if services.background is None or self._budget is None or not services.child_factory.allowed:
+            return Done()
+        budget = self._budget.child(rules.delegation.budget, rules.memory.review_iterations)
+        try:
+            await services.background.begin([review_of(self.session, self._turn_id, budget)])
+        except ToolFailure as error:
+            services.callbacks.emit("status", f"the conversation is not reviewed: {error}")
+        return Done()
+
     async def _signals(self, request: CheckSignals) -> Signals:
         box, budget = self._services.signals, self._budget
         return Signals(
@@ -235,6 +261,7 @@ class EffectHandler:
 
     async def _close(self, request: CloseTurn) -> Done:
         self._services.silences = request.silences
+        await self._services.programs.end(self._turn_id)
         if request.chain_exhausted:
             self._services.backends.rest_primary(self._services.settings.primary_cooldown.chain_exhausted)
         self._services.signals.clear()
@@ -270,15 +297,39 @@ class EffectHandler:
 
     # Tools
 
-    async def _run_tool(self, request: RunTool) -> ToolOutcome:
+    async def _keep_files(self, request: KeepFiles) -> FilesKept:
+        """What is too much to be kept is told; where there is never a checkpoint, ``doctor`` says it."""
+        checkpoints, about = self._services.checkpoints, {"session": self.session.id, "turn": self._turn_id}
+        if why := checkpoints.trouble:
+            return FilesKept(problem=why)
+        try:
+            made = await asyncio.to_thread(checkpoints.make, request.key, tool=request.tool, **about)
+        except StoreError as error:
+            told = f"no checkpoint of the files before {request.tool}, which runs all the same: {error}"
+            self._services.callbacks.emit("status", told)
+            return FilesKept(problem=str(error))
+        return FilesKept(made.id)
+
+    async def _run_tool(self, request: RunTool) -> ToolOutcome | ProgramAsks:
         services = self._services
         if services.settings.tool.delay:
             await services.clock.sleep(services.settings.tool.delay)
         services.callbacks.emit("tool_start", request.call_id, request.name, dict(request.arguments))
         self._progress("started", request, lambda: str(dict(request.arguments)))
-        outcome = await self._changed(request, await self._ran(request))
-        arguments = dict(request.arguments)
-        services.callbacks.emit(
+        return await self._told(request, await self._ran(request))
+
+    async def _answer_program(self, request: AnswerProgram) -> ToolOutcome | ProgramAsks:
+        programs, turn = self._services.programs, self._turn_id
+        program = programs.of(turn, request.call_id)
+        ended = await programs.answered(turn, request)
+        return ended if program is None else await self._told(program, ended)
+
+    async def _told(self, request: RunTool, ended: ToolOutcome | ProgramAsks) -> ToolOutcome | ProgramAsks:
+        """An outcome, after it was told; a program that asks for something has none yet."""
+        if isinstance(ended, ProgramAsks):
+            return ended
+        outcome, arguments = await self._changed(request, ended), dict(request.arguments)
+        self._services.callbacks.emit(
             "tool_complete", request.call_id, request.name, arguments, outcome.text, outcome.status
         )
         self._progress("completed", request, lambda: outcome.text)
@@ -288,7 +339,7 @@ class EffectHandler:
         if self._services.callbacks.hears("tool_progress"):
             self._services.callbacks.emit("tool_progress", what, request.name, one_line(preview(), 120))
 
-    async def _ran(self, request: RunTool) -> ToolOutcome:
+    async def _ran(self, request: RunTool) -> ToolOutcome | ProgramAsks:
         """By the agent itself for its own tools, and by the registry for all others: this is the only place
         that chooses."""
         services, interrupted = self._services, self._services.signals.event()
@@ -297,6 +348,9 @@ class EffectHandler:
             why = await self._approvals.before(request.name, request.arguments, interrupted)
         if why:
             return ToolOutcome(request.call_id, "denied", DENIED.format(why=why))
+        if request.name in PROGRAMMATIC:
+            run = partial(services.tools.run, request, interrupted)
+            return await services.programs.begun(self._turn_id, request, run)
         if not services.agent_tools.handles(request.name):
             return await services.tools.run(request, interrupted)
         window = services.backends.runtime().window
@@ -373,8 +427,8 @@ def _budget_of(services: Services, turn_id: str) -> IterationBudget | None:
     """What a turn shares with others: with its children, if it can have any (DIS-01), under what it was
     given. A child was given the budget of its tree."""
     given, trees = services.budget, services.store.trees
-    if (given is not None and given.requests is not None) or not services.agent_tools.handles(
-        "delegate_task"
-    ):
+    reviewed = services.settings.memory.review == "child" and services.background is not None
+    family = reviewed or services.agent_tools.handles("delegate_task")
+    if (given is not None and given.requests is not None) or not family:
         return given
     return trees.get(turn_id) or trees.setdefault(turn_id, tree_budget(services.settings, given))

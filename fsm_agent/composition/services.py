@@ -16,6 +16,8 @@ from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.runtime.turn_inbox import TurnInbox
+from fsm_agent.sessions.checkpoints import FOLDER as CHECKPOINTS
+from fsm_agent.sessions.checkpoints import Checkpoints
 from fsm_agent.sessions.store import Store
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.backoff import Backoff
@@ -23,6 +25,7 @@ from fsm_agent.support.private_files import private_file, private_folder
 from fsm_agent.tools.runner import ToolRunner
 from fsm_agent.toolsets.agent import AgentTools, Background
 from fsm_agent.toolsets.agent.child import ChildFactory
+from fsm_agent.toolsets.programs import Programs
 
 RESULTS = "results"
 """Folder of the home directory where long tool results are saved."""
@@ -30,7 +33,7 @@ DUMPS = "dumps"
 """Folder of the home directory where requests that failed are saved."""
 HOME_FILES = (
     "sessions.db*", "owners", "learned.json*", "config.toml", RESULTS, DUMPS, "logs", "*MEMORY.md*",
-    "*USER.md*", "SOUL.md", "skills", "chat_history", "trajectories.jsonl",
+    "*USER.md*", "SOUL.md", "skills", "chat_history", "trajectories.jsonl", CHECKPOINTS,
 )  # fmt: skip
 """Patterns of all that may be in the home directory."""
 
@@ -67,11 +70,13 @@ class Services:
     notes: Notes
     recall: MemoryRecall
     learned: LearnedFacts
+    checkpoints: Checkpoints
     auxiliary: tuple[Backend, ...] = ()
     budget: IterationBudget | None = None
     silences: int = 0
     told: set[Tell] = field(default_factory=set)
     notices: tuple[str, ...] = ()
+    programs: Programs = field(default_factory=Programs)
     child_factory: ChildFactory = field(init=False)
     background: Background | None = field(init=False)
     agent_tools: AgentTools = field(init=False)

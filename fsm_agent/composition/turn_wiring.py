@@ -130,7 +130,8 @@ def reopened(turn: TurnState, opened: Opened, position: Position) -> None:
     A tool that the agent does not have any more stays known for the calls of this visit that are answered
     from the record, so that the model hears what became of them. The budgets of a turn from a file are no
     larger than those of a new one."""
-    imported = position.turn.imported
+    if imported := position.turn.imported:
+        turn.tooling.trust_no_checkpoint()
     there, answered = {tool.name for tool in opened.tools}, position.recording.answered()
     gone = [
         replace(tool, approval="ask", effect="unsafe", deferred=True)

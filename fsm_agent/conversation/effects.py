@@ -25,7 +25,8 @@ class ToolSpec:
     object. ``timeout`` in seconds and ``max_result_chars`` are ``None`` for the settings' defaults.
     ``path_arguments`` names the arguments that are paths: a ``parallel`` tool that has any runs beside others
     only when their paths are disjoint. ``deferred``: no request names it; the model finds it with
-    ``tool_search`` and calls it with ``tool_call``."""
+    ``tool_search`` and calls it with ``tool_call``. ``writes_files``: it may change files of the working
+    directory, so that a checkpoint of them is made before."""
 
     name: str
     description: str
@@ -37,6 +38,7 @@ class ToolSpec:
     max_result_chars: int | None = None
     approval: Literal["never", "ask"] = "never"
     deferred: bool = False
+    writes_files: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,11 @@ class SyncMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginReview:
+    """Have a child turn look over what was said, in the background, for what is worth keeping."""
+
+
+@dataclass(frozen=True, slots=True)
 class CheckSignals:
     """Has anybody interrupted, steered, or used up the budget shared with other turns? ``charge`` takes one
     iteration from that shared budget."""
@@ -178,8 +185,18 @@ class CallModel:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepFiles:
+    """Make a checkpoint of the working directory's files before ``tool`` changes them. ``key`` is the same
+    whenever this very checkpoint is asked for: there is one for each."""
+
+    key: str
+    tool: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunTool:
-    """Run one checked and approved call. ``timeout`` in seconds. ``effect`` says what may be done when nobody
+    """Run one checked and approved call; a program may ask for calls of its own before it has an outcome.
+    ``timeout`` in seconds. ``effect`` says what may be done when nobody
     knows whether it ran; ``key`` is the same whenever this very call is repeated, and no other call's."""
 
     call_id: str
@@ -188,6 +205,16 @@ class RunTool:
     timeout: float
     effect: Effect = "unsafe"
     key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerProgram:
+    """Give the program that call ``call_id`` runs what became of the tool call that it asked for, and let it
+    go on. ``number`` counts the answers of this program."""
+
+    call_id: str
+    number: int
+    outcome: ToolOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,6 +455,16 @@ class ToolOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgramAsks:
+    """The program that call ``call_id`` runs wants this tool called, and waits: in the place of an outcome.
+    ``arguments`` as JSON text, as a model would write them."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class Approval:
     """``scope``: how long the answer is remembered, under ``pattern`` (that of the question when empty)."""
 
@@ -474,6 +511,14 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
+class FilesKept:
+    """``checkpoint`` is empty when none could be made; ``problem`` says why."""
+
+    checkpoint: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Transformed:
     """``text`` is ``None`` when nothing was changed."""
 
@@ -493,9 +538,12 @@ Request = (
     | Prefetch
     | Preserve
     | SyncMemory
+    | BeginReview
     | CheckSignals
     | CallModel
+    | KeepFiles
     | RunTool
+    | AnswerProgram
     | AskApproval
     | Wait
     | Rekey
@@ -519,12 +567,14 @@ Reply = (
     | Failure
     | Cancelled
     | ToolOutcome
+    | ProgramAsks
     | Approval
     | Waited
     | Switched
     | Replaced
     | Compacted
     | Saved
+    | FilesKept
     | Transformed
     | Done
 )

@@ -110,9 +110,15 @@ def _skill(path: Path, inside: Path | None) -> Skill | str:
         if inside is not None and leads_out(path, inside):
             return f"its {SKILL_FILE} is a link that leads out of the project"
         with path.open(encoding="utf-8-sig", errors="replace") as file:
-            values = front_matter(file.read(MAX_FRONT))
+            told = introduction(file.read(MAX_FRONT))
     except OSError as error:
         return f"its {SKILL_FILE} could not be read: {error.strerror or error}"
+    return told if isinstance(told, str) else Skill(*told, path.parent)
+
+
+def introduction(text: str) -> tuple[str, str] | str:
+    """(name, description) that a ``SKILL.md`` gives itself, or why it cannot be used."""
+    values = front_matter(text)
     name, description = values.get("name", ""), " ".join(clean(values.get("description", "")).split())
     if not name or not description:
         return f"its {SKILL_FILE} has no front matter with name and description"
@@ -120,4 +126,4 @@ def _skill(path: Path, inside: Path | None) -> Skill | str:
         return f"its name must have 1 to {MAX_NAME} characters, without slashes and colons"
     if reasons := scan(f"{name}\n{description}", strict=True):
         return "; ".join(reasons)
-    return Skill(name, description[:MAX_DESCRIPTION], path.parent)
+    return name, description[:MAX_DESCRIPTION]

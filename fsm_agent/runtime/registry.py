@@ -17,6 +17,7 @@ REMOTE_DEBUG_SERVERS   makes what obeys a debugger of      ``fsm_agent``        
 TURN                   id of the turn that runs here       ``running(turn_id)``     when its block ends
 TOOL_CONTEXT           where a tool of the agent is called ``AgentTools.run``       with the call's task
 TOOL_STOPPED           tells the running tool to stop      ``ToolRunner.run``       with the call's thread
+PROGRAM_DOOR           where a program's calls come out    ``Programs.begun``        with the program's task
 DEPARTURE              has this task's request left?       a model port, each call  with the call's task
 KEY_VARIABLES          what no command may see of the      ``hide_from_children``   never
                        environment, by name
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from fsm_agent.providers.departure import Departure
     from fsm_agent.runtime.events import EventQueue
     from fsm_agent.sessions.store import Database, Store
+    from fsm_agent.toolsets.programs import ProgramDoor
     from fsm_agent.toolsets.tool_context import ToolContext
 
 LOCK = threading.Lock()
@@ -57,6 +59,7 @@ REMOTE_DEBUG_SERVERS: list[Callable[[PausePoint, Database], Any]] = []
 TURN: ContextVar[str] = ContextVar("fsm_agent_turn", default="")
 TOOL_CONTEXT: ContextVar[ToolContext] = ContextVar("fsm_agent_tool_context")
 TOOL_STOPPED: ContextVar[threading.Event | None] = ContextVar("fsm_agent_tool_stopped", default=None)
+PROGRAM_DOOR: ContextVar[ProgramDoor] = ContextVar("fsm_agent_program_door")
 DEPARTURE: ContextVar[Departure] = ContextVar("fsm_agent_departure")
 KEY_VARIABLES: set[str] = set()
 KEYS: set[str] = set()

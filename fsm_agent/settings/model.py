@@ -347,12 +347,15 @@ class Prompt(Group):
 class Memory(Group):
     """``memory_chars`` and ``user_chars``: limits of MEMORY.md and USER.md in characters. ``review_every``:
     turns of a session after which a ``memory:review`` event says that the notes are due for a review, 0 for
-    never. Seconds for an external memory provider: ``prefetch_timeout`` before a turn, ``drain_timeout`` for
-    what it still has to store."""
+    never. ``review``: with ``child`` a child turn of at most ``review_iterations`` does it in the background,
+    with the tools for notes and skills alone. Seconds for an external memory provider: ``prefetch_timeout``
+    before a turn, ``drain_timeout`` for what it still has to store."""
 
     memory_chars: Annotated[int, Field(ge=100, le=100_000)] = 2_200
     user_chars: Annotated[int, Field(ge=100, le=100_000)] = 1_375
     review_every: Count = 10
+    review: Literal["event", "child"] = "event"
+    review_iterations: Annotated[int, Field(ge=1, le=50)] = 5
     prefetch_timeout: Seconds = 8
     drain_timeout: Seconds = 5
 
@@ -395,6 +398,20 @@ class Web(Group):
     only_hosts: tuple[str, ...] = ()
     timeout: Annotated[float, Field(gt=0, le=600)] = 30
     max_bytes: Annotated[int, Field(ge=1_000, le=100_000_000)] = 2_000_000
+
+
+class CheckpointSettings(Group):
+    """Copies of the working directory's files, made before the first tool of a turn that may change them and
+    put back by ``fsm-agent undo``; not in a home directory, and not without git. ``keep``: how many of each
+    directory. None is made of more than ``max_files`` files or ``max_bytes``; a file above
+    ``max_file_bytes`` is left out. ``timeout``: seconds that making one may take."""
+
+    enabled: bool = True
+    keep: Annotated[int, Field(ge=1, le=1_000)] = 50
+    max_files: Annotated[int, Field(ge=1, le=1_000_000)] = 20_000
+    max_file_bytes: Annotated[int, Field(ge=1_000, le=1_000_000_000)] = 10_000_000
+    max_bytes: Annotated[int, Field(ge=1_000, le=100_000_000_000)] = 500_000_000
+    timeout: Seconds = 30
 
 
 class SandboxSettings(Group):
@@ -484,6 +501,7 @@ class Settings(BaseSettings):
     learned: LearnedSettings = LearnedSettings()
     web: Web = Web()
     sandbox: SandboxSettings = SandboxSettings()
+    checkpoints: CheckpointSettings = CheckpointSettings()
     mcp: Mcp = Mcp()
     store: Storage = Storage()
     parts: PartSettings = PartSettings()

@@ -79,6 +79,7 @@ def tool(
     external: bool = False,
     note: str = "",
     hidden: Sequence[str] = (),
+    writes_files: bool | None = None,
 ) -> Callable[[Handler], Tool]: ...
 def tool(function: Handler | None = None, /, **options: Any) -> Tool | Callable[[Handler], Tool]:
     """Make a tool of a function, synchronous or asynchronous; used bare or with options.
@@ -94,7 +95,9 @@ def tool(function: Handler | None = None, /, **options: Any) -> Tool | Callable[
     ``timeout`` in seconds and ``max_result_chars``: ``None`` for the settings' values. ``approval``: ``ask``
     waits for a person. ``external``: its results come from somebody else and reach the model marked as
     untrusted data. ``note`` is added to the description; parameters in ``hidden``, which have
-    defaults, are not shown to the model: for what is known only where the tool is made.
+    defaults, are not shown to the model: for what is known only where the tool is made. ``writes_files``: it
+    may change files of the working directory, and a checkpoint is made before; by default a tool with
+    ``path_arguments`` that is not pure.
 
     A parameter ``idempotency_key: str`` is not shown to the model. It gets the call's key, the same when the
     call is repeated, and empty outside a turn: hand it on to a service that knows such keys.
@@ -129,6 +132,7 @@ def _tool_of(
     external: bool = False,
     note: str = "",
     hidden: Sequence[str] = (),
+    writes_files: bool | None = None,
 ) -> Tool:
     if not inspect.isroutine(handler):
         raise ConfigError(
@@ -138,7 +142,8 @@ def _tool_of(
     _check_options(name, concurrency, effect, timeout, max_result_chars, approval)
     paths = (path_arguments,) if isinstance(path_arguments, str) else tuple(map(str, path_arguments))
     unseen = (hidden,) if isinstance(hidden, str) else tuple(map(str, hidden))
-    options = (name, concurrency, paths, effect, timeout, max_result_chars, approval, note, unseen)
+    writes = bool(paths) and effect != "pure" if writes_files is None else writes_files
+    options = (name, concurrency, paths, effect, timeout, max_result_chars, approval, note, unseen, writes)
     spec, signature = _known(handler, options) or _read(handler, *options)
     return Tool(spec, handler, inspect.iscoroutinefunction(handler), signature, external)
 
@@ -168,6 +173,7 @@ def _read(
     approval: Any,
     note: str,
     hidden: tuple[str, ...],
+    writes_files: bool,
 ) -> tuple[ToolSpec, Signature]:
     """What a model is told of the function, and how its calls are checked; the options were checked
     before."""
@@ -192,6 +198,7 @@ def _read(
         timeout=timeout,
         max_result_chars=max_result_chars,
         approval=approval,
+        writes_files=writes_files,
     )
     return spec, signature
 

@@ -12,6 +12,7 @@ web          web_fetch
 code         execute_code
 memory       memory: the notes that are kept between sessions
 skills       skill_view, where there are skills
+learn        skill_manage: skills are written, with a yes for each change
 ===========  =================================================================================================
 
 ``fsm_agent.toolsets.agent`` has those that are a part of the agent itself: todo, sessions, clarify, delegate.
@@ -33,6 +34,7 @@ from fsm_agent.toolsets.code import code_tools
 from fsm_agent.toolsets.core import core, files
 from fsm_agent.toolsets.memory import memory_tools
 from fsm_agent.toolsets.sandbox import CommandPlace, usable_sandbox
+from fsm_agent.toolsets.skill_writing import skill_writing_tools
 from fsm_agent.toolsets.skills import skill_tools
 from fsm_agent.toolsets.terminal import job_tools, terminal_tools
 from fsm_agent.toolsets.web import web_tools
@@ -76,6 +78,7 @@ TOOLSETS: dict[str, Callable[[ToolsetPlace], tuple[Tool, ...]]] = {
     "code": lambda place: code_tools(place.commands()),
     "memory": lambda place: memory_tools(place.notes or Notes.at(place.at_home(), Memory())),
     "skills": lambda place: skill_tools(place.at_home(), place.root),
+    "learn": lambda place: skill_writing_tools(place.at_home()),
 }
 """Each makes its tools for one place. ``skills`` has none where there are no skills."""
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import nullcontext
 from math import ceil
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
+from fsm_agent.runtime.registry import PROGRAM_DOOR
 from fsm_agent.tools import Tool, ToolFailure
+from fsm_agent.toolsets.call_line import CallLine
 from fsm_agent.toolsets.process import TERM_GRACE, ProcessEnded, run, run_errors
 from fsm_agent.toolsets.process_supervisor import SupervisorOrder
 from fsm_agent.toolsets.sandbox import LOCAL, CommandPlace
@@ -27,6 +30,15 @@ PROCESSES = 32
 """Processes and threads besides those that the user has already. The system counts by user, and not at all
 for root."""
 SCRIPT = "main.py"
+LONGEST = 3_600.0
+"""Seconds of a program with all that it waits for: its own limit stands still while a tool runs for it."""
+CALLS = (
+    "The program can call your other tools: tools.NAME(argument=value, ...), for instance"
+    " tools.read_file(path='a.txt'). A call gives the result as text, or as a Python value where that is a"
+    " JSON object or array; one that fails raises tools.ToolError. Each call needs what it would need outside"
+    " the program, a yes of the user included, so prefer programs that make many calls whose results you"
+    " need not see."
+)
 
 
 class CodeRunner:
@@ -58,20 +70,25 @@ class CodeRunner:
             tempfile.TemporaryDirectory(prefix="fsm-agent-code-", ignore_cleanup_errors=True) as folder,
             run_errors(),
         ):
-            ended = await run(*_prepared(code, folder, timeout, self.place), timeout)
+            door = PROGRAM_DOOR.get(None) if self.place.hands_on else None
+            with CallLine(door) if door is not None else nullcontext() as line:
+                order, environ = _prepared(code, folder, timeout, self.place, line)
+                ended = await run(order, environ, timeout, None if line is None else line.serve)
         output = ended.output.strip("\n") or "(no output)"
+        made = f"\n[{line.made}]" if line and line.made else ""
         if ended.timed_out:
-            raise ToolFailure(f"Killed after {timeout:g} seconds. Output so far:\n{output}")
-        return f"{_how(ended)}\n{output}"
+            raise ToolFailure(f"Killed after {timeout:g} seconds.{made} Output so far:\n{output}")
+        return f"{_how(ended)}{made}\n{output}"
 
 
 def code_tools(place: CommandPlace = LOCAL) -> tuple[Tool, ...]:
     """execute_code, run in ``place``."""
-    return (command_tool(CodeRunner(place).execute_code, place, MAX_SECONDS + 60),)
+    note = CALLS if place.hands_on else ""
+    return (command_tool(CodeRunner(place).execute_code, place, LONGEST, note),)
 
 
 def _prepared(
-    code: str, folder: str, timeout: float, place: CommandPlace
+    code: str, folder: str, timeout: float, place: CommandPlace, line: CallLine | None
 ) -> tuple[SupervisorOrder, dict[str, str]]:
     """What to run, and its environment, after the program was written down."""
     root = Path(folder).resolve()
@@ -79,8 +96,12 @@ def _prepared(
     limits = {"CPU": ceil(timeout) + 1, "AS": MEMORY, "FSIZE": FILE, "NOFILE": OPEN_FILES, "CORE": 0}
     if (running := _running()) is not None:
         limits["NPROC"] = running + PROCESSES
-    command = [place.python, "-I", "-B", "-u", "-X", "utf8", SCRIPT]
-    order = SupervisorOrder(command, str(root), TERM_GRACE, limits=limits, sweep=True, limit=timeout + 5)
+    words, passed = ([SCRIPT], []) if line is None else line.words(SCRIPT)
+    command = [place.python, "-I", "-B", "-u", "-X", "utf8", *words]
+    longest = timeout + 5 if line is None else LONGEST
+    order = SupervisorOrder(
+        command, str(root), TERM_GRACE, limits=limits, sweep=True, limit=longest, passed=passed
+    )
     return place.entered(order, _environment(str(root)), root)
 
 

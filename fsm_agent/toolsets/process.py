@@ -9,8 +9,9 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fsm_agent.providers.keyless_environment import keyless_environment
 from fsm_agent.tools import ToolFailure
@@ -27,6 +28,9 @@ _DRAIN = 0.5
 """Seconds to wait for output after the end, when a daemon still holds the pipe."""
 STOP = b"stop"
 DEVNULL, PIPE = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
+
+Beside = Callable[[asyncio.Timeout], Coroutine[Any, Any, None]]
+"""What goes on beside a command, given its time limit."""
 
 _QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "TERM": "dumb", "GIT_TERMINAL_PROMPT": "0"}
 
@@ -84,9 +88,12 @@ def run_errors() -> Iterator[None]:
         raise ToolFailure(f"It could not be run: {error.strerror or error}.") from None
 
 
-async def run(order: SupervisorOrder, environ: Mapping[str, str], limit: float) -> ProcessEnded:
+async def run(
+    order: SupervisorOrder, environ: Mapping[str, str], limit: float, beside: Beside | None = None
+) -> ProcessEnded:
     """Run a command for at most ``limit`` seconds of real time. Cancelling ends all that it started, and so
-    does the end of this process, whatever the reason.
+    does the end of this process, whatever the reason. ``beside`` runs for as long as the command, and may
+    move its time limit.
 
     Nothing can be typed into it. Raises ``OSError`` when it cannot be started.
     """
@@ -105,7 +112,7 @@ async def run(order: SupervisorOrder, environ: Mapping[str, str], limit: float) 
             far_end.close()
             os.close(write_end)
         try:
-            timed_out = await _ended(process, line, limit)
+            timed_out = await _ended(process, line, limit, beside)
             await asyncio.wait({output.closed}, timeout=_DRAIN)
         finally:
             pipe.close()
@@ -132,7 +139,7 @@ async def started(
             stdout=out,
             stderr=out,
             env=environ,
-            pass_fds=(far_end.fileno(),),
+            pass_fds=(far_end.fileno(), *order.passed),
             start_new_session=True,  # a key that stops the agent does not stop this first
         )
     )
@@ -143,10 +150,15 @@ async def started(
         raise
 
 
-async def _ended(process: asyncio.subprocess.Process, line: socket.socket, limit: float) -> bool:
+async def _ended(
+    process: asyncio.subprocess.Process, line: socket.socket, limit: float, beside: Beside | None
+) -> bool:
     """Wait for the process; ``True`` when it had to be ended. It is gone when this returns or raises."""
     try:
-        async with asyncio.timeout(limit):
+        async with asyncio.timeout(limit) as clock, contextlib.AsyncExitStack() as stack:
+            if beside is not None:
+                other = asyncio.ensure_future(beside(clock))
+                stack.callback(other.cancel)
             await process.wait()
         return False
     except TimeoutError:

@@ -42,7 +42,7 @@ class SupervisorOrder(NamedTuple):
     too, not only its own group. ``limit``: seconds after which the command is ended, 0 for never. ``held``:
     the command is a sandbox, and what runs in it is asked to end instead of its own two processes, with which
     all of it ends. ``finish``: words of a program that takes away what the command may have left elsewhere,
-    run at the end, whatever it was."""
+    run at the end, whatever it was. ``passed``: file numbers that are the command's alone."""
 
     command: list[str]
     directory: str
@@ -55,6 +55,7 @@ class SupervisorOrder(NamedTuple):
     line: int = -1
     held: bool = False
     finish: list[str] = []  # noqa: RUF012  # never changed
+    passed: list[int] = []  # noqa: RUF012  # never changed
 
 
 class SupervisorReport(NamedTuple):
@@ -122,8 +123,11 @@ class Supervisor:
             stdout=subprocess.PIPE if self.log else None,
             stderr=subprocess.STDOUT if self.log else None,
             start_new_session=True,
+            pass_fds=self.order.passed,
             preexec_fn=self._confine,  # safe: this process has one thread
         )
+        for number in self.order.passed:
+            os.close(number)
         self.agent.send(b" ")
         _let_go_of_pipes()
         source = self.child.stdout.fileno() if self.child.stdout else None

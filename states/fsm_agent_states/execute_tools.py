@@ -8,18 +8,21 @@ from typing import Literal
 
 from fsm_agent.conversation.call_key import signature
 from fsm_agent.conversation.effects import (
+    AnswerProgram,
     Approval,
     AskApproval,
     CheckSignals,
+    KeepFiles,
     Persist,
+    ProgramAsks,
     RunTool,
     Signals,
     Tell,
     ToolOutcome,
 )
-from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent_states.logic import facts
-from fsm_agent_states.logic.calls import Checked, check_calls, limit_delegation, segments
+from fsm_agent_states.logic.calls import BRIDGE, DELEGATE, Checked, check_calls, limit_delegation, segments
 from fsm_agent_states.logic.content_parts import tell_parts
 from fsm_agent_states.logic.parts import ToolRound
 from fsm_agent_states.logic.results import STEER, result_rows
@@ -33,6 +36,9 @@ HOUSEKEEPING = frozenset({"memory", "todo", "skill_manage", "session_search"})
 """Tools that put things in order: text beside them can be the answer."""
 PROGRAMMATIC = frozenset({"execute_code"})
 """Cheap calls made by programs: an iteration with only these is not charged."""
+NOT_FOR_PROGRAMS = PROGRAMMATIC | {BRIDGE, DELEGATE}
+"""Tools that no program may call: requests to models are made by rows of the table, and by nothing else."""
+TOO_MANY = "not run: one program may make {most} calls of tools"
 SKIPPED = "not run: another call of the same reply could not be used"
 LEFT_OUT = (
     "\n\n[{left} more calls of the same reply were not run and are forgotten: at most {most} of one reply are"
@@ -116,10 +122,57 @@ def _run_all(turn: TurnState, calls: Sequence[Checked]) -> Asks[bool]:
         ready = [item for item in segment if item.outcome is None]
         if not ready:
             continue
-        outcomes: list[ToolOutcome] = yield [_request(turn, item) for item in ready]
+        yield from _keep_files(turn, ready)
+        outcomes: list[ToolOutcome | ProgramAsks] = yield [_request(turn, item) for item in ready]
         for item, outcome in zip(ready, outcomes, strict=True):
-            item.outcome = _with_warning(turn, item, outcome)
+            ended = yield from _ended(turn, item, outcome)
+            item.outcome = _with_warning(turn, item, ended)
     return interrupted
+
+
+def _ended(turn: TurnState, item: Checked, outcome: ToolOutcome | ProgramAsks) -> Asks[ToolOutcome]:
+    """The outcome of a call, after the calls that its program asks for were made, one by one."""
+    made = 0
+    while isinstance(outcome, ProgramAsks):
+        made += 1
+        call = ToolCall(f"{item.call.id}~{made}", outcome.name, outcome.arguments)
+        answer = yield from _called_by_program(turn, call, made)
+        outcome = yield AnswerProgram(item.call.id, made, answer)
+    return outcome
+
+
+def _called_by_program(turn: TurnState, call: ToolCall, made: int) -> Asks[ToolOutcome]:
+    """Make the call under the rules of every call of this turn."""
+    tools = [
+        tool
+        for tool in turn.setup.tools
+        if tool.name not in NOT_FOR_PROGRAMS and tool.concurrency != "interactive"
+    ]
+    [item] = check_calls([call], tools, turn.settings.fuzzy_name_cutoff)
+    if made > (most := turn.settings.tool.max_calls):
+        item.answer(TOO_MANY.format(most=most))
+    signals: Signals = yield CheckSignals()
+    if signals.interrupted:
+        item.answer(NOT_STARTED, "not_started")
+    yield from _admit(turn, item)
+    if item.outcome is None:
+        yield from _keep_files(turn, [item])
+        outcome: ToolOutcome = yield _request(turn, item)
+        item.outcome = _with_warning(turn, item, outcome)
+    note_files(turn, [item])
+    return item.outcome
+
+
+def _keep_files(turn: TurnState, ready: Sequence[Checked]) -> Asks[None]:
+    """A checkpoint before the first tool of the turn that may change files. Without one the tool runs all the
+    same."""
+    if not turn.settings.checkpoints.enabled or turn.tooling.kept_files == turn.turn_id:
+        return
+    for item in ready:
+        if item.spec is not None and item.spec.writes_files:
+            yield KeepFiles(turn.turn_id, item.spec.name)
+            turn.tooling.kept_files = turn.turn_id
+            return
 
 
 def _admit(turn: TurnState, item: Checked) -> Asks[bool]:

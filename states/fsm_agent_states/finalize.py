@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from fsm_agent.conversation.effects import (
+    BeginReview,
     CheckSignals,
     CloseTurn,
     Done,
@@ -106,6 +107,8 @@ def _remember(turn: TurnState, spoken: str) -> Asks[None]:
         yield SyncMemory(asked, spoken)
     if turn.setup.review_due:
         yield Tell("event", ("memory:review", {"session_id": turn.session_id, "turn_id": turn.turn_id}))
+        if turn.settings.memory.review == "child":
+            yield BeginReview()
 
 
 def _show_trace(turn: TurnState) -> Asks[None]:

@@ -73,6 +73,7 @@ def test_version_and_help(cli: Cli) -> None:
         "approvals",
         "config",
         "models",
+        "undo",
     ]
     assert sorted(listed) == sorted(commands)
 
@@ -369,6 +370,28 @@ def test_chat_keeps_its_session_and_obeys() -> None:
     assert re.search(r"^  4  Finalize +text_response", out, re.MULTILINE)
     assert "There is no command /nonsense" in out
     assert "Alt-Enter" in out
+
+
+@pytest.mark.slow
+def test_undo_in_chat_puts_files_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "a.txt").write_text("one")
+    monkeypatch.chdir(work)
+
+    def write(content: str) -> Any:
+        return tools(call("write_file", {"path": "a.txt", "content": content}))
+
+    with ScriptedServer([write("two"), text("done"), write("three"), text("done")]) as server:
+        lines = "change it\nonce more\n/undo words\n/undo\n/undo\n/undo 2 things\n"
+        code, out, err = chat(lines, *server_options(server))
+    assert (code, err) == (0, "")
+    first, second = (line for line in out.splitlines() if line.startswith("Taken back"))
+    assert first == "Taken back, from “once more” on; the transcript has 4 messages now."
+    assert second.endswith("Files put back: 1 written as they were, 0 deleted.")
+    assert "nothing to undo" in out
+    assert "so many turns cannot be undone" in out
+    assert (work / "a.txt").read_text() == "one"
 
 
 @pytest.mark.slow

@@ -164,7 +164,7 @@ def test_what_is_stored_of_a_turn_is_flat() -> None:
         "pending_repair", "output_cap", "scaffold", "forced", "focus", "auxiliary", "compacted_before",
         "compaction_blocked", "fallback_activated", "trace", "fragments", "held", "unchecked", "prior_content", "partial",
         "last_reasoning", "answer", "needs_break", "unverified", "unchanged_files", "guardrails", "compressions", "exit",
-        "final_response", "response_transformed", "error", "interrupt_message", "pending_steer", "cleanup_errors",
+        "final_response", "response_transformed", "error", "kept_files", "interrupt_message", "pending_steer", "cleanup_errors",
         "suspected", "lessons",
     }  # fmt: skip
 

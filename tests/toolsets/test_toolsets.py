@@ -96,7 +96,7 @@ def test_the_core_tools_and_their_contracts(tmp_path: Path) -> None:
 
 def test_an_unknown_toolset_lists_the_known() -> None:
     with pytest.raises(
-        ConfigError, match="unknown toolset; given: nope; allowed: code, core, files, memory, "
+        ConfigError, match="unknown toolset; given: nope; allowed: code, core, files, learn, memory, "
     ):
         toolset("nope")
 

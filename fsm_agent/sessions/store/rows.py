@@ -13,6 +13,7 @@ from fsm_agent.conversation.effects import (
     AskApproval,
     CheckSignals,
     Done,
+    KeepFiles,
     Opened,
     Persist,
     Preserve,
@@ -259,6 +260,8 @@ def named(request: Any) -> tuple[str, str, str]:
             return name, effect, key
         case AskApproval(name=name):
             return name, "pure", ""
+        case KeepFiles(key=key, tool=name):
+            return name, "idempotent", key
     return "", "", ""
 
 

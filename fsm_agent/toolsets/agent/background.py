@@ -29,6 +29,7 @@ from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets.agent.child import Child, ChildEnded, ChildFactory, ChildTask
 from fsm_agent.toolsets.agent.posted import Posted, note_told, post, spent_below, untold
 from fsm_agent.toolsets.agent.raising import Care, ChildFamily, fitted, room
+from fsm_agent.toolsets.agent.review import REVIEW
 
 REPORT = '[Report on the task "{goal}" ({handle}), from this program and not from the user. {how}]'
 HOW = {
@@ -53,7 +54,7 @@ class _Work:
 
 class Background:
     """The tasks in the background of one agent. ``able``: it may begin tasks and take up those that were
-    left."""
+    left; ``reviews``: reviews likewise."""
 
     def __init__(
         self,
@@ -64,11 +65,12 @@ class Background:
         settings: Settings,
         *,
         able: bool,
+        reviews: bool = False,
     ) -> None:
         self._child_factory, self._store, self._clock, self._settings = child_factory, store, clock, settings
         self._callbacks = callbacks.elsewhere()
         self._care = Care(self._callbacks, clock, settings, quiet=True)
-        self._able, self._fresh = able, False
+        self._able, self._reviews, self._fresh = able, reviews, False
         self._ends: dict[str, ChildEnded] = {}
         self._all: dict[str, _Work] = store.at_work
         self._beginning = asyncio.Lock()
@@ -134,7 +136,7 @@ class Background:
             self._callbacks.emit("status", f"the reports of tasks in the background cannot be read: {error}")
             return ()
         limit = room(self._settings.delegation, session.meter.tokens, window, max(1, len(ready)))
-        return tuple(self._report(one, ended[one.child], limit) for one in ready)
+        return tuple(self._report(one, ended[one.child], limit) for one in ready if one.task != REVIEW)
 
     # On the engine's loop
 
@@ -217,7 +219,7 @@ class Background:
                 self._store.refuse_if_run(turn)
             except SessionBusy:  # another process works on it
                 return None
-        if self._able:
+        if self._reviews if one.task == REVIEW else self._able:
             self._callbacks.emit(
                 "status", f"a task that was left in the background goes on: {one_line(one.goal, 80)}"
             )
@@ -227,10 +229,16 @@ class Background:
 
     def _order(self, one: Posted) -> ChildTask:
         return ChildTask(
-            one.child, one.session, one.turn, one.task, one.goal, one.context, self._budget(one.turn)
+            one.child,
+            one.session,
+            one.turn,
+            one.task,
+            one.goal,
+            one.context,
+            self._budget(one.turn, one.task),
         )
 
-    def _budget(self, parent: str) -> IterationBudget:
+    def _budget(self, parent: str, task: str) -> IterationBudget:
         """What is left for a child of a turn that ended, or was cut off, in another process."""
         limits, trees = self._settings.delegation, self._store.trees
         if (tree := trees.get(parent)) is None:
@@ -238,7 +246,8 @@ class Background:
             said = Turns(self._store.database).result(parent) or {}
             own = SpentBudget(said.get("api_calls", 0), said.get("attempts", 0))
             tree.settle(own, spent_below(self._store, parent))
-        return tree.child(limits.budget, limits.max_iterations)
+        most = self._settings.memory.review_iterations if task == REVIEW else limits.max_iterations
+        return tree.child(limits.budget, most)
 
     def _report(self, one: Posted, end: ChildEnded, limit: int) -> str:
         how = HOW[end.status] + (f": {end.error}." if end.error else ".")

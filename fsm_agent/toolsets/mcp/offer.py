@@ -91,6 +91,7 @@ def _tool(name: str, server: str, config: ServerConfig, one: Listed, call: Calle
         timeout=rule.timeout or timeout,
         approval=rule.approval
         or ("never" if config.trust and one.reads_only and effect == "pure" else "ask"),
+        writes_files=effect != "pure",
     )
 
     async def handler(arguments: dict[str, Any]) -> Any:

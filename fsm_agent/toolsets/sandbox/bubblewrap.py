@@ -42,6 +42,7 @@ class Bubblewrap:
 
     boundary: Boundary
     name: str = "bubblewrap"
+    hands_on: bool = True
     python: str = sys.executable
 
     @property

@@ -18,11 +18,15 @@ RUNS = (
 LEAVING = f" What cannot work there can be run with {LEAVES}=true; the user is asked then."
 
 
-def command_tool(handler: Callable[..., Any], place: CommandPlace, timeout: float | None = None) -> Tool:
+def command_tool(
+    handler: Callable[..., Any], place: CommandPlace, timeout: float | None = None, note: str = ""
+) -> Tool:
     """A tool that runs commands in ``place`` after a yes, and tells the model what it has to know of it;
-    where there is no sandbox, it cannot be left. ``timeout`` in seconds."""
+    where there is no sandbox, it cannot be left. ``timeout`` in seconds; ``note`` is told besides."""
     held, leaves = place.confinement, LEAVES in inspect.signature(handler).parameters
-    if held is None:
-        return tool(approval="ask", timeout=timeout, hidden=[LEAVES] if leaves else [])(handler)
-    note = RUNS.format(inside=held.inside) + (LEAVING if leaves else "")
-    return replace(tool(approval="ask", timeout=timeout, note=note)(handler), confinement=held)
+    words = [note] if note else []
+    if held is not None:
+        words.append(RUNS.format(inside=held.inside) + (LEAVING if leaves else ""))
+    hidden = [LEAVES] if leaves and held is None else []
+    options: dict[str, Any] = {"timeout": timeout, "note": "\n\n".join(words), "hidden": hidden}
+    return replace(tool(approval="ask", writes_files=True, **options)(handler), confinement=held)

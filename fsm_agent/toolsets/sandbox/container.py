@@ -32,6 +32,7 @@ class Container:
 
     name: Literal["docker", "podman"]
     boundary: Boundary
+    hands_on: bool = False
     python: str = "python3"
 
     @property

@@ -50,6 +50,10 @@ class CommandPlace(Protocol):
     def python(self) -> str:
         """Return the program that runs Python there."""
 
+    @property
+    def hands_on(self) -> bool:
+        """Say whether files that are open for the command are open for it there, too."""
+
     def shell(self, command: str) -> list[str]:
         """Return words that run a shell's command line there."""
 
@@ -68,6 +72,7 @@ class Local:
 
     name = "local"
     confinement = None
+    hands_on = True
     python = sys.executable
 
     def shell(self, command: str) -> list[str]:

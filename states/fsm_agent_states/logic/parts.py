@@ -363,12 +363,18 @@ class ToolRound:
 @dataclass(slots=True)
 class Tooling:
     """What tools did. ``unchanged_files``: those that a tool was to change and did not, with why.
-    ``unverified``: was the last thing that a tool did a change of files?"""
+    ``unverified``: was the last thing that a tool did a change of files? ``kept_files``: the turn that a
+    checkpoint of files was asked for; another one in a fork, which asks for its own."""
 
     unchanged_files: dict[str, str] = field(default_factory=dict)
     guardrails: Guardrails = field(default_factory=Guardrails)
     unverified: bool = False
+    kept_files: str = ""
     last_round: list[ToolRound] = field(default_factory=list, metadata=ELSEWHERE)
+
+    def trust_no_checkpoint(self) -> None:
+        """Ask for one again, whatever is stored: who wrote that may not have made any."""
+        self.kept_files = ""
 
     def note_file(self, path: str, problem: str) -> None:
         """A tool was to change this file; ``problem`` is empty when it did. The newest is last."""

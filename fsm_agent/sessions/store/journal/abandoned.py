@@ -58,13 +58,13 @@ def close_out(connection: sqlite3.Connection, session_id: str, turn_ids: Sequenc
         return
     effects = connection.execute(
         "SELECT request, status, class, reply FROM effects WHERE turn IN (SELECT value FROM json_each(?)) AND"
-        " kind = 'RunTool'",
+        " kind IN ('RunTool', 'AnswerProgram') ORDER BY seq, ordinal, place",
         (json.dumps(turn_ids),),
     ).fetchall()
     known = {loads(request)["call_id"]: (status, kind, reply) for request, status, kind, reply in effects}
     for number, call in enumerate(open_calls, newest_number(connection, session_id) + 1):
         status, kind, reply = known.get(call.id, ("", "", None))
         text = NOT_STARTED if not status or kind == "pure" else IN_DOUBT
-        text = loads(reply)["text"] if reply else text
+        text = loads(reply).get("text", IN_DOUBT) if reply else text  # without: a program that waited
         row = Message("tool", text, tool_call_id=call.id, name=call.name)
         insert_message(connection, session_id, number, version, None, at, row)

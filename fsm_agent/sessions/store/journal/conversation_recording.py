@@ -13,11 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fsm_agent.conversation.effects import (
+    AnswerProgram,
     Approval,
     AskApproval,
     CallModel,
     CheckSignals,
     Failure,
+    KeepFiles,
     Prefetch,
     Preserve,
     Reply,
@@ -32,7 +34,18 @@ from fsm_agent.sessions.store.journal.read import Effect
 from fsm_agent.sessions.store.journal.recording import Recorded, Recording
 from fsm_agent.sessions.store.rows import REPLY, REQUEST
 
-REPLAYED = (AskApproval, CallModel, CheckSignals, Prefetch, Preserve, RunTool, Tell, Wait)
+REPLAYED = (
+    AnswerProgram,
+    AskApproval,
+    CallModel,
+    CheckSignals,
+    KeepFiles,
+    Prefetch,
+    Preserve,
+    RunTool,
+    Tell,
+    Wait,
+)
 NOTHING_TO_RUN = Approval(True, "its outcome is known; it is not run again")
 """To the question about a call that is answered from the record, or by a person: nobody need be asked."""
 IN_DOUBT = (
@@ -75,7 +88,7 @@ class ConversationRecording(Recording):
         kept = {
             place: replace(entry, foreign=True)
             for place, entry in self.entries.items()
-            if entry.kind == "RunTool" and entry.reply is not None
+            if entry.kind in ("AnswerProgram", "RunTool") and entry.reply is not None
         }
         return ConversationRecording(kept)
 
@@ -139,7 +152,7 @@ class ConversationRecording(Recording):
         entry = self.entries.get((ordinal, place))
         if entry is not None and self._same(entry, request):
             return ordinal, place
-        if not isinstance(request, RunTool | AskApproval) and not _steers(request):
+        if not isinstance(request, AnswerProgram | RunTool | AskApproval) and not _steers(request):
             return None
         elsewhere = [at for at, one in self.entries.items() if self._same(one, request)]
         return min(elsewhere, key=lambda at: self.entries[at].foreign, default=None)
@@ -169,6 +182,8 @@ class ConversationRecording(Recording):
         """Is it the request that was recorded? Calls of tools by their id; others by their kind."""
         if entry.kind != type(request).__name__:
             return False
+        if isinstance(request, AnswerProgram):
+            return all(entry.request.get(name) == getattr(request, name) for name in ("call_id", "number"))
         if isinstance(request, CheckSignals):
             return bool(entry.request.get("take_steer")) == request.take_steer
         return _is_call(entry, request) if isinstance(request, RunTool | AskApproval) else True

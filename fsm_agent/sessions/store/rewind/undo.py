@@ -13,6 +13,7 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.token_meter import ContextMeter
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.codec import dumps
+from fsm_agent.sessions.checkpoints import PutBack
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.journal.abandoned import give_up
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
@@ -33,12 +34,14 @@ from fsm_agent.sessions.store.store import Store
 @dataclass(frozen=True, slots=True)
 class Undone:
     """What was undone: ``turns`` that were taken back, the newest first; ``asked``, the first words of the
-    oldest of them; ``rows``, the length of the transcript now."""
+    oldest of them; ``rows``, the length of the transcript now; ``files``, what was put back, if that was
+    asked for and there was a checkpoint."""
 
     session: str
     turns: tuple[str, ...]
     asked: str
     rows: int
+    files: PutBack | None = None
 
 
 async def undo(store: Store, session_id: str, turns: int = 1) -> Undone:

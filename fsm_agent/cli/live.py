@@ -152,7 +152,7 @@ class ProgressView:
         tokens = f"{result.total_tokens:,} tokens" if result.usage_known else "tokens unknown"
         parts = (
             f"{result.turn_exit_reason.value}", f"{result.provider}:{preview(result.model, 60)}",
-            _count(result.api_calls, "iteration"), _count(result.attempts, "attempt"), tokens,
+            _count(result.api_calls, "iteration"), _count(result.tried, "attempt"), tokens,
             *_children(result),
             seconds(time.monotonic() - self._began),
         )  # fmt: skip

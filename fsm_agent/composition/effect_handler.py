@@ -74,7 +74,11 @@ class EffectHandler:
         self._imported, self._admission = imported, Admission()
         self._approvals = services.approvals.for_imported() if imported else services.approvals
         self._budget = _budget_of(services, turn_id)
-        self._attempts = ModelCaller(services, None if self._budget is None else self._budget.requests)
+        self._attempts = ModelCaller(
+            services,
+            lambda: len(self.session.rows),
+            None if self._budget is None else self._budget.requests,
+        )
         self._performers: dict[type, Callable[[Any], Awaitable[Any]]] = {
             OpenTurn: self._open,
             Prefetch: self._prefetch,

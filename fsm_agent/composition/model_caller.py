@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
+from fsm_agent.composition.attempts import tell_attempt
 from fsm_agent.composition.services import Services
 from fsm_agent.conversation.effects import CallModel, Cancelled, Failure, ModelRequest, Wait, Waited
 from fsm_agent.conversation.messages import ModelReply
@@ -18,10 +20,11 @@ from fsm_agent.support.texts import clean, one_line
 
 class ModelCaller:
     """Performs ``CallModel`` and ``Wait``. What a provider or a network does comes back as a value. ``cap``:
-    of the requests of a tree of turns. ``departed``: requests that left, as their wires say."""
+    of the requests of a tree of turns. ``rows``: how long the conversation is. ``departed``: requests that
+    left, as their wires say."""
 
-    def __init__(self, services: Services, cap: RequestCap | None = None) -> None:
-        self._services, self._cap = services, cap
+    def __init__(self, services: Services, rows: Callable[[], int], cap: RequestCap | None = None) -> None:
+        self._services, self._rows, self._cap = services, rows, cap
         self.departed = 0
 
     async def call(self, request: CallModel) -> ModelReply | Failure | Cancelled:
@@ -62,6 +65,14 @@ class ModelCaller:
         sink.close()
         outcome = self._outcome(request, sink, finish, work)
         self.departed += sink.sent and getattr(outcome, "sent", True)
+        tell_attempt(
+            services.callbacks,
+            request,
+            backend.choice.runtime(),
+            outcome,
+            total.elapsed(),
+            self._rows(),
+        )
         return self._came_back(outcome)
 
     def _outcome(

@@ -141,13 +141,15 @@ class CheckSignals:
 class CallModel:
     """One attempt at the model. ``stale_after`` and ``total`` in seconds. ``paragraph`` puts a blank line
     before the first text that is shown. ``auxiliary``: the number of a model for side tasks, instead of the
-    one in use."""
+    one in use. It is number ``attempt`` of ``most`` in a row that may be made for the same thing."""
 
     request: ModelRequest
     stale_after: float
     total: float
     paragraph: bool = False
     auxiliary: int | None = None
+    attempt: int = 1
+    most: int = 1
 
     def recorded(self) -> CallModel:
         """What is kept of it: the body follows from the transcript, and keeping each would cost the square of

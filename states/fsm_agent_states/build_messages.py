@@ -9,6 +9,7 @@ from typing import Literal
 from fsm_agent.conversation.effects import CheckSignals, Failure, ModelRequest, Tell
 from fsm_agent.conversation.wire import Ask, View, format_of
 from fsm_agent_states.logic import facts
+from fsm_agent_states.logic.limits import output_cap
 from fsm_agent_states.logic.recover import recover
 from fsm_agent_states.logic.scaffolds import last_word
 from fsm_agent_states.logic.visit import Asks, check_signals
@@ -90,16 +91,3 @@ def _tools(turn: TurnState) -> bytes:
         return setup.tools_written[shape]
     listed = [tool for tool in setup.tools if not tool.deferred]
     return setup.keep_written(shape, format_of(setup.runtime.api_mode).tools(listed, repairs))
-
-
-def output_cap(turn: TurnState) -> int | None:
-    """Tokens that the reply may have: what a refusal named, else twice as many for each truncation, else as
-    configured."""
-    configured, length = turn.settings.max_output_tokens, turn.settings.length
-    if turn.recovery.output_cap is not None:
-        return turn.recovery.output_cap
-    if not turn.continuations:
-        return configured
-    base = configured or length.cap_base
-    doubled: int = base * 2**turn.continuations
-    return min(doubled, max(length.cap_max, base))

@@ -14,6 +14,7 @@ from fsm_agent.conversation.effects import (
 )
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent_states.logic import facts
+from fsm_agent_states.logic.said import say, tell_blocked
 from fsm_agent_states.logic.triage import ReplyKind, spoken_in, triage
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.turn import TurnState
@@ -29,6 +30,8 @@ def call_llm(turn: TurnState) -> Asks[Event]:
         stale_after=turn.stale_after(request),
         total=turn.settings.timeout.total,
         paragraph=draft.needs_break,
+        attempt=turn.block.retries + 1,
+        most=turn.limit("retries") + 1,
     )
     turn.accounting.charge(reply, turn.setup.runtime)
     match reply:
@@ -49,6 +52,8 @@ def call_llm(turn: TurnState) -> Asks[Event]:
     if isinstance(kind, Failure):
         turn.recovery.fail(kind)
         return "error"
+    if kind == "summary":
+        yield from say("the summary came: the task may be unfinished, another message goes on with it")
     _gather(turn, kind)
     return kind
 
@@ -63,6 +68,7 @@ def _read(turn: TurnState, reply: ModelReply, request: ModelRequest) -> Asks[Non
     turn.accounting.read(reply.usage.prompt, request)
     if turn.setup.runtime.window is not None and facts.compacted_before(turn):
         noted: Compacted = yield NoteCompaction("read", over=facts.over_threshold(turn, reply.usage.prompt))
+        yield from tell_blocked(turn.compaction.compaction_blocked, noted)
         turn.compaction.judge(noted)
 
 

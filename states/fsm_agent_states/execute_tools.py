@@ -22,6 +22,7 @@ from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.calls import Checked, check_calls, limit_delegation, segments
 from fsm_agent_states.logic.parts import ToolRound
 from fsm_agent_states.logic.results import STEER, result_rows
+from fsm_agent_states.logic.said import say
 from fsm_agent_states.logic.unchanged import changes_files, note_files
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
@@ -49,6 +50,7 @@ def execute_tools(turn: TurnState) -> Asks[Event]:
     if any(item.verdict == "bad_json" for item in calls):
         if not facts.answers_errors(turn):
             return "bad_json"
+        yield from say("the arguments of a call are still no JSON: the model is told why")
         yield from _answer_all(turn, calls)
         return "answered"
     if all(item.verdict == "unknown" for item in calls):
@@ -101,7 +103,12 @@ def _run_all(turn: TurnState, calls: Sequence[Checked]) -> Asks[bool]:
     """Run every call that has no outcome yet. True when the user interrupted; then the rest is not
     started."""
     interrupted = False
-    for segment in segments(calls, turn.settings.tool.max_workers, turn.setup.workdir):
+    together = list(segments(calls, turn.settings.tool.max_workers, turn.setup.workdir))
+    if (most := max(map(len, together))) > 1:
+        yield from say(f"{len(calls)} tool calls, up to {most} at the same time")
+    elif len(calls) > 1:
+        yield from say(f"{len(calls)} tool calls, one after the other")
+    for segment in together:
         if not interrupted:
             signals: Signals = yield CheckSignals()
             interrupted = signals.interrupted

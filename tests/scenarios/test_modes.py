@@ -149,7 +149,7 @@ def told(played: Played) -> dict[str, Any]:
         row.pop("blocks", None)
     heard = played.heard
     return {
-        "result": json.loads(_without_wording(json.dumps(result))),
+        "result": json.loads(_without_wording(json.dumps(result).replace(played.server.url, "URL"))),
         "shown": "".join(delta or "|" for delta in heard.of("stream_delta")),
         "thoughts": "".join(heard.of("reasoning")),
         "tools": sorted(

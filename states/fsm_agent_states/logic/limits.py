@@ -1,4 +1,4 @@
-"""Numbers that providers name in their errors."""
+"""Limits in tokens: those that providers name in their errors, and that of the next reply."""
 
 from __future__ import annotations
 
@@ -82,6 +82,19 @@ def believe_window(turn: TurnState) -> None:
     failure = turn.recovery.failure
     if failure is not None and (named := window_from(failure.detail)) is not None:
         turn.setup.narrow(named)
+
+
+def output_cap(turn: TurnState) -> int | None:
+    """Tokens that the reply may have: what a refusal named, else twice as many for each truncation, else as
+    configured."""
+    configured, length = turn.settings.max_output_tokens, turn.settings.length
+    if turn.recovery.output_cap is not None:
+        return turn.recovery.output_cap
+    if not turn.continuations:
+        return configured
+    base = configured or length.cap_base
+    doubled: int = base * 2**turn.continuations
+    return min(doubled, max(length.cap_max, base))
 
 
 def _number(text: str) -> int:

@@ -183,7 +183,7 @@ class Recovery:
     ``silences``: so many requests in a row, those of the session's last turns included, went silent.
     ``repairs_done``: changes of the request that this provider needs; ``pending_repair``: the next one.
     ``output_cap``: tokens that a refusal allowed the reply. ``scaffold``: rows behind the history that are
-    sent and never stored. ``trace``: lines for people, shown when the turn fails.
+    sent and never stored.
     """
 
     failure: Failure | None = None
@@ -195,7 +195,6 @@ class Recovery:
     output_cap: int | None = None
     scaffold: tuple[Message, ...] = ()
     fallback_activated: bool = False
-    trace: list[str] = field(default_factory=list)
 
     def begin(self, silences: int) -> None:
         """Take over what the agent knows of its model."""
@@ -218,7 +217,6 @@ class Recovery:
     def explain(self, name: str, message: str) -> None:
         """Name the class of what went wrong, and keep what was said of it."""
         self.failure_class, self.error = name, one_line(message)
-        self.note(f"{name}: {self.error}")
 
     def settle(self, explanation: str) -> None:
         """The turn ends without an answer: say why, unless that is known."""
@@ -244,10 +242,6 @@ class Recovery:
     def drop_scaffold(self) -> None:
         """Send nothing more behind the history."""
         self.scaffold = ()
-
-    def note(self, line: str) -> None:
-        """Keep a line for people, for the case that the turn fails."""
-        self.trace.append(line)
 
 
 @dataclass(slots=True)

@@ -17,11 +17,11 @@ from fsm_agent.conversation.effects import (
     Switched,
     SwitchProvider,
     SwitchStreaming,
-    Tell,
     Wait,
     Waited,
 )
 from fsm_agent_states.logic import facts
+from fsm_agent_states.logic.said import ordered, repaired, say
 from fsm_agent_states.logic.scaffolds import scaffold_for
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.turn import TurnState
@@ -38,6 +38,8 @@ def recover(turn: TurnState) -> Performed:
     for counter, perform in RECOVERIES.items():
         if counter in turn.pending_recovery and (event := (yield from perform(turn))):
             return event
+    if line := ordered(turn):
+        yield from say(line)
     if turn.pending_recovery & {"nudges", "prefills", "empties", "continuations"}:
         turn.recovery.scaffold = scaffold_for(turn)
     waits = facts.waits_after_compaction(turn)
@@ -69,7 +71,7 @@ def _rekey(turn: TurnState) -> Performed:
     switched: Switched = yield Rekey(
         recovery.failure_class, failure.status if failure else None, failure.retry_after if failure else None
     )
-    recovery.note(switched.detail)
+    yield from say(f"{recovery.failure_class.replace('_', ' ')}: {switched.detail}")
     if switched.ok:
         turn.setup.adopt(switched.runtime)
         return None
@@ -79,7 +81,7 @@ def _rekey(turn: TurnState) -> Performed:
 
 
 def _rebuild(turn: TurnState) -> Performed:
-    yield Tell("status", ("the connection is being rebuilt",))
+    yield from say("the connection is made anew")
     switched: Switched = yield RebuildClient()
     turn.setup.adopt(switched.runtime)
     return (yield from _wait(turn, Wait("rebuild", turn.settings.api_max_retries, "connection rebuilt")))
@@ -94,7 +96,7 @@ def _fallback(turn: TurnState) -> Performed:
     )
     if not switched.ok:
         turn.exhaust("fallbacks")
-        recovery.note(switched.detail)
+        yield from say(switched.detail)
         return "failed"
     turn.setup.switch(switched.runtime)
     turn.accounting.forget()
@@ -103,11 +105,9 @@ def _fallback(turn: TurnState) -> Performed:
     if not facts.text_begun(turn):  # an answer that was begun is still to be continued
         recovery.drop_scaffold()
     turn.compaction.relax()  # the overflow was the other model's
-    notice = (
-        f"switched from {before.provider}:{before.model} to"
-        f" {switched.runtime.provider}:{switched.runtime.model}"
-    )
-    yield Tell("status", (notice,))
+    here = switched.runtime
+    why = name.replace("_", " ") or "empty replies"
+    yield from say(f"switched from {before.provider}:{before.model} to {here.provider}:{here.model}: {why}")
     return None
 
 
@@ -118,7 +118,7 @@ def _repair(turn: TurnState) -> Performed:
     if repair == "no_streaming":
         switched: Switched = yield SwitchStreaming()
         turn.setup.adopt(switched.runtime)
-    yield Tell("status", (f"request repaired ({repair.replace('_', ' ')}), sending again",))
+    yield from say(repaired(turn, repair))
     return None
 
 

@@ -49,6 +49,7 @@ from fsm_agent.sessions.store.rewind.positions import Position, forked, position
 from fsm_agent.sessions.store.rewind.undo import Undone, undo
 from fsm_agent.sessions.store.rows import asked_words
 from fsm_agent.sessions.turn import Turn
+from fsm_agent.sessions.turn_line import TurnLine
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.threads import LOOP
 from fsm_agent.tools import Tool
@@ -114,6 +115,7 @@ class Agent:
         self._services = services = composed(self._options, Agent.of)
         self.home, self.settings, self.signals = services.home, services.settings, services.signals
         self.session_id = session_id or f"s-{uuid.uuid4().hex[:12]}"
+        self._line = TurnLine(self.settings.interrupt.second_message, self.signals)
         self._store, self._primary = services.store, services.backends.runtime()
         self._held = None if inherits is None else inherits.session
 
@@ -135,8 +137,10 @@ class Agent:
         conversation_history: Sequence[Mapping[str, Any] | Message] | None = None,
         task_id: str | None = None,
     ) -> TurnResult:
-        """One turn, synchronously; also inside a running event loop."""
-        return self.start(user_message, system_message, conversation_history, task_id).run()
+        """One turn, synchronously; also inside a running event loop. While another turn runs, the setting
+        ``interrupt.second_message`` decides; by default ``SessionBusy`` is raised."""
+        turn = self.start(user_message, system_message, conversation_history, task_id)
+        return LOOP.run(self._line.run(turn, user_message))
 
     async def arun(
         self,
@@ -145,8 +149,9 @@ class Agent:
         conversation_history: Sequence[Mapping[str, Any] | Message] | None = None,
         task_id: str | None = None,
     ) -> TurnResult:
-        """One turn, asynchronously."""
-        return await self.start(user_message, system_message, conversation_history, task_id).arun()
+        """``run_conversation``, asynchronously."""
+        turn = self.start(user_message, system_message, conversation_history, task_id)
+        return await self._line.run(turn, user_message)
 
     def start(
         self,

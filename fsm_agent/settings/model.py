@@ -27,6 +27,7 @@ ENV_PREFIX = "FSM_AGENT_"
 _PREFIX = ENV_PREFIX.lower()  # pydantic-settings takes names in any case
 Effort = Literal["low", "medium", "high"]
 CacheTtl = Literal["5m", "1h"]
+SecondMessage = Literal["queue", "steer", "interrupt"]
 
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
@@ -322,9 +323,13 @@ class Cache(Group):
 
 
 class Interrupt(Group):
-    """``keep_partial``: text that was shown before an interrupt stays in the transcript."""
+    """``keep_partial``: text that was shown before an interrupt stays in the transcript. ``second_message``:
+    what becomes of a message that comes while a turn runs: it is answered after the turn (``queue``), told to
+    the model with its next tool result (``steer``), or ends the turn and is answered then (``interrupt``). If
+    nothing is said ``chat`` queues it, and in Python ``SessionBusy`` is raised."""
 
     keep_partial: bool = True
+    second_message: SecondMessage | None = None
 
 
 class Prompt(Group):

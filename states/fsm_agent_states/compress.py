@@ -59,8 +59,9 @@ def compress(turn: TurnState) -> Asks[Event]:
     plan, summary = _plan(turn, before), Summary()
     if middle := plan.division.middle:
         if begins:
-            why = "too long for the model" if facts.forced(turn) else "the window fills up"
-            yield from say(f"{why}: {len(middle)} of {len(turn.history)} messages are summed up")
+            why = "" if facts.forced(turn) else "the window fills up: "
+            why = "too long for the model: " if turn.block.overflows else why
+            yield from say(f"{why}{len(middle)} of {len(turn.history)} messages are summed up")
             return "unsummarised"
         summary = yield from (summarise if facts.asks_summary(turn) else without_model)(turn, middle)
         match summary.failed:

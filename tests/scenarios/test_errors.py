@@ -362,7 +362,7 @@ def test_every_attempt_is_a_record_and_an_event_with_the_same_fields(
     assert (came["outcome"], came["attempt"], came["most"]) == ("reply", 2, 3)
 
 
-SECRET = "Zx81-very-private-0123456789"  # noqa: S105
+SECRET = "Zx81-very-private-0123456789"
 
 
 def test_no_secret_is_in_a_record_of_an_attempt(caplog: pytest.LogCaptureFixture) -> None:

@@ -24,8 +24,11 @@ def ordered(turn: TurnState) -> str:
     """What the row that led here ordered, in words; empty where nothing need be said."""
     spent, row = turn.pending_recovery, turn.last_transition
     if "continuations" in spent and row is not None:
-        line, limit = CONTINUED[row.event]
-        return f"{line(turn)} ({turn.continuations} of {turn.limit(limit)})"
+        words, limit = CONTINUED[row.event]
+        line = f"{words} ({turn.continuations} of {turn.limit(limit)})"
+        reply, capped = turn.call.reply, row.event == "cut_call"
+        cut = capped or (reply is not None and reply.finish == "length")
+        return f"{line}{_more_output(turn)}" if cut else line
     for counter, line in ORDERED.items():
         if counter in spent:
             return f"{line(turn)}{_which(turn, counter)}"
@@ -37,39 +40,29 @@ def _which(turn: TurnState, counter: str) -> str:
     return f" ({turn.count(counter)} of {most})" if counter not in ("graces", "losses") else ""
 
 
-def _cut_text(turn: TurnState) -> str:
-    if turn.call.reply is not None and turn.call.reply.finish != "length":
-        return "the reply broke off: it is continued"
-    return f"the reply was cut off: it is continued{_more_output(turn)}"
-
-
-def _cut_call(turn: TurnState) -> str:
-    return f"a tool call was cut off and not run: it is asked for again{_more_output(turn)}"
-
-
 def _more_output(turn: TurnState) -> str:
-    """What the next request asks for, and the setting that spares it."""
+    """After a reply that was cut: what the next one may have, and the setting that spares it."""
     given = turn.settings.max_output_tokens
     now = "" if given is None else f", now {given:,}"
-    return f", with {output_cap(turn):,} output tokens; raise the output cap: max_output_tokens{now}"
+    return f" with {output_cap(turn):,} tokens; raise the output cap: max_output_tokens{now}"
 
 
 def _grace(turn: TurnState) -> str:
     if turn.graces > 1:
         return "no summary came: it is asked for once more"
     most = turn.settings.max_iterations
-    used = f"all {most} iterations" if turn.iterations >= most else "the shared iterations"
-    return f"{used} are used: the model is asked for a summary; raise max_iterations for longer tasks"
+    used = f"the limit of {most} iterations is" if turn.iterations >= most else "the shared iterations are"
+    return f"{used} reached: a summary is asked for; raise max_iterations for longer tasks"
 
 
-CONTINUED: Mapping[str, tuple[Line, str]] = {
-    "cut_text": (_cut_text, "continuations"),
-    "dropped_call": (lambda turn: "the reply broke off in a tool call: asked again", "continuations"),
-    "cut_call": (_cut_call, "cut_calls"),
-    "incomplete": (lambda turn: "the provider calls its reply incomplete: asked to go on", "incompletes"),
-    "open_scratchpad": (lambda turn: "the model did not get beyond its notes: asked again", "scratchpads"),
-    "announced": (lambda turn: "the model only said what it will do: told to do it", "acks"),
-    "unverified": (lambda turn: "files were changed and not checked: the model is told to", "verifies"),
+CONTINUED: Mapping[str, tuple[str, str]] = {
+    "cut_text": ("the reply was cut off: continued", "continuations"),
+    "dropped_call": ("the reply broke off in a tool call: asked again", "continuations"),
+    "cut_call": ("a tool call was cut off and not run: asked again", "cut_calls"),
+    "incomplete": ("the provider calls its reply incomplete: asked to go on", "incompletes"),
+    "open_scratchpad": ("the model did not get beyond its notes: asked again", "scratchpads"),
+    "announced": ("the model only said what it will do: told to do it", "acks"),
+    "unverified": ("files were changed and not checked: the model is told to", "verifies"),
 }
 """By the event that is continued: the line, and the limit that counts for it."""
 ORDERED: Mapping[str, Line] = {
@@ -116,4 +109,4 @@ def compacted(metrics: Mapping[str, Any], times: int) -> str:
 def tell_blocked(before: str, noted: Compacted) -> Asks[None]:
     """Say it once when automatic compaction is switched off. ``before``: why it was off already."""
     if noted.blocked and not before:
-        yield from say(f"no more automatic compaction: {noted.blocked}")
+        yield from say(f"automatic compaction is off: {noted.blocked}")

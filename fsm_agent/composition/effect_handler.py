@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -29,6 +30,8 @@ from fsm_agent.conversation.effects import (
     Rekey,
     Replaced,
     ReplaceHistory,
+    ResolvedPaths,
+    ResolvePaths,
     Runtime,
     RunTool,
     Saved,
@@ -50,6 +53,7 @@ from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
 from fsm_agent.sessions.session import Session
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
+from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.toolsets.agent import ToolContext, bridged
 
 UNASKED = "nobody said yes to it"
@@ -88,6 +92,7 @@ class EffectHandler:
             CallModel: self._attempts.call,
             RunTool: self._run_tool,
             AskApproval: self._ask,
+            ResolvePaths: self._resolve,
             Wait: self._attempts.wait,
             Rekey: self._rekey,
             RebuildClient: self._rebuild,
@@ -293,6 +298,9 @@ class EffectHandler:
     async def _ask(self, request: AskApproval) -> Approval:
         return await self._approvals.ask(request, self._services.signals.event(), self.session.id)
 
+    async def _resolve(self, request: ResolvePaths) -> ResolvedPaths:
+        return await in_daemon_thread(_resolved, request)
+
     # Store and people
 
     async def _persist(self, request: Persist) -> Done:
@@ -340,6 +348,12 @@ class EffectHandler:
     async def _tell(self, request: Tell) -> Done:
         self._services.callbacks.emit(request.channel, *request.values)
         return Done()
+
+
+def _resolved(request: ResolvePaths) -> ResolvedPaths:
+    return ResolvedPaths(
+        tuple(os.path.realpath(os.path.join(request.workdir, path)) for path in request.paths)
+    )
 
 
 def _budget_of(services: Services, turn_id: str) -> IterationBudget | None:

@@ -192,6 +192,14 @@ class AskApproval:
 
 
 @dataclass(frozen=True, slots=True)
+class ResolvePaths:
+    """Where do these paths lead, when links are followed? Relative ones begin at ``workdir``."""
+
+    paths: tuple[str, ...]
+    workdir: str
+
+
+@dataclass(frozen=True, slots=True)
 class Wait:
     """Wait before the next attempt. ``retry_after`` (seconds, from the provider) wins over the computed
     backoff."""
@@ -415,6 +423,13 @@ class Approval:
 
 
 @dataclass(frozen=True, slots=True)
+class ResolvedPaths:
+    """Absolute paths without links, in the order of the question."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Waited:
     """How long was waited, in seconds, and whether an interrupt ended it."""
 
@@ -473,6 +488,7 @@ Request = (
     | CallModel
     | RunTool
     | AskApproval
+    | ResolvePaths
     | Wait
     | Rekey
     | RebuildClient
@@ -496,6 +512,7 @@ Reply = (
     | Cancelled
     | ToolOutcome
     | Approval
+    | ResolvedPaths
     | Waited
     | Switched
     | Replaced

@@ -27,7 +27,6 @@ class AnthropicMessages(SdkPort):
     bear. See ``SdkPort`` for the other arguments."""
 
     sdk: ClassVar[str] = "anthropic"
-    limit_headers: ClassVar[str] = "anthropic-ratelimit-"
 
     def __init__(
         self, base_url: str, key: str = "", *, auth: Auth = "x-api-key", issuer: str = "", **options: Any

@@ -246,6 +246,7 @@ class Compression(Group):
 class Tools(Group):
     """Running tools. ``max_calls``: of one reply; those beyond are not run, and the model is told so. Seconds
     and characters; ``max_result_chars`` bounds one result, ``turn_result_chars`` those of one reply,
+    ``batch_timeout``: what the calls of one reply may take together, those with a limit of their own apart;
     ``preview_chars`` is what stays in the context of a result that was saved to a file.
     ``failed_files_footer``: the final answer names files that a failed tool left unchanged. ``bridge_above``:
     with more tools than this those of MCP servers are in no request; the model finds them with

@@ -12,6 +12,8 @@ from fsm_agent.conversation.effects import (
     AskApproval,
     CheckSignals,
     Persist,
+    ResolvedPaths,
+    ResolvePaths,
     RunTool,
     Signals,
     Tell,
@@ -19,7 +21,13 @@ from fsm_agent.conversation.effects import (
 )
 from fsm_agent.conversation.messages import Message
 from fsm_agent_states.logic import facts
-from fsm_agent_states.logic.calls import Checked, check_calls, limit_delegation, segments
+from fsm_agent_states.logic.calls import (
+    Checked,
+    check_calls,
+    contended,
+    limit_delegation,
+    segments,
+)
 from fsm_agent_states.logic.parts import ToolRound
 from fsm_agent_states.logic.results import STEER, result_rows
 from fsm_agent_states.logic.said import say
@@ -37,6 +45,10 @@ SKIPPED = "not run: another call of the same reply could not be used"
 LEFT_OUT = (
     "\n\n[{left} more calls of the same reply were not run and are forgotten: at most {most} of one reply are"
     " run. Make those that are still needed again.]"
+)
+OUT_OF_TIME = (
+    "not started: the calls before it took the {seconds:g} s that those of one reply may take together; make"
+    " it again if it is still needed"
 )
 NOT_STARTED = "cancelled by the user before it started; it had no effect"
 
@@ -102,8 +114,12 @@ def _announce(turn: TurnState, calls: Sequence[Checked]) -> Asks[None]:
 def _run_all(turn: TurnState, calls: Sequence[Checked]) -> Asks[bool]:
     """Run every call that has no outcome yet. True when the user interrupted; then the rest is not
     started."""
-    interrupted = False
-    together = list(segments(calls, turn.settings.tool.max_workers, turn.setup.workdir))
+    interrupted, workdir, left = False, turn.setup.workdir, turn.settings.tool.batch_timeout
+    real: dict[str, str] = {}
+    if paths := contended(calls):
+        resolved: ResolvedPaths = yield ResolvePaths(paths, workdir)
+        real = dict(zip(paths, resolved.paths, strict=True))
+    together = list(segments(calls, turn.settings.tool.max_workers, workdir, real))
     if (most := max(map(len, together))) > 1:
         yield from say(f"{len(calls)} tool calls, up to {most} at the same time")
     elif len(calls) > 1:
@@ -118,11 +134,15 @@ def _run_all(turn: TurnState, calls: Sequence[Checked]) -> Asks[bool]:
                     item.answer(NOT_STARTED, "not_started")
             continue
         for item in segment:
+            if item.outcome is None and _shares_time(item) and left <= 0:
+                item.answer(OUT_OF_TIME.format(seconds=turn.settings.tool.batch_timeout), "not_started")
             interrupted = (yield from _admit(turn, item)) or interrupted
         ready = [item for item in segment if item.outcome is None]
         if not ready:
             continue
-        outcomes: list[ToolOutcome] = yield [_request(turn, item) for item in ready]
+        outcomes: list[ToolOutcome] = yield [_request(turn, item, left) for item in ready]
+        sharing = [done.seconds for item, done in zip(ready, outcomes, strict=True) if _shares_time(item)]
+        left -= max(sharing, default=0)
         for item, outcome in zip(ready, outcomes, strict=True):
             item.outcome = _with_warning(turn, item, outcome)
     return interrupted
@@ -159,10 +179,15 @@ def hard_stops(turn: TurnState) -> bool:
     return not turn.setup.attended if chosen is None else chosen
 
 
-def _request(turn: TurnState, item: Checked) -> RunTool:
+def _shares_time(item: Checked) -> bool:
+    """A call without a limit of its own: together they may take the time of the batch."""
+    return item.spec is not None and item.spec.timeout is None
+
+
+def _request(turn: TurnState, item: Checked, left: float) -> RunTool:
     assert item.spec is not None
     assert item.arguments is not None
-    timeout = turn.settings.tool.batch_timeout if item.spec.timeout is None else item.spec.timeout
+    timeout = left if item.spec.timeout is None else item.spec.timeout
     key = signature(f"{turn.turn_id} {turn.seq} {item.call.id} {item.spec.name}", item.arguments)
     return RunTool(item.call.id, item.spec.name, item.arguments, timeout, item.spec.effect, key)
 

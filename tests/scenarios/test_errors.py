@@ -66,6 +66,16 @@ def test_d34_retry_after_as_a_date_and_as_nothing() -> None:
     assert sum(play([status(429, headers={"Retry-After": "9999"}), text("ok")]).waits) == 600
 
 
+def test_a_key_whose_usage_limit_is_reached_is_left_at_once_and_not_used_again() -> None:
+    """A limit by the minute is waited for once, with the same key; one of usage is not (CRED-02)."""
+    spent = status(429, error("You have reached your usage limit. Try again at 5 pm."))
+    played = play([spent, status(500), text("ok")], api_key=["key-one-1", "key-two-2"])
+    keys = [request.headers["authorization"] for request in played.server.requests]
+    assert keys == ["Bearer key-one-1", "Bearer key-two-2", "Bearer key-two-2"]
+    assert len(played.waits) == 1
+    assert "rate limit: the next key is used" in played.heard.of("status")
+
+
 def test_a_long_wait_says_what_it_waits_for() -> None:
     played = play([status(429, headers={"Retry-After": "90"}), text("ok")])
     told = played.heard.of("status")

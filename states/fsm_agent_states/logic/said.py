@@ -23,15 +23,15 @@ def say(line: str) -> Asks[None]:
 def ordered(turn: TurnState) -> str:
     """What the row that led here ordered, in words; empty where nothing need be said."""
     spent, row = turn.pending_recovery, turn.last_transition
-    if "continuations" in spent and row is not None:
+    if "continuations" in spent and row is not None and row.event in CONTINUED:
         words, limit = CONTINUED[row.event]
         line = f"{words} ({turn.continuations} of {turn.limit(limit)})"
         reply, capped = turn.call.reply, row.event == "cut_call"
         cut = capped or (reply is not None and reply.finish == "length")
         return f"{line}{_more_output(turn)}" if cut else line
-    for counter, line in ORDERED.items():
+    for counter, words_of in ORDERED.items():
         if counter in spent:
-            return f"{line(turn)}{_which(turn, counter)}"
+            return f"{words_of(turn)}{_which(turn, counter)}"
     return ""
 
 

@@ -351,9 +351,15 @@ class EffectHandler:
 
 
 def _resolved(request: ResolvePaths) -> ResolvedPaths:
-    return ResolvedPaths(
-        tuple(os.path.realpath(os.path.join(request.workdir, path)) for path in request.paths)
-    )
+    return ResolvedPaths(tuple(_real(request.workdir, path) for path in request.paths))
+
+
+def _real(workdir: str, path: str) -> str:
+    """Where it leads; a text that cannot be a path, as it is: its tool refuses it."""
+    try:
+        return os.path.realpath(os.path.join(workdir, path))
+    except (OSError, ValueError):
+        return path
 
 
 def _budget_of(services: Services, turn_id: str) -> IterationBudget | None:

@@ -55,6 +55,7 @@ from fsm_agent.sessions.store.rewind.positions import Position, forked, position
 from fsm_agent.sessions.store.rewind.undo import Undone, undo
 from fsm_agent.sessions.store.rows import asked_words
 from fsm_agent.sessions.turn import Turn
+from fsm_agent.sessions.turn_line import TurnLine
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.threads import LOOP
 from fsm_agent.tools import Tool
@@ -122,6 +123,7 @@ class Agent:
         self._services = services = composed(self._options, Agent.of)
         self.home, self.settings, self.signals = services.home, services.settings, services.signals
         self.session_id = session_id or f"s-{uuid.uuid4().hex[:12]}"
+        self._line = TurnLine(self.settings.interrupt.second_message, self.signals)
         self._store, self._primary = services.store, services.backends.runtime()
         self._held = None if inherits is None else inherits.session
 
@@ -143,8 +145,10 @@ class Agent:
         conversation_history: Sequence[Mapping[str, Any] | Message] | None = None,
         task_id: str | None = None,
     ) -> TurnResult:
-        """One turn, synchronously; also inside a running event loop."""
-        return self.start(user_message, system_message, conversation_history, task_id).run()
+        """One turn, synchronously; also inside a running event loop. While another turn runs, the setting
+        ``interrupt.second_message`` decides; by default ``SessionBusy`` is raised."""
+        turn = self.start(user_message, system_message, conversation_history, task_id)
+        return LOOP.run(self._line.run(turn, user_message))
 
     async def arun(
         self,
@@ -153,10 +157,11 @@ class Agent:
         conversation_history: Sequence[Mapping[str, Any] | Message] | None = None,
         task_id: str | None = None,
     ) -> TurnResult:
-        """One turn, asynchronously."""
+        """``run_conversation``, asynchronously."""
         if not isinstance(user_message, str):  # an image or a PDF may take seconds
             user_message = await asyncio.to_thread(self._message, user_message)
-        return await self.start(user_message, system_message, conversation_history, task_id).arun()
+        turn = self.start(user_message, system_message, conversation_history, task_id)
+        return await self._line.run(turn, user_message)
 
     def start(
         self,

@@ -58,6 +58,10 @@ class Asking:
 
     def approval(self, request: AskApproval) -> Answer:
         """Ask the person at the terminal, and return the answer."""
+        with self._live.aside():
+            return self._approval(request)
+
+    def _approval(self, request: AskApproval) -> Answer:
         waiting, console = self._live.waiting(), self._seen.console
         question = Question.of(request, console.encoding)
         allowed = {
@@ -82,6 +86,10 @@ class Asking:
 
     def question(self, question: str, choices: Sequence[str]) -> str | None:
         """What the model wants to know: one of the choices by its number, or any other words."""
+        with self._live.aside():
+            return self._question(question, choices)
+
+    def _question(self, question: str, choices: Sequence[str]) -> str | None:
         waiting = self._live.waiting()
         self._seen.write(Text(f"  {clean(question)}", "bold yellow"))
         self._seen.write(*(Text(f"    {number} {clean(choice)}") for number, choice in enumerate(choices, 1)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from rich.console import Console
@@ -32,11 +33,14 @@ class ProgressView:
 
     approval: Callable[[AskApproval], Any] | None = None
     clarify: Callable[[str, list[str]], Any] | None = None
+    aside: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Frees the terminal for a question."""
 
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self.console = console
         self._quiet = quiet
         self._status: Status | None = None
+        self._doing, self._typed = "", ""
         self._moves = 0
         self._spoken: list[str] = []
         self._open_line = False
@@ -130,6 +134,12 @@ class ProgressView:
                 why = f": {preview(data['error'], 120)}" if data["error"] else ""
                 self.write(Text(f"    ↳ {data['status']}{why}", _COLOURS.get(data["status"], "yellow")))
 
+    def typed(self, draft: str) -> None:
+        """Show what a person is typing while something is waited for."""
+        self._typed = draft
+        if self._status is not None:
+            self._spin(self._doing)
+
     def begin(self, model: str, why: str) -> None:
         """Say what will answer."""
         self._entered = self._began = time.monotonic()
@@ -152,7 +162,7 @@ class ProgressView:
         tokens = f"{result.total_tokens:,} tokens" if result.usage_known else "tokens unknown"
         parts = (
             f"{result.turn_exit_reason.value}", f"{result.provider}:{preview(result.model, 60)}",
-            _count(result.api_calls, "iteration"), _count(result.attempts, "attempt"), tokens,
+            _count(result.api_calls, "iteration"), _count(result.tried, "attempt"), tokens,
             *_children(result),
             seconds(time.monotonic() - self._began),
         )  # fmt: skip
@@ -203,11 +213,13 @@ class ProgressView:
                 self._status = None
             return
         self._break()
+        self._doing = text
+        shown = Text.assemble((text, "dim"), f"  › {preview(self._typed, 80)}" if self._typed else "")
         if self._status is None:
-            self._status = self.console.status(Text(text, "dim"), spinner_style="cyan")
+            self._status = self.console.status(shown, spinner_style="cyan")
             self._status.start()
         else:
-            self._status.update(Text(text, "dim"))
+            self._status.update(shown)
 
     def _break(self) -> None:
         self._show(self._wrapping.rest(self.console.width))

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from prompt_toolkit.history import History
     from prompt_toolkit.key_binding import KeyBindings
 
-Reader = Callable[[], Awaitable[str | None]]
-"""Gives the next message, or ``None`` at the end."""
+Reader = Callable[[str], Awaitable[str | None]]
+"""Gives the next message, or ``None`` at the end. It is given what was typed of it already."""
 SIGN, CONTINUED = "› ", "· "
 HISTORY = "chat_history"
 """Name of the file in the home directory that keeps what was written."""
@@ -29,8 +29,8 @@ HISTORY = "chat_history"
 def piped(live: ProgressView) -> Reader:
     """Lines of standard input, each shown before it is answered; a trailing backslash joins the next line."""
 
-    async def read() -> str | None:
-        text = ""
+    async def read(begun: str) -> str | None:
+        text = begun
         while line := await in_daemon_thread(sys.stdin.readline):
             text += line.rstrip("\n")
             if not text.endswith("\\"):
@@ -49,15 +49,15 @@ def typed(home: Path) -> Reader:
     time."""
     session = _session(home)
 
-    async def read() -> str | None:
+    async def read(begun: str) -> str | None:
         pressed = 0
         while pressed < 2:
             try:
-                return str(await session.prompt_async())
+                return str(await session.prompt_async(default=begun))
             except EOFError:
                 return None
             except KeyboardInterrupt:
-                pressed = 1 if session.default_buffer.text else pressed + 1
+                pressed, begun = 1 if session.default_buffer.text else pressed + 1, ""
                 print("(Ctrl-C again, or Ctrl-D, leaves)" if pressed == 1 else "")
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -37,6 +38,8 @@ from fsm_agent.conversation.effects import (
     Rekey,
     Replaced,
     ReplaceHistory,
+    ResolvedPaths,
+    ResolvePaths,
     Runtime,
     RunTool,
     Saved,
@@ -88,7 +91,11 @@ class EffectHandler:
         self._imported, self._admission = imported, Admission()
         self._approvals = services.approvals.for_imported() if imported else services.approvals
         self._budget = _budget_of(services, turn_id)
-        self._attempts = ModelCaller(services, None if self._budget is None else self._budget.requests)
+        self._attempts = ModelCaller(
+            services,
+            lambda: len(self.session.rows),
+            None if self._budget is None else self._budget.requests,
+        )
         self._performers: dict[type, Callable[[Any], Awaitable[Any]]] = {
             OpenTurn: self._open,
             Prefetch: self._prefetch,
@@ -101,6 +108,7 @@ class EffectHandler:
             RunTool: self._run_tool,
             AnswerProgram: self._answer_program,
             AskApproval: self._ask,
+            ResolvePaths: self._resolve,
             Wait: self._attempts.wait,
             Rekey: self._rekey,
             RebuildClient: self._rebuild,
@@ -370,6 +378,9 @@ class EffectHandler:
     async def _ask(self, request: AskApproval) -> Approval:
         return await self._approvals.ask(request, self._services.signals.event(), self.session.id)
 
+    async def _resolve(self, request: ResolvePaths) -> ResolvedPaths:
+        return await in_daemon_thread(_resolved, request)
+
     # Store and people
 
     async def _persist(self, request: Persist) -> Done:
@@ -421,6 +432,18 @@ class EffectHandler:
             self._services.told.add(request)
         self._services.callbacks.emit(request.channel, *request.values)
         return Done()
+
+
+def _resolved(request: ResolvePaths) -> ResolvedPaths:
+    return ResolvedPaths(tuple(_real(request.workdir, path) for path in request.paths))
+
+
+def _real(workdir: str, path: str) -> str:
+    """Where it leads; a text that cannot be a path, as it is: its tool refuses it."""
+    try:
+        return os.path.realpath(os.path.join(workdir, path))
+    except (OSError, ValueError):
+        return path
 
 
 def _budget_of(services: Services, turn_id: str) -> IterationBudget | None:

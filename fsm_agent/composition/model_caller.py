@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
+from fsm_agent.composition.attempts import tell_attempt
 from fsm_agent.composition.services import Services
 from fsm_agent.conversation.effects import CallModel, Cancelled, Failure, ModelRequest, Wait, Waited
 from fsm_agent.conversation.messages import ModelReply
@@ -21,13 +23,14 @@ FROM_THE_START = "\n\n[The reply broke off and begins again.]\n\n"
 
 class ModelCaller:
     """Performs ``CallModel`` and ``Wait``. What a provider or a network does comes back as a value. ``cap``:
-    of the requests of a tree of turns. ``departed``: requests that left, as their wires say.
+    of the requests of a tree of turns. ``rows``: how long the conversation is. ``departed``: requests that
+    left, as their wires say.
 
     Text that was shown before its attempt failed is told again by the next one: that begins with a mark
     (CALL-15)."""
 
-    def __init__(self, services: Services, cap: RequestCap | None = None) -> None:
-        self._services, self._cap = services, cap
+    def __init__(self, services: Services, rows: Callable[[], int], cap: RequestCap | None = None) -> None:
+        self._services, self._rows, self._cap = services, rows, cap
         self.departed = 0
         self._shown_in_vain = False
 
@@ -71,6 +74,14 @@ class ModelCaller:
         if sink.told:
             self._shown_in_vain = isinstance(outcome, Failure)
         self.departed += sink.sent and getattr(outcome, "sent", True)
+        tell_attempt(
+            services.callbacks,
+            request,
+            backend.choice.runtime(),
+            outcome,
+            total.elapsed(),
+            self._rows(),
+        )
         return self._came_back(outcome)
 
     def _outcome(

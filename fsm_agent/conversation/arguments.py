@@ -57,7 +57,7 @@ def paths_conflict(a: str, b: str, cwd: str | os.PathLike[str]) -> bool:
     itself.
 
     Lexical only, so that it stays pure: ``.`` and ``..`` are resolved and case is folded as the platform's
-    ``normcase`` does, but links are not followed."""
+    ``normcase`` does. Whoever wants links to be followed gives paths without any."""
     left, right = _components(a, cwd), _components(b, cwd)
     shorter = min(len(left), len(right))
     return left[:shorter] == right[:shorter]

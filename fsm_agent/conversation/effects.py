@@ -170,13 +170,15 @@ class CheckSignals:
 class CallModel:
     """One attempt at the model. ``stale_after`` and ``total`` in seconds. ``paragraph`` puts a blank line
     before the first text that is shown. ``auxiliary``: the number of a model for side tasks, instead of the
-    one in use."""
+    one in use. It is number ``attempt`` of ``most`` in a row that may be made for the same thing."""
 
     request: ModelRequest
     stale_after: float
     total: float
     paragraph: bool = False
     auxiliary: int | None = None
+    attempt: int = 1
+    most: int = 1
 
     def recorded(self) -> CallModel:
         """What is kept of it: the body follows from the transcript, and keeping each would cost the square of
@@ -236,6 +238,14 @@ class AskApproval:
     def question_id(self) -> str:
         """By what the question is known while it waits for a person."""
         return self.call_id
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvePaths:
+    """Where do these paths lead, when links are followed? Relative ones begin at ``workdir``."""
+
+    paths: tuple[str, ...]
+    workdir: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,6 +486,13 @@ class Approval:
 
 
 @dataclass(frozen=True, slots=True)
+class ResolvedPaths:
+    """Absolute paths without links, in the order of the question."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Waited:
     """How long was waited, in seconds, and whether an interrupt ended it."""
 
@@ -545,6 +562,7 @@ Request = (
     | RunTool
     | AnswerProgram
     | AskApproval
+    | ResolvePaths
     | Wait
     | Rekey
     | RebuildClient
@@ -569,6 +587,7 @@ Reply = (
     | ToolOutcome
     | ProgramAsks
     | Approval
+    | ResolvedPaths
     | Waited
     | Switched
     | Replaced

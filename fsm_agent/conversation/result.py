@@ -74,6 +74,7 @@ class TurnResult(BaseModel):
     ``api_calls`` counts iterations, ``attempts`` the requests really sent, summaries included. A request
     counts from the moment its first byte is handed to the connection, so ``attempts`` is never less than what
     the providers received; calls that were under way when a process died count too, because nobody can tell.
+    ``tried`` also counts those that never left, because nothing answered at the address.
 
     Token fields are this turn's sums over every response (0 with ``usage_known`` false when the provider
     reported none). ``estimated_cost_usd`` is what the reported tokens cost where ``cost_status`` is
@@ -128,6 +129,7 @@ class TurnResult(BaseModel):
     guardrail: dict[str, Any] | None
     cleanup_errors: list[str]
     stored: bool = True
+    tried: int = 0
     compressions: list[dict[str, Any]]
     children: list[ChildTurn] = []
     states: list[VisitedState]

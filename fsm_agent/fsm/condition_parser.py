@@ -1,4 +1,5 @@
-"""Conditions that a person writes about a turn's counters: ``retries >= 2 and iterations < 5``."""
+"""What a person writes of a turn: conditions over its counters (``retries >= 2 and iterations < 5``), and
+names of moves."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import operator
 from collections.abc import Callable, Mapping
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.table import Table
 
 _COMPARE: dict[type[ast.cmpop], Callable[[int, int], bool]] = {
     ast.Lt: operator.lt,
@@ -28,6 +30,16 @@ def condition(text: str, names: Mapping[str, int]) -> Callable[[Mapping[str, int
         raise ConfigError("a condition cannot be read", text, ALLOWED) from None
     _check(tree, text, names)
     return lambda counters: bool(_value(tree, counters))
+
+
+def refuse_unknown(table: Table, *, state: str | None, event: str | None, row: str | None) -> None:
+    """Refuse names that no move of ``table`` has: of a ``state`` that it enters, of its ``event``, of its
+    ``row``. Raises ``ConfigError`` with the names that there are."""
+    asked = (("state", state, "dest"), ("event", event, "event"), ("row", row, "id"))
+    for kind, name, part in asked:
+        there = dict.fromkeys(getattr(one, part) for one in table.rows)
+        if name is not None and name not in there:
+            raise ConfigError(f"no move has such a {kind}", name, ", ".join(there))
 
 
 def _check(node: ast.expr, text: str, names: Mapping[str, int]) -> None:

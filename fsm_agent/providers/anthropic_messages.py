@@ -26,7 +26,6 @@ class AnthropicMessages(SdkPort):
     ``auth``: the header that carries the key. See ``SdkPort`` for the other arguments."""
 
     sdk: ClassVar[str] = "anthropic"
-    limit_headers: ClassVar[str] = "anthropic-ratelimit-"
 
     def __init__(self, base_url: str, key: str = "", *, auth: Auth = "x-api-key", **options: Any) -> None:
         super().__init__(base_url.rstrip("/").removesuffix("/v1"), key, **options)

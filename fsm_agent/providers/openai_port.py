@@ -18,7 +18,6 @@ class OpenAIPort(SdkPort):
     only."""
 
     sdk = "openai"
-    limit_headers = "x-ratelimit-"
     path: ClassVar[str]
 
     async def _send(self, client: Any, request: ModelRequest) -> Any:

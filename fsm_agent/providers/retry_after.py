@@ -5,10 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 _DURATION = re.compile(r"\s*+(\d{1,15}(?:\.\d{1,15})?)\s*+s?\s*+\Z")
+_UNITS = re.compile(
+    r"(?:(\d{1,5})d)?(?:(\d{1,5})h)?(?:(\d{1,5})m)?(?:(\d{1,5}(?:\.\d{1,9})?)s)?(?:(\d{1,5})ms)?"
+)
+_SIZES = (86_400, 3_600, 60, 1, 0.001)
 _HINTS = frozenset(
     {
         "retry_after",
@@ -29,7 +35,8 @@ def retry_after(headers: Mapping[str, str], body: Any, now: float) -> float | No
 
     ``retry-after-ms`` wins over ``Retry-After`` (seconds or an HTTP date), and both over hints in the body:
     ``retry_after``, ``retryDelay`` (Google), ``resets_in_seconds``, ``resets_at``, ``X-RateLimit-Reset``
-    (OpenRouter's metadata)."""
+    (OpenRouter's metadata). Last of all the headers of limits are looked at: those that have nothing left say
+    when they have again (``x-ratelimit-reset-tokens: 6m0s``, ``anthropic-ratelimit-requests-reset``)."""
     lower = {name.lower(): value for name, value in headers.items()}
     if (milliseconds := _seconds(lower.get("retry-after-ms"))) is not None:
         return milliseconds / 1000
@@ -37,7 +44,27 @@ def retry_after(headers: Mapping[str, str], body: Any, now: float) -> float | No
     if value is not None:
         seconds = _seconds(value)
         return seconds if seconds is not None else _until(value, now)
-    return next(_hints(body, now, 5), None)
+    hinted = next(_hints(body, now, 5), None)
+    return max(_resets(lower, now), default=0.0) or None if hinted is None else hinted
+
+
+def _resets(headers: Mapping[str, str], now: float) -> Iterator[float]:
+    """When the limits that are used up begin anew; headers in lower case."""
+    for name, left in headers.items():
+        if "ratelimit" not in name or "remaining" not in name or _seconds(left) != 0:
+            continue
+        value = headers.get(name.replace("remaining", "reset"), "")
+        if (figure := _seconds(value)) is not None:
+            yield _from_epoch(figure, now)
+        elif (units := _UNITS.fullmatch(value.strip())) is not None and value.strip():
+            yield sum(float(one) * size for one, size in zip(units.groups("0"), _SIZES, strict=True))
+        else:
+            yield from _at(value, now)
+
+
+def _at(moment: str, now: float) -> Iterator[float]:
+    with suppress(ValueError, OverflowError):
+        yield max(0.0, datetime.fromisoformat(moment).astimezone(UTC).timestamp() - now)
 
 
 def _hints(body: Any, now: float, depth: int) -> Iterator[float]:

@@ -61,11 +61,9 @@ class SdkPort(ABC):
     a response, and the whole call; ``None`` for no limit. ``read`` should be longer than the turn's stale
     limit, which judges by real chunks. ``linger``: how long after its end a stream that stays open is waited
     for; the reply is whole by then. ``now`` is wall time, for dates in ``Retry-After``. One client is made at
-    the first call, for the event loop of that call; ``aclose`` belongs into the same loop. ``limits`` holds
-    the rate-limit headers of the last response that had any."""
+    the first call, for the event loop of that call; ``aclose`` belongs into the same loop."""
 
     sdk: ClassVar[str]
-    limit_headers: ClassVar[str]
 
     def __init__(
         self,
@@ -79,7 +77,6 @@ class SdkPort(ABC):
         now: Callable[[], float] = time.time,
     ) -> None:
         self.base_url = base_url
-        self.limits: dict[str, str] = {}
         self._key = key
         self._secrets = {key}
         self._timeouts = (connect, read)
@@ -148,7 +145,6 @@ class SdkPort(ABC):
             async with asyncio.timeout(self._total) as limit:
                 stream = await self._send(await self.ready(), request)
                 try:
-                    self._note_limits(stream.response.headers)
                     if not _is_stream(request, stream.response.headers.get("content-type", "")):
                         return self._read(await stream.response.aread(), sink)
                     count = 0
@@ -165,7 +161,6 @@ class SdkPort(ABC):
                 sink.unsent()
             raise
         except Exception as error:
-            self._note_limits(getattr(getattr(error, "response", None), "headers", None))
             failure = failure_from(error, self._now(), self._secrets)
             return growing.end(failure if departure.left else replace(failure, sent=False))
         return within_limits(growing.end())
@@ -202,11 +197,6 @@ class SdkPort(ABC):
                 "the response is not JSON", content[:ERROR_BYTES].decode("utf-8", "replace"), self._secrets
             )
         return within_limits(self._whole(body, sink))
-
-    def _note_limits(self, headers: Any) -> None:
-        if headers is not None:
-            found = {name: value for name, value in headers.items() if name.startswith(self.limit_headers)}
-            self.limits = found or self.limits
 
 
 def http_client(sdk: Any, base_url: str) -> Any:

@@ -16,8 +16,8 @@ interim_assistant     text next to tool calls
 step                  iteration (from 1), what the tools of the iteration before did
 status                one line for people
 transition            turn id, source, event, dest, counters
-event                 name, data: turn:end, session:compress, memory:review; child:start, child:tool,
-                      child:status, child:end,
+event                 name, data: model:attempt, turn:end, session:compress, memory:review;
+                      child:start, child:tool, child:status, child:end,
                       child:report (a task in the background has ended)
 context               the user's text; answers a text that goes to the model with it and is not stored, or
                       None

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Generic, TypeVar
 
-from fsm_agent.fsm.condition_parser import condition
+from fsm_agent.fsm.condition_parser import condition, refuse_unknown
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.runner import RunnableTurn, Runner, Stepping
@@ -107,7 +107,8 @@ class DurableTurn(Stepping, Generic[Result]):
     ) -> Step | None:
         """Step until a move enters ``state``, is made on ``event``, takes ``row``, and leaves the counters as
         ``when`` says (``"retries >= 2"``); what is not given does not matter. ``None`` when the turn ended
-        first."""
+        first. Raises ``ConfigError`` for a name that no move of this table has."""
+        refuse_unknown(self.gate.kind.table, state=state, event=event, row=row)
         holds = condition(when, self._state.counters()) if when is not None else None
         while (step := await self.step()) is not None:
             wanted = ((state, step.dest), (event, step.event), (row, step.row))

@@ -28,6 +28,7 @@ _PREFIX = ENV_PREFIX.lower()  # pydantic-settings takes names in any case
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
 CacheTtl = Literal["5m", "1h"]
+SecondMessage = Literal["queue", "steer", "interrupt"]
 
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
@@ -246,6 +247,7 @@ class Compression(Group):
 class Tools(Group):
     """Running tools. ``max_calls``: of one reply; those beyond are not run, and the model is told so. Seconds
     and characters; ``max_result_chars`` bounds one result, ``turn_result_chars`` those of one reply,
+    ``batch_timeout``: what the calls of one reply may take together, those with a limit of their own apart;
     ``preview_chars`` is what stays in the context of a result that was saved to a file.
     ``failed_files_footer``: the final answer names files that a failed tool left unchanged. ``bridge_above``:
     with more tools than this those of MCP servers are in no request; the model finds them with
@@ -323,9 +325,13 @@ class Cache(Group):
 
 
 class Interrupt(Group):
-    """``keep_partial``: text that was shown before an interrupt stays in the transcript."""
+    """``keep_partial``: text that was shown before an interrupt stays in the transcript. ``second_message``:
+    what becomes of a message that comes while a turn runs: it is answered after the turn (``queue``), told to
+    the model with its next tool result (``steer``), or ends the turn and is answered then (``interrupt``). If
+    nothing is said ``chat`` queues it, and in Python ``SessionBusy`` is raised."""
 
     keep_partial: bool = True
+    second_message: SecondMessage | None = None
 
 
 class Prompt(Group):

@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 UNKNOWN_EFFECT = "It is unknown whether it took effect: check before you do it again."
 
+LATE = "tool %s (call %s) ended after its turn had gone on; its result is dropped"
+
 Told = tuple[ToolStatus, str, tuple[Part, ...]]
 """How a call ended: its status, its text, its other parts."""
 OnRisk = Callable[[str, tuple[str, ...]], None]
@@ -155,6 +157,8 @@ class ToolRunner:
             if finish != "done":
                 signal.set()
                 await self._wound_up(work, wait=tool.is_async or finish == "interrupted")
+            if not work.done() and not tool.is_async:
+                work.add_done_callback(lambda _: log.warning(LATE, request.name, request.call_id))
         finally:
             signal.set()
             if tool.is_async:

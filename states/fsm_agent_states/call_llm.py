@@ -17,6 +17,7 @@ from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.conversation.token_meter import plausible
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.limits import doubt_window
+from fsm_agent_states.logic.said import say, tell_blocked
 from fsm_agent_states.logic.triage import ReplyKind, spoken_in, triage
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.turn import TurnState
@@ -32,6 +33,8 @@ def call_llm(turn: TurnState) -> Asks[Event]:
         stale_after=turn.stale_after(request),
         total=turn.settings.timeout.total,
         paragraph=draft.needs_break,
+        attempt=turn.block.retries + 1,
+        most=turn.limit("retries") + 1,
     )
     turn.accounting.charge(reply, turn.setup.runtime)
     match reply:
@@ -53,6 +56,8 @@ def call_llm(turn: TurnState) -> Asks[Event]:
     if isinstance(kind, Failure):
         turn.recovery.fail(kind)
         return "error"
+    if kind == "summary":
+        yield from say("the summary came: the task may be unfinished, another message goes on with it")
     _gather(turn, kind)
     return kind
 
@@ -69,6 +74,7 @@ def _read(turn: TurnState, reply: ModelReply, request: ModelRequest) -> Asks[Non
         doubt_window(turn, reply.usage.prompt)
     if turn.setup.runtime.window is not None and facts.compacted_before(turn):
         noted: Compacted = yield NoteCompaction("read", over=facts.over_threshold(turn, reply.usage.prompt))
+        yield from tell_blocked(turn.compaction.compaction_blocked, noted)
         turn.compaction.judge(noted)
 
 

@@ -34,6 +34,9 @@ REPAIRS = {
 }
 """Error class to the mode of the wire copy that repairs it; each is tried once on a provider."""
 
+SPENT = ("usage limit", "usage_limit")
+"""Words of a rate limit that no short wait lifts: another key is used at once, as after a bill (CRED-02)."""
+
 TIER_WINDOW = 200_000
 """Tokens that an account without the long-context tier may send; believed for the turn, not saved."""
 
@@ -91,7 +94,9 @@ def family(turn: TurnState, failure: Failure, name: str) -> Family:
     if name in ("context_overflow", "payload_too_large", "long_context_tier"):
         return _overflow(turn, name)
     if name == "rate_limit":
-        return "key_limited" if failure.other_keys else "limited"
+        if not failure.other_keys:
+            return "limited"
+        return "bad_key" if any(sign in failure.detail for sign in SPENT) else "key_limited"
     if name in ("auth", "auth_permanent", "billing"):
         return _bad_key(failure, name)
     if name == "timeout":

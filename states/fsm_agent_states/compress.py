@@ -32,6 +32,7 @@ from fsm_agent.support.texts import shorten
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.limits import believe_window
 from fsm_agent_states.logic.refusal import hopeless, insists, room_left
+from fsm_agent_states.logic.said import compacted, say, tell_blocked
 from fsm_agent_states.logic.summarise import Summary, preserved, summarise, without_model
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
@@ -58,7 +59,9 @@ def compress(turn: TurnState) -> Asks[Event]:
     plan, summary = _plan(turn, before), Summary()
     if middle := plan.division.middle:
         if begins:
-            yield Tell("status", (f"compacting {len(middle)} messages",))
+            why = "" if facts.forced(turn) else "the window fills up: "
+            why = "too long for the model: " if turn.block.overflows else why
+            yield from say(f"{why}{len(middle)} of {len(turn.history)} messages are summed up")
             return "unsummarised"
         summary = yield from (summarise if facts.asks_summary(turn) else without_model)(turn, middle)
         match summary.failed:
@@ -156,6 +159,8 @@ def _cut_rows(turn: TurnState, rows: tuple[Message, ...], length: int) -> Asks[t
 
 def _no_progress(turn: TurnState) -> Asks[Event]:
     noted: Compacted = yield NoteCompaction("nothing_gained")
+    yield from say("compacting gained nothing: what is left must stay as it is")
+    yield from tell_blocked(turn.compaction.compaction_blocked, noted)
     turn.compaction.judge(noted)
     if not facts.forced(turn):
         turn.accounting.mute(True)
@@ -186,5 +191,5 @@ def _take(turn: TurnState, shorter: list[Message], before: int, summary: Summary
     noted: Compacted = yield NoteCompaction("succeeded", with_model=bool(summary.model) or not summary.text)
     turn.compaction.compacted_before = noted.done > 0
     yield Tell("event", ("session:compress", metrics))
-    if noted.done >= 2:
-        yield Tell("status", (f"compacted {noted.done} times in this session: details may have been lost",))
+    yield from say(compacted(metrics, noted.done))
+    yield from tell_blocked(turn.compaction.compaction_blocked, noted)

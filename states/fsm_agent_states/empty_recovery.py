@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Literal
 
 from fsm_agent_states.logic import facts
+from fsm_agent_states.logic.said import say
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
 
@@ -18,8 +19,10 @@ def empty_recovery(turn: TurnState) -> Asks[Event]:
         return "cancelled"
     turn.recovery.classify("empty_reply")
     if facts.text_begun(turn):
+        yield from say("an empty reply: the text that was shown before is the answer")
         return "streamed"
     if facts.text_prior(turn):
+        yield from say("an empty reply: the text beside the last tool calls is the answer")
         return "prior"
     if facts.after_tools(turn):
         return "thought_after_tools" if facts.thought(turn) else "after_tools"

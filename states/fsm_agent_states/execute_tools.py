@@ -15,6 +15,8 @@ from fsm_agent.conversation.effects import (
     KeepFiles,
     Persist,
     ProgramAsks,
+    ResolvedPaths,
+    ResolvePaths,
     RunTool,
     Signals,
     Tell,
@@ -22,10 +24,19 @@ from fsm_agent.conversation.effects import (
 )
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent_states.logic import facts
-from fsm_agent_states.logic.calls import BRIDGE, DELEGATE, Checked, check_calls, limit_delegation, segments
+from fsm_agent_states.logic.calls import (
+    BRIDGE,
+    DELEGATE,
+    Checked,
+    check_calls,
+    contended,
+    limit_delegation,
+    segments,
+)
 from fsm_agent_states.logic.content_parts import tell_parts
 from fsm_agent_states.logic.parts import ToolRound
 from fsm_agent_states.logic.results import STEER, result_rows
+from fsm_agent_states.logic.said import say
 from fsm_agent_states.logic.unchanged import changes_files, note_files
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
@@ -44,6 +55,10 @@ LEFT_OUT = (
     "\n\n[{left} more calls of the same reply were not run and are forgotten: at most {most} of one reply are"
     " run. Make those that are still needed again.]"
 )
+OUT_OF_TIME = (
+    "not started: the calls before it took the {seconds:g} s that those of one reply may take together; make"
+    " it again if it is still needed"
+)
 NOT_STARTED = "cancelled by the user before it started; it had no effect"
 
 
@@ -56,6 +71,7 @@ def execute_tools(turn: TurnState) -> Asks[Event]:
     if any(item.verdict == "bad_json" for item in calls):
         if not facts.answers_errors(turn):
             return "bad_json"
+        yield from say("the arguments of a call are still no JSON: the model is told why")
         yield from _answer_all(turn, calls)
         return "answered"
     if all(item.verdict == "unknown" for item in calls):
@@ -107,8 +123,17 @@ def _announce(turn: TurnState, calls: Sequence[Checked]) -> Asks[None]:
 def _run_all(turn: TurnState, calls: Sequence[Checked]) -> Asks[bool]:
     """Run every call that has no outcome yet. True when the user interrupted; then the rest is not
     started."""
-    interrupted = False
-    for segment in segments(calls, turn.settings.tool.max_workers, turn.setup.workdir):
+    interrupted, workdir, left = False, turn.setup.workdir, turn.settings.tool.batch_timeout
+    real: dict[str, str] = {}
+    if paths := contended(calls):
+        resolved: ResolvedPaths = yield ResolvePaths(paths, workdir)
+        real = dict(zip(paths, resolved.paths, strict=True))
+    together = list(segments(calls, turn.settings.tool.max_workers, workdir, real))
+    if (most := max(map(len, together))) > 1:
+        yield from say(f"{len(calls)} tool calls, up to {most} at the same time")
+    elif len(calls) > 1:
+        yield from say(f"{len(calls)} tool calls, one after the other")
+    for segment in together:
         if not interrupted:
             signals: Signals = yield CheckSignals()
             interrupted = signals.interrupted
@@ -118,30 +143,37 @@ def _run_all(turn: TurnState, calls: Sequence[Checked]) -> Asks[bool]:
                     item.answer(NOT_STARTED, "not_started")
             continue
         for item in segment:
+            if item.outcome is None and _shares_time(item) and left <= 0:
+                item.answer(OUT_OF_TIME.format(seconds=turn.settings.tool.batch_timeout), "not_started")
             interrupted = (yield from _admit(turn, item)) or interrupted
         ready = [item for item in segment if item.outcome is None]
         if not ready:
             continue
         yield from _keep_files(turn, ready)
-        outcomes: list[ToolOutcome | ProgramAsks] = yield [_request(turn, item) for item in ready]
+        outcomes: list[ToolOutcome | ProgramAsks] = yield [_request(turn, item, left) for item in ready]
+        used = 0.0
         for item, outcome in zip(ready, outcomes, strict=True):
-            ended = yield from _ended(turn, item, outcome)
+            ended = yield from _ended(turn, item, outcome, left)
+            used = max(used, ended.seconds if _shares_time(item) else 0.0)
             item.outcome = _with_warning(turn, item, ended)
+        left -= used
     return interrupted
 
 
-def _ended(turn: TurnState, item: Checked, outcome: ToolOutcome | ProgramAsks) -> Asks[ToolOutcome]:
+def _ended(
+    turn: TurnState, item: Checked, outcome: ToolOutcome | ProgramAsks, left: float
+) -> Asks[ToolOutcome]:
     """The outcome of a call, after the calls that its program asks for were made, one by one."""
     made = 0
     while isinstance(outcome, ProgramAsks):
         made += 1
         call = ToolCall(f"{item.call.id}~{made}", outcome.name, outcome.arguments)
-        answer = yield from _called_by_program(turn, call, made)
+        answer = yield from _called_by_program(turn, call, made, left)
         outcome = yield AnswerProgram(item.call.id, made, answer)
     return outcome
 
 
-def _called_by_program(turn: TurnState, call: ToolCall, made: int) -> Asks[ToolOutcome]:
+def _called_by_program(turn: TurnState, call: ToolCall, made: int, left: float) -> Asks[ToolOutcome]:
     """Make the call under the rules of every call of this turn."""
     tools = [
         tool
@@ -157,7 +189,7 @@ def _called_by_program(turn: TurnState, call: ToolCall, made: int) -> Asks[ToolO
     yield from _admit(turn, item)
     if item.outcome is None:
         yield from _keep_files(turn, [item])
-        outcome: ToolOutcome = yield _request(turn, item)
+        outcome: ToolOutcome = yield _request(turn, item, left)
         item.outcome = _with_warning(turn, item, outcome)
     note_files(turn, [item])
     return item.outcome
@@ -206,10 +238,15 @@ def hard_stops(turn: TurnState) -> bool:
     return not turn.setup.attended if chosen is None else chosen
 
 
-def _request(turn: TurnState, item: Checked) -> RunTool:
+def _shares_time(item: Checked) -> bool:
+    """A call without a limit of its own: together they may take the time of the batch."""
+    return item.spec is not None and item.spec.timeout is None
+
+
+def _request(turn: TurnState, item: Checked, left: float) -> RunTool:
     assert item.spec is not None
     assert item.arguments is not None
-    timeout = turn.settings.tool.batch_timeout if item.spec.timeout is None else item.spec.timeout
+    timeout = left if item.spec.timeout is None else item.spec.timeout
     key = signature(f"{turn.turn_id} {turn.seq} {item.call.id} {item.spec.name}", item.arguments)
     return RunTool(item.call.id, item.spec.name, item.arguments, timeout, item.spec.effect, key)
 

@@ -25,12 +25,11 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.parts import said
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.explain import explain
+from fsm_agent_states.logic.said import say
 from fsm_agent_states.logic.unchanged import footer
 from fsm_agent_states.logic.visit import Asks, check_signals
 from fsm_agent_states.turn import TurnState
 
-TRACE = 20
-"""Lines of the trace that are shown when a turn fails."""
 NO_RESULT = "no result: a bug of the agent ended the turn first; it is not known whether the call took effect"
 FRAGMENT = 24
 """Characters up to which a text without a sentence end counts as a fragment that needs explaining."""
@@ -59,7 +58,7 @@ def finalize(turn: TurnState) -> Asks[None]:
         yield from _transform(turn)
         yield from _remember(turn, spoken)
     elif _outcome(turn) is not Outcome.INTERRUPTED:
-        yield from _show_trace(turn)
+        yield from _keep_request(turn)
     yield Tell("event", ("turn:end", {"turn_id": turn.turn_id, "exit": ending.exit and ending.exit.value}))
     spent = 0 < turn.fallbacks >= turn.limits.get("fallbacks", 0)
     exhausted = spent and _outcome(turn) is Outcome.FAILED
@@ -111,18 +110,13 @@ def _remember(turn: TurnState, spoken: str) -> Asks[None]:
             yield BeginReview()
 
 
-def _show_trace(turn: TurnState) -> Asks[None]:
-    """What was kept back while there was hope, now that there is none."""
-    request, recovery = turn.call.request, turn.recovery
+def _keep_request(turn: TurnState) -> Asks[None]:
+    """Save the request of a turn that failed, and say where."""
+    request = turn.call.request
     if _outcome(turn) is Outcome.FAILED and request is not None and turn.settings.dump_failed_requests:
         saved: Saved = yield DumpRequest(request)
-        recovery.note(
-            f"the request was saved to {saved.path}"
-            if saved.path
-            else f"it could not be saved: {saved.error}"
-        )
-    for line in recovery.trace[-TRACE:]:
-        yield Tell("status", (line,))
+        where = f"saved to {saved.path}" if saved.path else f"not saved: {saved.error}"
+        yield from say(f"the request that failed was {where}")
 
 
 def _outgrew_itself(turn: TurnState) -> bool:

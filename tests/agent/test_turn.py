@@ -91,7 +91,7 @@ def test_run_until_each_kind_of_stop() -> None:
         assert (await turn.run_until(when="empties >= 2 and not opened > 0")).row == "EmptyRecovery.nothing/1"  # type: ignore[union-attr]
         assert (await turn.run_until(event="tools")).source == "CallLLM"  # type: ignore[union-attr]
         assert (await turn.run_until(state="CallLLM", when="iterations >= 4")).seq > 10  # type: ignore[union-attr]
-        assert await turn.run_until(state="nowhere") is None
+        assert await turn.run_until(state="Compress") is None
         assert turn.result is not None
 
     asyncio.run(scenario())
@@ -106,6 +106,19 @@ def test_a_condition_that_cannot_be_read(text_: str) -> None:
 
     with pytest.raises(ConfigError, match="allowed:"):
         asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("stop", "there"), [({"state": "execute_tools"}, "ExecuteTools"), ({"event": "tool"}, "tools"), ({"row": "x"}, "/1")]
+)  # fmt: skip
+def test_a_turn_is_not_run_until_something_that_does_not_exist(stop: dict[str, str], there: str) -> None:
+    turn = agent(text("x")).start("go")
+    with pytest.raises(
+        ConfigError, match=f"no move has such a {next(iter(stop))}; given: .*{there}"
+    ) as refused:
+        asyncio.run(turn.run_until(**stop))
+    assert "\n" not in str(refused.value)
+    assert turn.state == "Prepare"
 
 
 def test_running_inside_a_running_loop() -> None:

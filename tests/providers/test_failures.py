@@ -197,6 +197,23 @@ def test_secrets_are_masked_wherever_they_are_but_not_placeholders() -> None:
         ({}, [{"error": {"details": [{"@type": "x"}, {"retryDelay": "34s"}]}}], 34),
         ({}, {"error": {"retry_after": True, "message": "in 5 s"}}, None),
         ({}, None, None),
+        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "6m0s"}, None, 360),
+        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "120ms"}, None, 0.12),
+        ({"x-ratelimit-remaining-tokens": "7", "x-ratelimit-reset-tokens": "6m0s"}, None, None),
+        (
+            {
+                "anthropic-ratelimit-tokens-remaining": "0",
+                "anthropic-ratelimit-tokens-reset": "2023-11-14T22:13:50Z",
+                "anthropic-ratelimit-requests-remaining": "9",
+                "anthropic-ratelimit-requests-reset": "2023-11-14T23:13:50Z",
+            },
+            None,
+            30,
+        ),
+        ({"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str(int(NOW + 45) * 1000)}, None, 45),
+        ({"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "tomorrow"}, None, None),
+        ({"X-RateLimit-Remaining": "0"}, None, None),
+        ({"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "50"}, {"retry_after": 4}, 4),
     ],
 )
 def test_how_long_a_provider_asks_to_wait(headers: dict[str, str], body: Any, seconds: float | None) -> None:

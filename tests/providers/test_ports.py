@@ -431,14 +431,15 @@ def test_a_key_that_no_header_can_carry(wire: Wire) -> None:
     assert server.completions == 0
 
 
-def test_rate_headers_are_kept_for_display(wire: Wire) -> None:
-    async def play(server: ScriptedServer) -> dict[str, str]:
+def test_the_headers_of_a_limit_that_is_used_up_say_how_long_to_wait(wire: Wire) -> None:
+    async def play(server: ScriptedServer) -> ModelReply | Failure:
         port = wire.make(server.url, KEY)
-        await port.call(wire.request(), Seen())
-        await port.call(wire.request(), Seen())
+        got: ModelReply | Failure = await port.call(wire.request(), Seen())
         await port.aclose()
-        limits: dict[str, str] = port.limits
-        return limits
+        return got
 
-    with ScriptedServer([status(429, headers={wire.rate.title(): "0"}), text("hi")]) as server:
-        assert asyncio.run(play(server)) == {wire.rate: "0"}
+    reset = wire.rate.replace("remaining", "reset")
+    with ScriptedServer([status(429, headers={wire.rate.title(): "0", reset.title(): "1m30s"})]) as server:
+        failure = asyncio.run(play(server))
+    assert isinstance(failure, Failure)
+    assert failure.retry_after == 90

@@ -92,9 +92,9 @@ def test_never_a_silent_minute() -> None:
     assert 65 <= int(seconds[1]) < 300
 
 
-def test_status_lines_are_one_a_change() -> None:
+def test_status_lines_are_one_a_failure_and_one_a_wait() -> None:
     told = play([status(503), status(503), text("ok")]).heard.of("status")
-    assert len(told) == len(set(told)) == 2
+    assert [line.split()[0] for line in told] == ["attempt", "waiting"] * 2
 
 
 def test_a_state_is_left_exactly_once_for_each_visit_and_finalize_is_last() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from email.utils import formatdate
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.testing import (
     FakeClock,
     ScriptedModel,
+    ScriptedServer,
     call,
     cut,
     drop,
@@ -62,6 +64,16 @@ def test_d34_retry_after_as_a_date_and_as_nothing() -> None:
     assert sum(played.waits) == pytest.approx(90, abs=1)
     assert play([status(429, headers={"Retry-After": "0"}), text("ok")]).waits == []
     assert sum(play([status(429, headers={"Retry-After": "9999"}), text("ok")]).waits) == 600
+
+
+def test_a_key_whose_usage_limit_is_reached_is_left_at_once_and_not_used_again() -> None:
+    """A limit by the minute is waited for once, with the same key; one of usage is not (CRED-02)."""
+    spent = status(429, error("You have reached your usage limit. Try again at 5 pm."))
+    played = play([spent, status(500), text("ok")], api_key=["key-one-1", "key-two-2"])
+    keys = [request.headers["authorization"] for request in played.server.requests]
+    assert keys == ["Bearer key-one-1", "Bearer key-two-2", "Bearer key-two-2"]
+    assert len(played.waits) == 1
+    assert "rate limit: the next key is used" in played.heard.of("status")
 
 
 def test_a_long_wait_says_what_it_waits_for() -> None:
@@ -334,11 +346,59 @@ def test_d06_a_dead_stream_costs_at_most_the_cap() -> None:
     assert play(repeat(cut(""))).server.completions <= 12
 
 
-def test_the_retry_trace_is_shown_only_when_the_turn_fails() -> None:
-    recovered = play([status(500), text("ok")]).heard.of("status")
-    assert not any("scripted status 500" in line for line in recovered)
-    failed = play(repeat(status(500))).heard.of("status")
-    assert any("scripted status 500" in line for line in failed)
+def test_each_failed_attempt_is_told_once_with_its_number_class_and_address() -> None:
+    played = play(repeat(status(500)))
+    at = played.server.url.removeprefix("http://").removesuffix("/v1")
+    told = [line for line in played.heard.of("status") if "failed after" in line]
+    assert [re.sub(r"\d\.\d s", "0 s", line) for line in told] == [
+        f"attempt {number} of 3 failed after 0 s at {at}: server error: scripted status 500"
+        for number in (1, 2, 3)
+    ]
+
+
+def test_every_attempt_is_a_record_and_an_event_with_the_same_fields(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "fsm_agent.composition.attempts")
+    played = play([status(503), text("ok")])
+    events = [data for name, data in played.heard.of("event") if name == "model:attempt"]
+    records = [record for record in caplog.records if record.name == "fsm_agent.composition.attempts"]
+    assert [record.levelname for record in records] == ["WARNING", "INFO"]
+    for record, event in zip(records, events, strict=True):
+        assert {name: getattr(record, name) for name in event} == event
+        assert event["turn_id"] == played.result.turn_id
+    failed, came = events
+    assert (failed["outcome"], failed["failure_class"], failed["status"]) == ("failure", "overloaded", 503)
+    assert (came["outcome"], came["attempt"], came["most"]) == ("reply", 2, 3)
+
+
+SECRET = "Zx81-very-private-0123456789"
+
+
+def test_no_secret_is_in_a_record_of_an_attempt(caplog: pytest.LogCaptureFixture) -> None:
+    """In the address, in a header that is repeated, and in the body of the refusal."""
+    caplog.set_level("INFO")
+    refusal = status(401, error(f"bad key {SECRET} for X-Api-Key: {SECRET}"), headers={"X-Echo": SECRET})
+    with ScriptedServer(repeat(refusal)) as server:
+        address = server.url.replace("http://", f"http://user:{SECRET}@") + f"?key={SECRET}"
+        heard: list[Any] = []
+        callbacks = {name: lambda *values: heard.append(values) for name in ("status", "event")}
+        agent = Agent("local:m", base_url=address, api_key=SECRET, toolsets=[], callbacks=callbacks)
+        agent.run_conversation("go")
+        agent.close()
+    ours = [record for record in caplog.records if record.name.startswith("fsm_agent")]
+    said = repr([vars(record) | {"line": record.getMessage()} for record in ours]) + repr(heard)
+    assert "failed after" in said
+    assert SECRET not in said
+
+
+def test_nothing_at_the_address_is_said_with_the_address_and_how_often_it_was_tried() -> None:
+    agent = Agent("local:m", base_url="http://127.0.0.1:9/v1", toolsets=[], callbacks={}, clock=FakeClock())
+    result = agent.run_conversation("go")
+    agent.close()
+    assert (result.attempts, result.tried) == (0, 6)
+    assert (result.final_response or "").startswith("Nothing answers at http://127.0.0.1:9/v1 (6 tries)")
+    assert "Is the server running?" in (result.final_response or "")
 
 
 def test_keys_do_not_appear_in_results() -> None:

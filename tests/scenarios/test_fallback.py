@@ -166,7 +166,8 @@ def test_the_next_turn_stays_away_for_a_minute_and_says_so_once() -> None:
     with pair([status(429), text("back")], [text("one"), text("two")]) as both:
         both.run()
         both.clock.advance(30)
-        assert both.run().final_response == "two"
+        second = both.run()
+        assert (second.final_response, second.fallback_activated) == ("two", True)
         assert sum("is resting" in line for line in both.heard.of("status")) == 1
         both.clock.advance(31)
         result = both.run()

@@ -153,7 +153,7 @@ def told(played: Played) -> dict[str, Any]:
                 made.pop(name, None)
     heard = played.heard
     return {
-        "result": json.loads(_without_wording(json.dumps(result))),
+        "result": json.loads(_without_wording(json.dumps(result).replace(played.server.url, "URL"))),
         "shown": "".join(delta or "|" for delta in heard.of("stream_delta")),
         "thoughts": "".join(heard.of("reasoning")),
         "tools": sorted(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fsm_agent import tool
-from fsm_agent.testing import call, repeat, text, tools
-from tests.helpers.harness import Played, fail, play
+from fsm_agent.testing import FakeClock, call, repeat, text, tools
+from tests.helpers.harness import Played, fail, play, table
+from tests.helpers.waiting import PATIENCE
 
 
 def results(played: Played) -> list[str]:
@@ -226,3 +229,75 @@ def test_a_tool_may_give_an_image(model: str) -> None:
     played = play([tools(call("look", {})), text("I see")], tools=[look], model=model)
     assert pixel in str(played.server.bodies[1])
     assert played.heard.of("tool_complete")[0][3] == "the screen"
+
+
+def test_links_are_followed_before_two_calls_write_at_the_same_time(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    at_work, most = [0], [0]
+
+    @tool(concurrency="parallel", effect="idempotent", path_arguments=("path",))
+    async def write(path: str) -> str:
+        """Write a file."""
+        at_work[0] += 1
+        most[0] = max(most[0], at_work[0])
+        await asyncio.sleep(0.05)
+        at_work[0] -= 1
+        return path
+
+    for paths, together in ((("link/a", "real/a"), 1), (("link/a", "real/b"), 2)):
+        most[0] = 0
+        calls = tools(*(call("write", {"path": path}) for path in paths))
+        played = play([calls, text("ok")], tools=[write], workdir=tmp_path)
+        assert results(played) == list(paths)
+        assert most[0] == together
+        assert any("2 tool calls" in line for line in played.heard.of("status"))
+
+
+def test_the_calls_of_one_reply_share_their_time() -> None:
+    """Those with a limit of their own apart."""
+    clock = FakeClock()
+
+    @tool
+    def work(number: int) -> str:
+        """Work for five minutes."""
+        clock.advance(300)
+        return f"{number} done"
+
+    @tool(timeout=9)
+    def own(number: int) -> str:
+        """Work within its own limit."""
+        return f"{number} done"
+
+    calls = [call("work", {"number": number}) for number in range(3)]
+    played = play([tools(*calls, call("own", {"number": 3})), text("ok")], tools=[work, own], clock=clock)
+    first, second, third, last = results(played)
+    assert (first, last) == ("0 done", "3 done")
+    assert second.startswith("Timed out after 120 seconds") or second == "1 done"
+    assert third.startswith("not started: the calls before it took the 420 s")
+
+
+def test_what_a_thread_brings_after_its_limit_is_dropped_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    go_on = threading.Event()
+
+    @tool(timeout=0.05)
+    def hang() -> str:
+        """Hang."""
+        assert go_on.wait(PATIENCE)
+        return "too late"
+
+    with table([tools(call("hang", {})), text("ok")], tools=[hang], settings={"poll": {"control": 0.01}}) as (
+        agent,
+        _server,
+        _clock,
+        _heard,
+    ):
+        result = agent.run_conversation("go")
+        go_on.set()
+        until = time.monotonic() + PATIENCE
+        while not any("its result is dropped" in line for line in caplog.messages):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+    told = next(row["content"] for row in result.messages if row["role"] == "tool")
+    assert told.startswith("Timed out after 0.05 seconds")
+    assert "too late" not in str(result.messages)

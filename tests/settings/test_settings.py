@@ -30,6 +30,7 @@ TRIED: tuple[Any, ...] = (
         "rotate",
         "normal",
         "shared",
+        "steer",
         "random",
         "1h",
         "warn",

@@ -162,7 +162,7 @@ def test_what_is_stored_of_a_turn_is_flat() -> None:
         "review_due", "parent_session_id", "supplied_history", "request", "reply", "visible", "thoughts", "failure",
         "failure_class", "sent", "issuer", "usages", "last_prompt_tokens", "meter", "prepaid", "stepped", "repairs_done",
         "pending_repair", "output_cap", "scaffold", "forced", "focus", "auxiliary", "compacted_before",
-        "compaction_blocked", "fallback_activated", "trace", "fragments", "held", "unchecked", "prior_content", "partial",
+        "compaction_blocked", "fallback_activated", "fragments", "held", "unchecked", "prior_content", "partial",
         "last_reasoning", "answer", "needs_break", "unverified", "unchanged_files", "guardrails", "compressions", "exit",
         "final_response", "response_transformed", "error", "kept_files", "interrupt_message", "pending_steer", "cleanup_errors",
         "suspected", "lessons",

@@ -32,6 +32,11 @@ def fault_of(failure_class: str) -> Fault:
     return _FAULTS.get(failure_class, "passing")
 
 
+BY_HAND = "compact by hand (/compact), or begin a new session"
+NO_ROOM = f"compactions did not make room; off until a reply shows that there is some, or {BY_HAND}"
+NO_MODEL = f"summaries had to be made without a model; off in this session: {BY_HAND}"
+
+
 @dataclass(slots=True)
 class CompactionGuard:
     """What a session remembers of its compactions. ``judged`` is false between a compaction and the next real
@@ -47,9 +52,9 @@ class CompactionGuard:
     def blocked(self, now: float) -> str:
         """Why no automatic compaction should be made now; empty when it may."""
         if self.ineffective >= INEFFECTIVE:
-            return f"the last {self.ineffective} compactions did not make room"
+            return f"the last {self.ineffective} {NO_ROOM}"
         if self.without_model >= FALLBACKS:
-            return f"the last {self.without_model} summaries had to be made without a model"
+            return f"the last {self.without_model} {NO_MODEL}"
         if now < self.resting_until:
             return f"the summary call failed; resting for {self.resting_until - now:.0f} s"
         return ""

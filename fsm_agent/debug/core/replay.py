@@ -37,9 +37,9 @@ from fsm_agent.sessions.turn import Turn
 
 RUNTIME, RUNTIMES, TOOLS = codec_of(Runtime), codec_of(tuple[Runtime, ...]), codec_of(tuple[ToolSpec, ...])
 ANSWERED = frozenset({
-    "AskApproval", "CheckSignals", "Wait", "Prefetch", "Preserve", "SyncMemory", "Rekey", "RebuildClient",
-    "SwitchProvider", "SwitchStreaming", "NoteCompaction", "Transform", "Spill", "DumpRequest", "KeepFiles",
-    "AnswerProgram",
+    "AskApproval", "CheckSignals", "ResolvePaths", "Wait", "Prefetch", "Preserve", "SyncMemory", "Rekey",
+    "RebuildClient", "SwitchProvider", "SwitchStreaming", "NoteCompaction", "Transform", "Spill",
+    "DumpRequest", "KeepFiles", "AnswerProgram",
 })  # fmt: skip
 """Kinds of requests whose replies come from the record, besides those to the model and to tools."""
 

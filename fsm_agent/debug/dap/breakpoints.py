@@ -123,7 +123,9 @@ class EditorBreakpoints:
         kind = next((kind for kind in _NAMED if name in targets_of(self.table, kind)), None)
         point = EditorBreakpoint(next(self._numbers), "function")
         if kind is None:
-            return replace(point, message=f"no state, row, event, arrow or exit is called {name!r}")
+            there = ", ".join((*self.table.states, *dict.fromkeys(row.event for row in self.table.rows)))
+            said = f"no state, row, event, arrow or exit is called {name!r}; states and events: {there}"
+            return replace(point, message=said)
         return self._made(point, ((kind, name),), wanted, f"stops at {kind} {name}")
 
     def _filter(self, wanted: tuple[str, Arguments]) -> EditorBreakpoint:

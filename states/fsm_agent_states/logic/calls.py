@@ -150,13 +150,24 @@ def _with_unique_ids(calls: Sequence[ToolCall]) -> list[ToolCall]:
     return unique
 
 
-def segments(calls: Sequence[Checked], most: int, workdir: str) -> Iterator[list[Checked]]:
+def contended(calls: Sequence[Checked]) -> tuple[str, ...]:
+    """The paths of the calls that could go at the same time, when it depends on where they lead; else
+    none."""
+    together = [item for item in calls if item.outcome is None and _parallel(item) and _paths(item)]
+    if len(together) < 2 or all(item.spec and item.spec.effect == "pure" for item in together):
+        return ()
+    return tuple(dict.fromkeys(path for item in together for path in _paths(item)))
+
+
+def segments(
+    calls: Sequence[Checked], most: int, workdir: str, real: Mapping[str, str]
+) -> Iterator[list[Checked]]:
     """Runs of calls that may go at the same time, in order; every other call is a barrier of its own. At most
-    ``most`` calls run together. Relative paths begin at ``workdir``."""
+    ``most`` calls run together. Relative paths begin at ``workdir``; ``real``: where paths lead."""
     run: list[Checked] = []
     for item in calls:
         alone = item.outcome is None and not _parallel(item)
-        if run and (alone or len(run) >= most or any(_conflict(item, other, workdir) for other in run)):
+        if run and (alone or len(run) >= most or any(_conflict(item, other, workdir, real) for other in run)):
             yield run
             run = []
         run.append(item)
@@ -178,11 +189,13 @@ def _parallel(item: Checked) -> bool:
     )
 
 
-def _conflict(one: Checked, other: Checked, workdir: str) -> bool:
+def _conflict(one: Checked, other: Checked, workdir: str, real: Mapping[str, str]) -> bool:
     """Two path tools conflict when one path contains the other, unless both only read."""
     if not (one.spec and other.spec) or one.spec.effect == other.spec.effect == "pure":
         return False
-    return any(paths_conflict(a, b, workdir) for a in _paths(one) for b in _paths(other))
+    return any(
+        paths_conflict(real.get(a, a), real.get(b, b), workdir) for a in _paths(one) for b in _paths(other)
+    )
 
 
 def _paths(item: Checked) -> list[str]:

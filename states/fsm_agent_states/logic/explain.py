@@ -14,13 +14,15 @@ TEXTS: dict[E, str] = {
         "The model gave only empty replies, {attempts} requests in all. Try again, or use another model."
     ),
     E.LENGTH_EXHAUSTED: (
-        "The answer was still cut off after {continuations} continuations; this is what arrived."
+        "The answer was still cut off after {continuations} continuations; this is what arrived. Raise the"
+        " output cap: max_output_tokens{cap}."
     ),
     E.THINKING_BUDGET_EXHAUSTED: (
         "The model used its whole output for reasoning. Lower its effort or raise max_output_tokens."
     ),
     E.TRUNCATED_TOOL_CALL: (
-        "The model's tool call was cut off by the output limit {cut} times and was not run."
+        "The model's tool call was cut off by the output limit {cut} times and was not run. Raise the output"
+        " cap: max_output_tokens{cap}."
     ),
     E.STREAM_DROPPED_TOOL_CALL: (
         "The connection broke inside the model's tool call again and again; it was not run."
@@ -40,7 +42,7 @@ TEXTS: dict[E, str] = {
     E.OUTPUT_CAP: (
         "The configured output limit is larger than this model allows{because}. Lower max_output_tokens."
     ),
-    E.API_RETRIES_EXHAUSTED: "The provider failed {attempts} times ({failure}){because}.{advice}",
+    E.API_RETRIES_EXHAUSTED: "The provider failed {tried} times ({failure}){because}.{advice}",
     E.NON_RETRYABLE_ERROR: "The provider refused the request ({failure}){because}.{advice}",
     E.GUARDRAIL_HALT: "The turn was stopped because it was going in circles: {guardrail}.",
     E.LOCAL_PROCESSING_ERROR: "An error inside the agent itself stopped the turn{because}. Please report it.",
@@ -54,6 +56,11 @@ TEXTS: dict[E, str] = {
 ADVICE = {
     "auth": " Check the API key of {provider} and what it may be used for.",
     "auth_permanent": " The credential is no longer valid; sign in again.",
+    "rate_limit": " Wait a while, or add another key or a fallback model.",
+    "server_error": " Try again later, or add a fallback model.",
+    "overloaded": " Try again later, or add a fallback model.",
+    "timeout": " Check that {address} can be reached.",
+    "stale": " Raise stale.stream if this model thinks that long, or add a fallback model.",
     "billing": " Check the balance and billing of the account.",
     "model_not_found": " Check the model's name: {provider} does not know {model!r}.",
     "unknown": " Check that {address} is where a {mode} API answers.",
@@ -63,15 +70,25 @@ ADVICE = {
 }
 
 
+UNANSWERED = "Nothing answers at {address} ({tried} tries){because}. Is the server running? Check base_url."
+
+
 def explain(turn: TurnState) -> str:
     """One or two sentences for the exit at hand; empty when there is nothing to explain."""
     text = TEXTS.get(turn.ending.exit) if turn.ending.exit else None
     if text is None:
         return ""
+    accounting, given = turn.accounting, turn.settings.max_output_tokens
+    if turn.ending.exit is E.API_RETRIES_EXHAUSTED and accounting.unsent and not accounting.request_count:
+        text = UNANSWERED
     return text.format(
+        provider=turn.setup.runtime.provider,
+        address=_address(turn),
+        tried=accounting.request_count + accounting.unsent,
+        cap="" if given is None else f", now {given:,}",
         iterations=turn.settings.max_iterations,
         because=f": {turn.recovery.error.rstrip('.')}" if turn.recovery.error else "",
-        attempts=turn.accounting.request_count,
+        attempts=accounting.request_count,
         continuations=turn.continuations,
         cut=turn.continuations + 1,
         failure=turn.recovery.failure_class.replace("_", " ") or "error",
@@ -87,6 +104,10 @@ def _advice(turn: TurnState) -> str:
     return ADVICE.get(name, "").format(
         provider=turn.setup.runtime.provider,
         model=turn.setup.runtime.model,
-        address=turn.setup.runtime.base_url or "the address",
+        address=_address(turn),
         mode=turn.setup.runtime.api_mode.replace("_", " "),
     )
+
+
+def _address(turn: TurnState) -> str:
+    return turn.setup.runtime.base_url or "the address"

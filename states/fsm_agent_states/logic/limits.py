@@ -1,4 +1,4 @@
-"""Numbers that providers name in their errors, and what they bound."""
+"""Limits in tokens: those that providers name in their errors, and that of the next reply."""
 
 from __future__ import annotations
 

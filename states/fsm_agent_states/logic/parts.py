@@ -192,7 +192,7 @@ class Recovery:
     ``repairs_done``: changes of the request that this provider needs; ``pending_repair``: the next one.
     ``output_cap``: tokens that a refusal allowed the reply. ``suspected``: what refusals said of the model,
     by the names of lessons, until a reply proves it; ``lessons``: what was proved. ``scaffold``: rows behind
-    the history that are sent and never stored. ``trace``: lines for people, shown when the turn fails.
+    the history that are sent and never stored.
     """
 
     failure: Failure | None = None
@@ -206,7 +206,6 @@ class Recovery:
     lessons: tuple[Lesson, ...] = ()
     scaffold: tuple[Message, ...] = ()
     fallback_activated: bool = False
-    trace: list[str] = field(default_factory=list)
 
     def begin(self, silences: int, repairs: frozenset[str]) -> None:
         """Take over what the agent knows of its model."""
@@ -229,7 +228,6 @@ class Recovery:
     def explain(self, name: str, message: str) -> None:
         """Name the class of what went wrong, and keep what was said of it."""
         self.failure_class, self.error = name, one_line(message)
-        self.note(f"{name}: {self.error}")
 
     def settle(self, explanation: str) -> None:
         """The turn ends without an answer: say why, unless that is known."""
@@ -273,10 +271,6 @@ class Recovery:
     def drop_scaffold(self) -> None:
         """Send nothing more behind the history."""
         self.scaffold = ()
-
-    def note(self, line: str) -> None:
-        """Keep a line for people, for the case that the turn fails."""
-        self.trace.append(line)
 
 
 @dataclass(slots=True)

@@ -17,12 +17,12 @@ from fsm_agent.conversation.effects import (
     Switched,
     SwitchProvider,
     SwitchStreaming,
-    Tell,
     Wait,
     Waited,
 )
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.content_parts import tell_parts
+from fsm_agent_states.logic.said import ordered, repaired, say
 from fsm_agent_states.logic.scaffolds import scaffold_for
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.turn import TurnState
@@ -40,13 +40,8 @@ LASTING = {
     "format_error",
 }
 """Error classes that say something of the model, and not of this request alone."""
-REPAIRED = {
-    "smaller_images": "images made smaller",
-    "vision": "without images",
-    "audio": "without audio",
-    "files": "without files",
-}
-"""Repairs of content parts, as people are told of them."""
+PARTS = {"smaller_images", "vision", "audio", "files"}
+"""Repairs of content parts."""
 HONOURS_RETRY_AFTER = {"rate_limit", "upstream_rate_limit", "overloaded", "key_limited"}
 
 
@@ -57,6 +52,8 @@ def recover(turn: TurnState) -> Performed:
             return event
     if "continuations" in turn.pending_recovery:
         turn.recovery.output_cap = None  # the reply was cut: what is left of it may be longer
+    if line := ordered(turn):
+        yield from say(line)
     if turn.pending_recovery & {"nudges", "prefills", "empties", "continuations"}:
         turn.recovery.scaffold = scaffold_for(turn)
     waits = facts.waits_after_compaction(turn)
@@ -88,7 +85,7 @@ def _rekey(turn: TurnState) -> Performed:
     switched: Switched = yield Rekey(
         recovery.failure_class, failure.status if failure else None, failure.retry_after if failure else None
     )
-    recovery.note(switched.detail)
+    yield from say(f"{recovery.failure_class.replace('_', ' ')}: {switched.detail}")
     if switched.ok:
         turn.setup.adopt(switched.runtime)
         return None
@@ -98,7 +95,7 @@ def _rekey(turn: TurnState) -> Performed:
 
 
 def _rebuild(turn: TurnState) -> Performed:
-    yield Tell("status", ("the connection is being rebuilt",))
+    yield from say("the connection is made anew")
     switched: Switched = yield RebuildClient()
     turn.setup.adopt(switched.runtime)
     return (yield from _wait(turn, Wait("rebuild", turn.settings.api_max_retries, "connection rebuilt")))
@@ -113,7 +110,7 @@ def _fallback(turn: TurnState) -> Performed:
     )
     if not switched.ok:
         turn.exhaust("fallbacks")
-        recovery.note(switched.detail)
+        yield from say(switched.detail)
         return "failed"
     turn.setup.switch(switched.runtime)
     turn.accounting.forget()
@@ -123,11 +120,9 @@ def _fallback(turn: TurnState) -> Performed:
     if not facts.text_begun(turn):  # an answer that was begun is still to be continued
         recovery.drop_scaffold()
     turn.compaction.relax()  # the overflow was the other model's
-    notice = (
-        f"switched from {before.provider}:{before.model} to"
-        f" {switched.runtime.provider}:{switched.runtime.model}"
-    )
-    yield Tell("status", (notice,))
+    here = switched.runtime
+    why = name.replace("_", " ") or "empty replies"
+    yield from say(f"switched from {before.provider}:{before.model} to {here.provider}:{here.model}: {why}")
     yield from tell_parts(turn)
     return None
 
@@ -141,10 +136,8 @@ def _repair(turn: TurnState) -> Performed:
     if repair == "no_streaming":
         switched: Switched = yield SwitchStreaming()
         turn.setup.adopt(switched.runtime)
-    yield Tell(
-        "status", (f"request repaired ({REPAIRED.get(repair, repair.replace('_', ' '))}), sending again",)
-    )
-    if repair in REPAIRED:
+    yield from say(repaired(turn, repair))
+    if repair in PARTS:
         yield from tell_parts(turn)
     return None
 

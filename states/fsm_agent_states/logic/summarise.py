@@ -19,7 +19,6 @@ from fsm_agent.conversation.effects import (
     Prefetched,
     Preserve,
     Runtime,
-    Tell,
 )
 from fsm_agent.conversation.messages import Message, ModelReply
 from fsm_agent.conversation.token_meter import ASSUMED_WINDOW
@@ -27,6 +26,7 @@ from fsm_agent.conversation.wire import CHARS_PER_TOKEN, Ask, View, WireCopy, fo
 from fsm_agent.support.texts import shorten, split_reasoning
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.detect import detect
+from fsm_agent_states.logic.said import say, tell_blocked
 from fsm_agent_states.logic.visit import Asks
 from fsm_agent_states.turn import TurnState
 
@@ -72,10 +72,11 @@ def summarise(turn: TurnState, middle: Sequence[Message]) -> Asks[Summary]:
             if text := split_reasoning(reply.text)[0].strip():
                 return Summary(text, runtime.model)
             why = "empty"
-    yield Tell("status", (f"{runtime.model} gave no summary ({why.replace('_', ' ')})",))
+    yield from say(f"{runtime.model} gave no summary ({why.replace('_', ' ')})")
     turn.compaction.not_summarised(why)
     if number is None:  # the last that can be asked
         noted: Compacted = yield NoteCompaction("summary_failed", fault=fault_of(why))
+        yield from tell_blocked(turn.compaction.compaction_blocked, noted)
         turn.compaction.judge(noted)
     return Summary(failed="unsummarised")
 
@@ -85,7 +86,7 @@ def without_model(turn: TurnState, middle: Sequence[Message]) -> Asks[Summary]:
     refused what there is."""
     if turn.compaction.unsummarised in KEEPS_HISTORY and not facts.forced(turn):
         return Summary()
-    yield Tell("status", ("the summary was made without a model",))
+    yield from say("the summary is made without a model: a list of what was done")
     return Summary(summary_without_model(middle))
 
 
@@ -118,4 +119,11 @@ def _call(turn: TurnState, runtime: Runtime, middle: Sequence[Message], number: 
     request = ModelRequest(
         body, runtime.streaming, toolless=True, purpose="summary", estimate=tokens_of(len(body))
     )
-    return CallModel(request, turn.stale_after(request), turn.settings.timeout.total, auxiliary=number)
+    return CallModel(
+        request,
+        turn.stale_after(request),
+        turn.settings.timeout.total,
+        auxiliary=number,
+        attempt=turn.summarisers,
+        most=turn.limit("summarisers"),
+    )

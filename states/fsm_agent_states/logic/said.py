@@ -1,0 +1,118 @@
+"""The lines that a person reads while a turn recovers: what happens, and what to do about it.
+
+One line for each thing that a row orders; what an attempt at the model brought is said where it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fsm_agent.conversation.effects import Compacted, Tell
+from fsm_agent_states.logic.limits import output_cap
+from fsm_agent_states.logic.visit import Asks
+from fsm_agent_states.turn import TurnState
+
+Line = Callable[[TurnState], str]
+
+
+def say(line: str) -> Asks[None]:
+    """Tell people one line."""
+    yield Tell("status", (line,))
+
+
+def ordered(turn: TurnState) -> str:
+    """What the row that led here ordered, in words; empty where nothing need be said."""
+    spent, row = turn.pending_recovery, turn.last_transition
+    if "continuations" in spent and row is not None and row.event in CONTINUED:
+        words, limit = CONTINUED[row.event]
+        line = f"{words} ({turn.continuations} of {turn.limit(limit)})"
+        reply, capped = turn.call.reply, row.event == "cut_call"
+        cut = capped or (reply is not None and reply.finish == "length")
+        return f"{line}{_more_output(turn)}" if cut else line
+    for counter, words_of in ORDERED.items():
+        if counter in spent:
+            return f"{words_of(turn)}{_which(turn, counter)}"
+    return ""
+
+
+def _which(turn: TurnState, counter: str) -> str:
+    most = turn.limit(counter)
+    return f" ({turn.count(counter)} of {most})" if counter not in ("graces", "losses") else ""
+
+
+def _more_output(turn: TurnState) -> str:
+    """After a reply that was cut: what the next one may have, and the setting that spares it."""
+    given = turn.settings.max_output_tokens
+    now = "" if given is None else f", now {given:,}"
+    return f" with {output_cap(turn):,} tokens; raise the output cap: max_output_tokens{now}"
+
+
+def _grace(turn: TurnState) -> str:
+    if turn.graces > 1:
+        return "no summary came: it is asked for once more"
+    most = turn.settings.max_iterations
+    used = f"the limit of {most} iterations is" if turn.iterations >= most else "the shared iterations are"
+    return f"{used} reached: a summary is asked for; raise max_iterations for longer tasks"
+
+
+CONTINUED: Mapping[str, tuple[str, str]] = {
+    "cut_text": ("the reply was cut off: continued", "continuations"),
+    "dropped_call": ("the reply broke off in a tool call: asked again", "continuations"),
+    "cut_call": ("a tool call was cut off and not run: asked again", "cut_calls"),
+    "incomplete": ("the provider calls its reply incomplete: asked to go on", "incompletes"),
+    "open_scratchpad": ("the model did not get beyond its notes: asked again", "scratchpads"),
+    "announced": ("the model only said what it will do: told to do it", "acks"),
+    "unverified": ("files were changed and not checked: the model is told to", "verifies"),
+}
+"""By the event that is continued: the line, and the limit that counts for it."""
+ORDERED: Mapping[str, Line] = {
+    "graces": _grace,
+    "losses": lambda turn: "the process ended while a request was out: it is sent again",
+    "strikes": lambda turn: "the model's calls cannot be run: it is told why",
+    "recalls": lambda turn: "the arguments of a call are no JSON: asked again",
+    "nudges": lambda turn: "an empty reply after tools: the model is told to go on",
+    "prefills": lambda turn: "only thoughts, no answer: the model gets them back",
+    "empties": lambda turn: "an empty reply: asked again",
+}
+"""By the counter that a row spent."""
+REPAIRED: Mapping[str, str] = {
+    "thinking_signature": "without earlier thoughts, whose signatures were refused",
+    "encrypted_replay": "without earlier encrypted thoughts, which were refused",
+    "long_context_beta": "without the long-context beta, which this account does not have",
+    "grammar": "with plainer tool schemas: the server cannot read some patterns",
+    "no_streaming": "not streamed, which this model cannot do",
+    "smaller_images": "with smaller images",
+    "audio": "without audio, which this model does not take",
+    "files": "without files, which this model does not take",
+    "temperature": "without temperature, which this model does not take",
+    "effort": "without an effort, which this model does not take",
+    "output_key": "with the other name of the output cap",
+    "vision": "without images, which this model does not take",
+    "flat_tool_content": "with tool results as plain text",
+    "surrogates": "without characters that cannot be written",
+    "ascii": "in plain ASCII",
+}
+"""What a repair changes of the request that is sent again."""
+
+
+def repaired(turn: TurnState, repair: str) -> str:
+    """The line about a repair of the request."""
+    if repair == "output_cap":
+        cap = turn.recovery.output_cap or 0
+        return f"sent again with at most {cap:,} output tokens; lower max_output_tokens to be spared this"
+    return f"sent again {REPAIRED[repair]}"
+
+
+def compacted(metrics: Mapping[str, Any], times: int) -> str:
+    """The line about a compaction that made the conversation shorter."""
+    rows, tokens = [
+        f"{metrics[f'{what}_before']:,} → {metrics[f'{what}_after']:,}" for what in ("messages", "tokens")
+    ]
+    again = f"; {times} times in this session, details may be lost" if times > 1 else ""
+    return f"compacted: {rows} messages, about {tokens} tokens{again}"
+
+
+def tell_blocked(before: str, noted: Compacted) -> Asks[None]:
+    """Say it once when automatic compaction is switched off. ``before``: why it was off already."""
+    if noted.blocked and not before:
+        yield from say(f"automatic compaction is off: {noted.blocked}")

@@ -1,0 +1,81 @@
+"""The command line at a real terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from tests.helpers.waiting import PATIENCE
+
+ROOT = Path(__file__).parents[2]
+pty = pytest.importorskip("pty", reason="a terminal is needed")
+
+
+class Terminal:
+    """The program at the other end of a terminal. ``screen`` is all that it wrote so far."""
+
+    def __init__(self, file: int, running: subprocess.Popen[bytes]) -> None:
+        self._file, self.running, self.screen = file, running, ""
+        os.set_blocking(file, False)
+
+    @property
+    def plain(self) -> str:
+        """The screen without colours and the like."""
+        return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.screen).replace("\r\n", "\n")
+
+    def until(self, words: str, times: int = 1) -> None:
+        """Read until the program has written this so many times."""
+        self._read(lambda: self.screen.count(words) >= times, words)
+
+    def ended(self) -> int:
+        self._read(lambda: self.running.poll() is not None, "its end")
+        return self.running.returncode
+
+    def say(self, line: str) -> None:
+        self.press(line + "\n")
+
+    def press(self, keys: str) -> None:
+        os.write(self._file, keys.encode())
+
+    def _read(self, enough: Callable[[], bool], what: str) -> None:
+        until = time.monotonic() + PATIENCE
+        while not enough():
+            assert time.monotonic() < until, f"waited for {what}; the screen says: {self.screen[-2000:]}"
+            try:
+                self.screen += os.read(self._file, 65_536).decode("utf-8", "replace")
+            except BlockingIOError:
+                time.sleep(0.01)
+            except OSError:  # the other end was closed
+                self.running.wait(PATIENCE)
+
+
+@contextmanager
+def terminal(*arguments: str, home: Path, columns: int = 110, **files: IO[bytes]) -> Iterator[Terminal]:
+    """``stdout`` and ``stderr`` may be files."""
+    ours, theirs = pty.openpty()
+    columns_of = {"TERM": "xterm-256color", "COLUMNS": str(columns)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "states"))),
+        **columns_of,
+    }
+    running = subprocess.Popen(
+        [sys.executable, "-m", "fsm_agent.cli", *arguments, "--home", str(home)],
+        **{"stdin": theirs, "stdout": theirs, "stderr": theirs, **files}, env=environment, cwd=home, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        yield Terminal(ours, running)
+    finally:
+        running.kill()
+        running.wait()
+        os.close(ours)

@@ -1,0 +1,144 @@
+"""What a person reads while a turn recovers: one plain line for each thing, with what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fsm_agent.testing import (
+    blank,
+    call,
+    cut,
+    cut_tool_call,
+    length,
+    overflow,
+    repeat,
+    status,
+    text,
+    tools,
+)
+from tests.helpers.harness import Played, play, table
+
+HALF_JSON = tools(call("echo", '{"text": nope]}'))
+REFUSED = {
+    "error": {"message": "max_tokens is too large. This model supports at most 4096 completion tokens"}
+}
+RAISE = "raise the output cap: max_output_tokens"
+SAID: dict[str, tuple[list[Any], dict[str, Any], list[str]]] = {
+    "a batch": (
+        [
+            tools(call("echo", {"text": "a"}), call("echo", {"text": "b"}), call("put", {"key": "k"})),
+            text("ok"),
+        ],
+        {},
+        ["3 tool calls, up to 2 at the same time"],
+    ),
+    "a batch in a row": (
+        [tools(call("put", {"key": "a"}), call("put", {"key": "b"})), text("ok")],
+        {},
+        ["2 tool calls, one after the other"],
+    ),
+    "a cut reply": (
+        [length("half"), text(" rest")],
+        {"max_output_tokens": 500},
+        [f"the reply was cut off: continued (1 of 3) with 1,000 tokens; {RAISE}, now 500"],
+    ),
+    "a cut call": (
+        [cut_tool_call(), text("ok")],
+        {},
+        [f"a tool call was cut off and not run: asked again (1 of 4) with 8,192 tokens; {RAISE}"],
+    ),
+    "a reply that broke off": (
+        [cut("half"), text(" rest")],
+        {},
+        ["the reply was cut off: continued (1 of 3)"],
+    ),
+    "a blank reply": ([blank(), text("ok")], {}, ["an empty reply: asked again (1 of 3)"]),
+    "text that came before a blank": (
+        [tools(call("todo", {}), text="All is done."), blank()],
+        {},
+        ["an empty reply: the text beside the last tool calls is the answer"],
+    ),
+    "text that was streamed before a blank": (
+        [length("half"), blank()],
+        {},
+        [
+            f"the reply was cut off: continued (1 of 3) with 8,192 tokens; {RAISE}",
+            "an empty reply: the text that was shown before is the answer",
+        ],
+    ),
+    "the last iteration": (
+        [tools(call("echo", {"text": "a"})), text("so far")],
+        {"max_iterations": 1},
+        [
+            "the limit of 1 iterations is reached: a summary is asked for; raise max_iterations for longer tasks",
+            "the summary came: the task may be unfinished, another message goes on with it",
+        ],
+    ),
+    "arguments that are no JSON": (
+        [HALF_JSON, HALF_JSON, text("ok")],
+        {"invalid_json_retries": 1},
+        [
+            "the arguments of a call are no JSON: asked again (1 of 1)",
+            "the arguments of a call are still no JSON: the model is told why",
+        ],
+    ),
+    "a tool that is not there": (
+        [tools(call("nothing_like_it", {})), text("ok")],
+        {},
+        ["the model's calls cannot be run: it is told why (1 of 2)"],
+    ),
+    "an output cap that is too large": (
+        [status(400, REFUSED), text("ok")],
+        {"max_output_tokens": 99_999},
+        ["sent again with at most 4,032 output tokens; lower max_output_tokens to be spared this"],
+    ),
+}
+
+
+def recoveries(played: Played) -> list[str]:
+    """The lines, without those of attempts and waits."""
+    lines = played.heard.of("status")
+    assert not any("\n" in line for line in lines)
+    return [line for line in lines if "failed after" not in line and not line.startswith("waiting")]
+
+
+@pytest.mark.parametrize("what", SAID)
+def test_each_recovery_has_one_plain_line(what: str) -> None:
+    script, settings, lines = SAID[what]
+    assert recoveries(play(script, settings=settings)) == lines
+
+
+def test_a_compaction_says_what_it_gained() -> None:
+    words = "words and more words " * 60
+    long = [{"role": role, "content": f"{n} {words}"} for n in range(40) for role in ("user", "assistant")]
+    played = play([text("a summary"), text("done")], history=long, context_window=16_384)
+    begun, gained = recoveries(played)
+    (metrics,) = played.result.compressions
+    assert begun.startswith("the window fills up: ")
+    assert gained == (
+        f"compacted: {metrics['messages_before']} → {metrics['messages_after']} messages, about"
+        f" {metrics['tokens_before']:,} → {metrics['tokens_after']:,} tokens"
+    )
+
+
+def test_a_compaction_that_gains_nothing_says_so() -> None:
+    played = play([overflow(8192)], history=[], context_window=8192)
+    assert recoveries(played)[0] == "compacting gained nothing: what is left must stay as it is"
+
+
+def test_after_two_compactions_without_gain_it_is_said_until_when_there_are_no_more() -> None:
+    with table(repeat(overflow(8192)), context_window=8192) as (agent, _server, _clock, heard):
+        for _ in range(3):
+            agent.run_conversation("go")
+    off = [line for line in heard.of("status") if line.startswith("automatic compaction is off")]
+    assert off == [
+        "automatic compaction is off: the last 2 compactions did not make room; off until a reply shows that there"
+        " is some, or compact by hand (/compact), or begin a new session"
+    ]
+
+
+def test_a_cut_call_that_ends_the_turn_says_what_to_raise() -> None:
+    played = play(repeat(cut_tool_call()))
+    assert (played.result.final_response or "").endswith("Raise the output cap: max_output_tokens.")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fsm_agent.composition.turn_wiring import MACHINE, STATES
+from fsm_agent.debug.dap.breakpoints import EditorBreakpoints
 from fsm_agent.debug.dap.table_map import TableMap, state_sources, table_map, table_map_of
 from fsm_agent.fsm.table import Counter, Table, end, go, lines_of, on
 from fsm_agent_states import table as table_module
@@ -143,3 +144,12 @@ def test_a_program_without_a_spec_has_a_map_of_its_table(
     assert table_map(TURN, "started").spots
     assert not table_map(TURN, "typed").spots
     assert table_map_of(TURN).spots
+
+
+def test_a_function_breakpoint_on_a_name_that_does_not_exist_says_the_names_that_do() -> None:
+    points = EditorBreakpoints(TURN, table_map(TURN, "fsm_agent_states.table"), {})
+    wrong, right = points.set_functions([{"name": "execute_tools"}, {"name": "ExecuteTools"}])
+    assert (bool(wrong.made), bool(right.made)) == (False, True)
+    assert "'execute_tools'; states and events: Prepare, " in wrong.message
+    assert {"ExecuteTools", "overloaded"} <= set(wrong.message.replace(",", "").split())
+    assert "\n" not in wrong.message

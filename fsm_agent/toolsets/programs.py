@@ -2,7 +2,7 @@
 
 A program never calls a tool by itself. What it asks for comes out of its door as the reply to the request
 that runs it; the state judges it like every other call, has it run, and hands the outcome back with the next
-request. (Why: decision 94.)"""
+request. (Why: decision 92.)"""
 
 from __future__ import annotations
 

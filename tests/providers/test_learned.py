@@ -150,7 +150,7 @@ def test_a_turn_that_was_killed_between_refusal_and_reply_still_learns(tmp_path:
     program = (
         "import os, signal, sys, json; from fsm_agent import Agent\n"
         "url, home, content = sys.argv[1:]\n"
-        "die = lambda line: 'repaired' in line and os.kill(os.getpid(), signal.SIGKILL)\n"
+        "die = lambda line: 'sent again' in line and os.kill(os.getpid(), signal.SIGKILL)\n"
         "agent = Agent('local:m', base_url=url, api_key='k', toolsets=[], home=home, callbacks={'status': die})\n"
         "agent.run_conversation(json.loads(content))"
     )

@@ -172,7 +172,7 @@ def test_a_provider_that_finds_an_image_too_large_gets_a_smaller_one() -> None:
     assert played.outcome == "completed"
     assert first != second
     assert '"type": "image"' in second
-    assert [line for line in played.heard.of("status") if "repaired" in line] == [
+    assert [line for line in played.heard.of("status") if line.startswith("sent again")] == [
         "sent again with smaller images"
     ]
 

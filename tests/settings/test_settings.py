@@ -25,6 +25,7 @@ TRIED: tuple[Any, ...] = (
     *(7, 0.5, 20_000, True, ["one"], ["image"], {"terminal": "ask"}),
     *(
         "low",
+        "child",
         "ask",
         "chat",
         "rotate",

@@ -203,9 +203,8 @@ def test_the_states_to_watch_are_bounded_each_and_together(capsys: pytest.Captur
 LEFT = tuple(state for state in TURN.states if state != TURN.final)
 
 
-@pytest.mark.parametrize(
-    "states", [("Prepare",), pytest.param(LEFT, marks=pytest.mark.slow)], ids=["the first", "every"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("states", [("Prepare",), LEFT], ids=["the first", "every"])
 def test_every_state_can_be_watched(states: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     found = figures(capsys, *(word for state in states for word in ("--watch", state)))
     for caps in (False, True):
@@ -213,6 +212,7 @@ def test_every_state_can_be_watched(states: tuple[str, ...], capsys: pytest.Capt
         assert found["visits of Prepare", caps]["value"] == 1, "nothing leads back to it"
 
 
+@pytest.mark.slow
 def test_every_state_of_the_turn_has_a_bound() -> None:
     """As above, without the runs that reach the bounds: they take two seconds."""
     report = verify_table(TURN, {**DEFAULTS, "opened": 1}, watch=LEFT, small=False)

@@ -133,6 +133,7 @@ def violations(seeds: range, fault: str = "") -> tuple[list[str], list[Found], H
     return lines, found, hostile
 
 
+@pytest.mark.slow
 def test_no_turn_sends_more_than_is_printed() -> None:
     assert violations(range(6))[0] == []
 

@@ -94,6 +94,7 @@ def run(source: str, folder: Path) -> None:
     names["test_turn"](folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_made_test_is_green(name: str, tmp_path: Path) -> None:
     store, turn_id = turn(tmp_path / "home", SCRIPTS[name])

@@ -360,6 +360,7 @@ PAIRS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("old", "new"), [pair for _, pair in PAIRS], ids=[name for name, _ in PAIRS])
 def test_nothing_covers_another_thing(old: Table, new: Table) -> None:
     united = united_of(old, new)

@@ -105,6 +105,7 @@ def test_what_a_disk_refuses_is_tried_on_a_new_connection(tmp_path: Path) -> Non
     database.close()
 
 
+@pytest.mark.slow
 def test_a_chunk_costs_the_same_in_a_long_stream() -> None:
     """Adding each piece to one long text would copy all of it for each: twenty times the cost at this
     length."""

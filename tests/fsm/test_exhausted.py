@@ -62,6 +62,7 @@ def test_the_walks_reach_what_they_are_for() -> None:
     assert found >= {1, 2, 3, 4}
 
 
+@pytest.mark.slow
 def test_a_lower_limit_has_no_larger_bound() -> None:
     for counter in TURN.exhaustible:
         reports = [verify_table(TURN, DEFAULTS | {counter: most}, small=False) for most in range(3)]

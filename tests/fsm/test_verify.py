@@ -248,6 +248,7 @@ def test_a_seeded_fault_is_caught_where_it_should_be(fault: str) -> None:
     assert message in str(raised.value)
 
 
+@pytest.mark.slow
 def test_a_fault_that_only_the_formula_sees() -> None:
     """A reply that also gives repairs back still ends; only the bound grows, by (blocks - 1 - fallbacks) ·
     repairs or more. The draft's example of this kind (rekeys) has become the design."""
@@ -357,6 +358,7 @@ def small_limits(seed: int, caps: bool) -> dict[str, int]:
     return limits | {"iterations": 1, "attempts": 3, "sends": 3}
 
 
+@pytest.mark.slow
 def test_no_mutant_is_wrongly_said_to_end() -> None:
     seen = check_mutants(range(30))
     assert min(seen["ends"], seen["loops"], seen["holes or overlaps"]) >= 5, seen

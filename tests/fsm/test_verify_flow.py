@@ -134,6 +134,7 @@ def test_a_cap_makes_other_visits_fewer() -> None:
     assert "the formula gives 15,531" in report.render()
 
 
+@pytest.mark.slow
 def test_exact_search_is_the_last_word() -> None:
     """Under small limits the number is the searched one, also where the formula says more."""
     report = verify_table(

@@ -33,6 +33,7 @@ def small(*lines: tuple[str, tuple[Rung, ...], tuple[str, ...], str]) -> Table:
     return Table("small", ("A", "F"), "F", (Counter("n"), Counter("m")), lines_of({"A": lines}))
 
 
+@pytest.mark.slow
 def test_a_turn_that_no_longer_ends_is_repaired_by_the_original_or_less() -> None:
     endless_turns = 0
     for words, table in unspent(TURN):

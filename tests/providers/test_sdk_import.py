@@ -21,10 +21,8 @@ from tests.helpers.ports import CHAT, Seen
 from tests.helpers.slow_import import LIMIT, SlowImport, Ticker, begun
 
 
-@pytest.mark.parametrize(
-    ("scene", "answers"),
-    [("cancelled", ["one"]), pytest.param("together", ["one", "two"], marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("scene", "answers"), [("cancelled", ["one"]), ("together", ["one", "two"])])
 def test_the_loop_runs_on_while_the_sdk_is_imported(scene: str, answers: list[str], tmp_path: Path) -> None:
     """In a process of its own, where no SDK is loaded yet; only a loop that is free can open the gate."""
     done = subprocess.run(

@@ -217,6 +217,7 @@ def fixed(model: str) -> int:
     return FIXED[model]
 
 
+@pytest.mark.slow
 @given(
     conversation=conversations(),
     model=st.sampled_from(WIRES),

@@ -83,6 +83,7 @@ def given_up(failure: Any, why: str) -> bool:
     return why in failure.message
 
 
+@pytest.mark.slow
 @every_wire
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 def test_a_small_body_that_unfolds_into_gigabytes_is_given_up(wire: Wire, encoding: str) -> None:
@@ -183,6 +184,7 @@ def test_ids_and_names_of_absurd_length_are_replaced() -> None:
     assert len(second) < 50_000
 
 
+@pytest.mark.slow
 def test_of_three_thousand_calls_so_many_are_run_as_the_settings_say() -> None:
     ran: list[int] = []
 

@@ -290,6 +290,7 @@ def test_what_is_hidden_from_a_reader_is_asked_about_each_time(command: str) -> 
     assert not allows(wide, call, HERE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part",
     [

@@ -303,7 +303,9 @@ def taken_in(turn: str, lines: Lines, owner: Nobody, home: Path) -> bool:
     return used
 
 
-@pytest.mark.parametrize("owner", [Nobody, SaysYes, pytest.param(SaysNo, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "owner", [Nobody, *(pytest.param(one, marks=pytest.mark.slow) for one in (SaysYes, SaysNo))]
+)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)
 def test_no_change_gives_a_right(
     stored: tuple[str, str], mutation: Callable[[Lines], None], owner: type[Nobody], tmp_path: Path

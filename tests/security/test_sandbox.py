@@ -240,6 +240,7 @@ def test_jobs_run_are_read_and_are_stopped(scene: Scene) -> None:
     until(lambda: not scene.left())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["terminal", "job"])
 def test_nothing_outlives_an_agent_that_is_killed(scene: Scene, what: str) -> None:
     begin = (

@@ -50,6 +50,7 @@ def test_what_is_ordinary_for_one_is_so_for_all() -> None:
         assert [one.name for one in SECRET_SHAPES if one.compiled.search(shape.ordinary)] == []
 
 
+@pytest.mark.slow
 def test_our_own_code_stays_but_for_its_examples() -> None:
     """As a sample of ordinary code: what is hidden in it can be counted."""
     hidden = [
@@ -67,6 +68,7 @@ def test_json_in_json_is_still_json() -> None:
     assert json.loads(mask(inner)) == {"password": "***", "n": 1}
 
 
+@pytest.mark.slow
 @each
 @pytest.mark.parametrize("size", [200_000])
 def test_no_text_is_slow(shape: SecretShape, size: int) -> None:

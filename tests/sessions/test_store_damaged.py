@@ -383,6 +383,7 @@ def killed(home: Path) -> Path:
     return home
 
 
+@pytest.mark.slow
 def test_a_file_whose_writer_was_killed_is_whole(killed: Path, cli: Cli) -> None:
     assert (killed / "sessions.db-wal").stat().st_size > 0
     code, out, err = cli(

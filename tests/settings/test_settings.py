@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -71,12 +72,13 @@ def accepted(name: str, value: Any) -> bool:
 
 
 def others_of(name: str, default: Any) -> list[Any]:
-    """Some values for a setting that are not its default, each of them accepted."""
+    """One or two values for a setting that are not its default, each of them accepted."""
     is_number = isinstance(default, (int, float)) and not isinstance(default, bool)
     tried = (default + 1, default * 2, default / 2, default * 0.99) if is_number else TRIED
     if isinstance(default, bool):
         tried = (not default,)
-    return [value for value in tried if value != default and accepted(name, value)]
+    found = (value for value in tried if value != default and accepted(name, value))
+    return list(itertools.islice(found, 2))
 
 
 DEFAULTS = dict(leaves(Settings.model_construct()))

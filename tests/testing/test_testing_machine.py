@@ -51,6 +51,7 @@ class FaultyParcel(Parcel):
         return Twice(self.table, self.limits)
 
 
+@pytest.mark.slow
 def test_a_failure_prints_the_shortest_program_that_reproduces_it() -> None:
     with pytest.raises(InvariantBroken) as caught:
         run_state_machine_as_test(FaultyParcel, settings=settings(QUICK, print_blob=False))

@@ -76,6 +76,7 @@ def rows(file: Path) -> dict[str, int]:
     return counts
 
 
+@pytest.mark.slow
 def test_the_rows_of_a_run_are_written_and_drawn(project: Path) -> None:
     done = run(
         project,

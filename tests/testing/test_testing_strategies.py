@@ -191,6 +191,7 @@ async def _awaited(work: cancelled_at[str]) -> str:
     return await work
 
 
+@pytest.mark.slow
 def test_a_turn_that_is_cancelled_at_any_await_bricks_nothing(tmp_path: Path) -> None:
     """Cancelled from outside at each of its awaits in turn, the session takes the next message, and every
     request is valid."""

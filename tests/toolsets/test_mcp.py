@@ -279,6 +279,7 @@ async def test_one_that_was_killed_between_turns_is_back_before_the_next(tmp_pat
         assert (await table.call("s__echo", text="back")).text == "back"
 
 
+@pytest.mark.slow
 async def test_a_server_that_keeps_failing_rests_longer_and_longer(tmp_path: Path) -> None:
     clock, starts = FakeClock(), tmp_path / "starts"
     async with bench(

@@ -187,6 +187,7 @@ def test_a_replacement_is_moved_as_its_anchor_was(new: str, wanted: str, found: 
     assert reindented(new, wanted, found) == result
 
 
+@pytest.mark.slow
 def test_looking_for_a_likeness_is_quick_in_a_long_file() -> None:
     text = "".join(
         f"    value_{number} = compute({number}, scale={number % 7})\n" for number in range(20_000)

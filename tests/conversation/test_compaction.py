@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsm_agent.conversation.compaction import (
+    Division,
     Protection,
     assembled,
     divide,
@@ -23,7 +24,7 @@ from fsm_agent.conversation.compaction import (
     summary_without_model,
 )
 from fsm_agent.conversation.compaction.cut import cut_length, cut_row, is_longer
-from fsm_agent.conversation.compaction.divide import size_of
+from fsm_agent.conversation.compaction.divide import LEAST_TAIL, size_of
 from fsm_agent.conversation.compaction.guard import CompactionGuard, fault_of
 from fsm_agent.conversation.compaction.prune import without_parts
 from fsm_agent.conversation.effects import ApiMode
@@ -404,3 +405,62 @@ def random_rounds(rng: random.Random, number: int, words: list[str]) -> list[Mes
     )
     results = [Message("tool", rng.choice(words), tool_call_id=call.id, name="write") for call in calls]
     return [Message("assistant", rng.choice([None, "let me see"]), tool_calls=calls), *results]
+
+
+def test_long_arguments_are_shortened_and_stay_json() -> None:
+    def shown(length: int) -> str:
+        call = ToolCall("c", "write", json.dumps({"path": "a", "text": "x" * length}))
+        run = [Message("assistant", None, tool_calls=(call,)), Message("tool", "r", tool_call_id="c")]
+        shorter = pruned([Message("user", "q"), *run, *[Message("user", "b")] * 4], 4)
+        return str(json.loads(shorter[1].tool_calls[0].arguments)["text"])
+
+    assert shown(500) == "x" * 500
+    assert shown(501) == "x" * 200 + "… [501 characters]"
+
+
+def round_of(number: int, result: str = "r") -> list[Message]:
+    call = ToolCall(f"c{number}", "echo", "{}")
+    return [Message("assistant", None, tool_calls=(call,)), Message("tool", result, tool_call_id=call.id)]
+
+
+def test_what_stays_before_and_behind_a_summary() -> None:
+    talk = [Message(role, "x" * 1_000) for _ in range(20) for role in ("user", "assistant")]
+    whole = [Message("user", "q"), Message("user", "w"), *round_of(1), *talk]
+
+    def kept(history: list[Message], chars: int, least: int = LEAST_TAIL) -> tuple[int, int]:
+        cut = divide(history, front=3, tail_chars=chars, tail_rows=least, soft_factor=1.5)
+        return len(cut.front), len(cut.tail)
+
+    assert kept(whole, 5_000)[0] == 4, "three rows, and the result of the third"
+    assert kept(whole, 5_000)[1] < kept(whole, 10_000)[1] < kept(whole, 20_000)[1]
+    assert kept(whole, 0)[1] >= 3
+    assert kept(whole, 0, least=9)[1] >= 9
+    budget = size_of(talk[-4:])
+    for length, taken in ((1_000, True), (4_000, False)):
+        behind = [*whole, *round_of(2, "y" * length), *talk[-3:]]
+        assert (kept(behind, budget)[1] >= 5) is taken, "a round may exceed the budget by half"
+
+
+def test_a_summary_has_headings_and_is_framed() -> None:
+    prompt = summary_prompt([Message("user", "q")], window=128_000)
+    first, *others = [line for line in prompt.splitlines() if line.startswith("## ")]
+    assert first == "## Task: the user's newest request that is not yet met, word for word"
+    assert "## Completed actions: numbered; tool, target, outcome" in others
+    assert {"## Goal", "## Decisions", "## Remaining work"} <= set(others)
+    before, behind = (Message("user", "a"),), (Message("user", "z"),)
+    front, bridge, summary, another, tail = assembled(Division(before, (), None, behind), "what happened")
+    assert [row.role for row in (front, bridge, summary, another, tail)] == ["user", "assistant"] * 2 + [
+        "user"
+    ]
+    assert summary.summary
+    assert "for reference only" in summary.text
+    assert summary.text.endswith("[End of the summary]")
+
+
+def test_a_row_is_shown_to_the_summary_up_to_a_length() -> None:
+    call = ToolCall("c", "write", json.dumps({"text": "a" * 9_000}))
+    row = Message("assistant", "b" * 4_000 + "m" * 9_000 + "e" * 1_500, tool_calls=(call,))
+    prompt = summary_prompt([row], window=128_000)
+    assert "b" * 4_000 + "\n… [14,500 characters] …\n" + "e" * 1_500 in prompt
+    assert "m" * 10 not in prompt
+    assert prompt.count("a" * 100) * 100 <= 1_500

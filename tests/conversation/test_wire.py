@@ -161,3 +161,37 @@ def test_marks_live_as_long_as_was_asked() -> None:
     for view, mark in ((five, {"type": "ephemeral"}), (hour, {"type": "ephemeral", "ttl": "1h"})):
         sent = json.loads(b"".join(WireCopy().messages("prompt", history, (), view)))
         assert [row["content"][0]["cache_control"] for row in sent] == [mark, mark]
+
+
+def test_bookkeeping_is_not_sent() -> None:
+    call = ToolCall("c", "echo", "{}", item_id="fc_1")
+    history = [
+        Message("user", "q"),
+        Message("assistant", "a", (call,), reasoning="hm", finish_reason="tool_calls", issuer="elsewhere"),
+        Message("tool", "r", tool_call_id="c", name="echo"),
+    ]
+    _, user, said, result = rows(WireCopy(), history)
+    assert set(user) == {"role", "content"}
+    assert set(said) == {"role", "content", "tool_calls"}
+    assert set(said["tool_calls"][0]) == {"id", "type", "function"}
+    assert set(result) == {"role", "content", "tool_call_id"}
+
+
+def test_on_chat_completions_the_last_rows_with_content_of_their_own_are_marked() -> None:
+    call = ToolCall("c", "echo", "{}")
+    history = [
+        Message("user", "one"),
+        Message("assistant", "two"),
+        Message("user", [{"type": "text", "text": "three"}, {"type": "text", "text": "four"}]),
+        Message("assistant", "five"),
+        Message("user", "six"),
+        Message("assistant", None, (call,)),
+        Message("tool", "seven", tool_call_id="c"),
+    ]
+    before = [row.to_dict() for row in history]
+    mark = {"cache_control": {"type": "ephemeral"}}
+    sent = json.loads(b"".join(WireCopy().messages("prompt", history, (), View(marks=True))))
+    assert [json.dumps(row).count("cache_control") for row in sent] == [1, 0, 0, 1, 1, 1, 0, 0]
+    assert sent[3]["content"] == [{"type": "text", "text": "three"}, {"type": "text", "text": "four", **mark}]
+    assert sent[4]["content"] == [{"type": "text", "text": "five", **mark}]
+    assert [row.to_dict() for row in history] == before

@@ -13,7 +13,7 @@ from fsm_agent import tool
 from fsm_agent.settings.model import Guardrail
 from fsm_agent.testing import blank, call, text, tools
 from fsm_agent_states.logic.guardrails import REMEMBERED, Guardrails
-from tests.helpers.harness import Played, echo, play, table
+from tests.helpers.harness import Played, echo, fail, play, table
 
 
 def results(played: Played) -> list[str]:
@@ -189,3 +189,20 @@ def test_a_round_with_only_a_program_is_not_charged() -> None:
     mixed = [tools(call("execute_code"), call("echo"))] * 2
     played = play([*mixed, text("a last word")], tools=[code, echo], settings={"max_iterations": 2})
     assert played.outcome == "partial"
+
+
+def test_guardrails_know_a_call_by_tool_and_arguments() -> None:
+    guard, limits = Guardrails(), Guardrail()
+
+    def noted(ok: bool, **arguments: int) -> str:
+        return guard.note("put", arguments, ok, "x", "unsafe", limits, False)
+
+    assert not noted(False, a=1, b=2)
+    assert "2 times" in noted(False, b=2, a=1), "the order of keys says nothing"
+    assert not noted(True, a=1, b=2)
+    assert not noted(False, a=1, b=2), "a success sets the count back"
+    script = [tools(call("fail")), text("one"), tools(call("fail")), text("two")]
+    with table(script, tools=[fail]) as (agent, *_):
+        for _ in range(2):
+            agent.run_conversation("go")
+        assert not any("loop warning" in row.text for row in agent._session().rows), "and so does a new turn"

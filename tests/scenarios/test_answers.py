@@ -8,7 +8,7 @@ import pytest
 
 from fsm_agent import tool
 from fsm_agent.testing import call, json_reply, reasoning, text, tools
-from tests.helpers.harness import echo, play
+from tests.helpers.harness import echo, play, table
 from tests.helpers.waiting import PATIENCE
 
 
@@ -145,8 +145,6 @@ def test_a_whole_reply_to_a_streaming_request_is_accepted() -> None:
 
 
 def test_a_session_goes_on_from_turn_to_turn() -> None:
-    from tests.helpers.harness import table
-
     with table([text("one"), text("two")]) as (agent, server, _, _):
         assert agent.chat("first") == "one"
         assert agent.chat("second") == "two"
@@ -197,3 +195,31 @@ def test_half_a_character_of_a_model_can_be_printed(before: int) -> None:
         "".join(piece for piece in played.heard.of("stream_delta") if piece) == played.result.final_response
     )
     assert played.result.messages[-1]["content"] == played.result.final_response
+
+
+def test_a_system_message_and_a_task_id_are_the_callers() -> None:
+    with table([text("one"), text("two"), text("three")]) as (agent, server, _, _):
+        mine = agent.run_conversation("go", "Speak Latin.", [], "task-7")
+        assert mine.task_id == "task-7"
+        assert "Speak Latin." in server.bodies[0]["messages"][0]["content"]
+        first, second = agent.run_conversation("go").task_id, agent.run_conversation("go").task_id
+        assert first
+        assert second
+        assert first != second
+
+
+def test_reasoning_of_its_own_wins_over_tags_in_the_text() -> None:
+    both = text("<think>in tags</think>\nanswer", reasoning="of its own")
+    played = play([both])
+    assert (played.result.last_reasoning, played.result.final_response) == ("of its own", "answer")
+
+
+def test_progress_is_told_before_and_after_each_tool() -> None:
+    told: list[tuple[str, ...]] = []
+    ran = tool(name="look")(lambda: told.append(("runs",)) or "seen")
+    play(
+        [tools(call("look")), text("ok")],
+        tools=[ran],
+        callbacks={"tool_progress": lambda *values: told.append(values)},
+    )
+    assert told == [("started", "look", "{}"), ("runs",), ("completed", "look", "seen")]

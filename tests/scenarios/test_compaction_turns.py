@@ -260,3 +260,10 @@ def test_a_summary_model_that_answers_nonsense_or_never_costs_nothing_but_the_su
     assert played.result.final_response == "done"
     assert any("gave no summary" in line for line in played.heard.of("status"))
     assert played.result.messages[-2]["content"] == "go"
+
+
+def test_schemas_of_tools_fill_the_window_too() -> None:
+    long = tool(note="Use it with care. " * 2_000, name="long")(lambda: "x")
+    fits = {"history": history(20), "context_window": 16_384}
+    assert not play([text("done")], tools=[], **fits).result.compressions
+    assert play([text("the summary"), text("done")], tools=[long], **fits).result.compressions

@@ -79,7 +79,7 @@ def test_a_key_whose_usage_limit_is_reached_is_left_at_once_and_not_used_again()
 def test_a_long_wait_says_what_it_waits_for() -> None:
     played = play([status(429, headers={"Retry-After": "90"}), text("ok")])
     told = played.heard.of("status")
-    assert any("waiting 90 s" in line and "rate limit" in line for line in told)
+    assert "waiting 90 s: rate limit, attempt 2 of 3" in told
     assert any("still waiting" in line for line in told)
 
 
@@ -438,3 +438,26 @@ def test_text_that_is_told_again_begins_with_a_mark() -> None:
     assert [row.get("content") for row in played.result.messages[1::2]] == ["Let me look.", "done"]
     whole = play([cut("Hello "), text("world")])
     assert again not in "".join(filter(None, whole.heard.of("stream_delta"))), "nothing is told again"
+
+
+def test_each_turn_has_retries_of_its_own() -> None:
+    with table([status(500), status(500), text("one"), status(500), status(500), text("two")]) as (agent, *_):
+        assert [agent.chat("go"), agent.chat("go")] == ["one", "two"]
+
+
+def test_how_often_a_request_is_tried_is_a_setting() -> None:
+    for tries in (1, 5):
+        assert play(repeat(status(500)), settings={"api_max_retries": tries}).server.completions == tries
+
+
+def test_replies_that_are_none_end_the_turn_with_what_was_wrong() -> None:
+    played = play(repeat(json_reply({"choices": []})))
+    assert (played.server.completions, played.exit, played.outcome) == (3, "api_retries_exhausted", "failed")
+    assert played.result.failure_class == "invalid_response"
+    assert "no choices" in (played.result.error or "")
+
+
+def test_behind_an_aggregator_no_connection_is_made_anew() -> None:
+    played = play(repeat(drop()), model="openrouter:some/model")
+    assert (played.server.completions, played.exit) == (3, "api_retries_exhausted")
+    assert "rebuild" not in rungs(played)

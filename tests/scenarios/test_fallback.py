@@ -255,3 +255,9 @@ def test_a_wait_is_not_carried_over_to_the_fallback() -> None:
         assert both.run().completed
         assert both.calls == (2, 2)
         assert all(wait <= 3 for wait in both.clock.sleeps), "the backoff starts afresh"
+
+
+def test_the_connection_of_a_fallback_is_not_made_anew() -> None:
+    with pair([status(400)], repeat(drop())) as both:
+        assert both.run().turn_exit_reason == "api_retries_exhausted"
+        assert both.calls == (1, 3)

@@ -301,3 +301,33 @@ def test_what_a_thread_brings_after_its_limit_is_dropped_and_logged(caplog: pyte
     told = next(row["content"] for row in result.messages if row["role"] == "tool")
     assert told.startswith("Timed out after 0.05 seconds")
     assert "too late" not in str(result.messages)
+
+
+def test_the_calls_are_stored_before_the_first_of_them_runs() -> None:
+    stored: list[list[str]] = []
+
+    @tool
+    def look() -> str:
+        """Look into the store."""
+        with agent._store.database.reading() as reading:
+            rows = reading.execute("SELECT body FROM messages WHERE role = 'assistant'").fetchall()
+        stored.append([row for (row,) in rows])
+        return "seen"
+
+    with table([tools(call("look"), call("look")), text("ok")], tools=[look]) as (agent, *_):
+        agent.run_conversation("go")
+    assert [len(rows) for rows in stored] == [1, 1]
+    assert all(row.count('"look"') == 2 for rows in stored for row in rows)
+
+
+def test_a_tool_says_how_long_its_results_may_be() -> None:
+    @tool(max_result_chars=300)
+    def talk() -> str:
+        """Talk."""
+        return "word " * 1_000
+
+    played = play([tools(call("talk")), text("ok")], tools=[talk], settings={"tool": {"preview_chars": 200}})
+    assert results(played) == ["word " * 1_000]
+    sent = played.server.bodies[1]["messages"][-1]["content"]
+    assert "5,000 characters in all" in sent
+    assert len(sent) < 500

@@ -178,3 +178,24 @@ def test_a_port_is_more_patient_than_every_limit_on_silence() -> None:
     settings = Settings.of({"stale": {"stream": {"base": 2_000}}})
     port: Any = connect(choose("local:m", "http://127.0.0.1:9/v1"), settings, FakeClock())
     assert asyncio.run(port.ready()).timeout.read == 2_000
+
+
+PROMISED = {
+    "max_iterations": 90,
+    "api_max_retries": 3,
+    "delegation.max_iterations": 50,
+    "delegation.tree_cap_factor": 3,
+    "compression.preflight_passes": 3,
+    "compression.max_per_streak": 3,
+    "compression.protect_first": 3,
+    "compression.soft_factor": 1.5,
+    "compression.tail_floor": 8,
+    "stale.stream.base": 180,
+    "stale.whole.base": 90,
+    "poll.control": 0.3,
+}
+"""Figures of docs/behaviours.md that other tests do not meet."""
+
+
+def test_the_figures_that_are_promised() -> None:
+    assert {name: DEFAULTS[name] for name in PROMISED} == PROMISED

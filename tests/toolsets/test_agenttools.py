@@ -349,3 +349,10 @@ def test_making_room_in_full_notes_does_not_take_a_whole_turn(tmp_path: Path) ->
     assert "3 changes of the notes were refused in this turn" in first[3]
     assert first[4]["entries"] == []
     assert told(one.run_conversation("and this"))[-1]["entries"] == ["short"]
+
+
+def test_tools_that_keep_something_run_alone(tmp_path: Path) -> None:
+    services = agent(tmp_path, toolsets=["todo", "memory", "learn"])._services
+    specs = {spec.name: spec for spec in (*services.tools.specs, *services.agent_tools.specs)}
+    for name in ("todo", "memory", "skill_manage"):
+        assert specs[name].concurrency == "serial"

@@ -296,6 +296,30 @@ def test_a_child_that_does_nothing_is_stopped_and_a_long_one_shows_a_sign_of_lif
     assert any("1 of 1 delegated tasks at work: a (linger)" in line for line in status)
 
 
+def test_each_request_of_a_child_is_a_sign_of_life(tmp_path: Path) -> None:
+    """Four requests of 170 s each are longer than a child may do nothing, 450 s."""
+    clock = FakeClock()
+    parent = iter([delegate("a"), text("ok")])
+    child = iter([*busy("a", 3)["a"], text("A")])
+
+    def answer(body: Mapping[str, Any]) -> Any:
+        if next(row["content"] for row in body["messages"] if row["role"] == "user") == "go":
+            return next(parent)
+        clock.advance(170)
+        return next(child)
+
+    settings = {"poll": {"control": 0.02}}
+    one = Agent(
+        ScriptedModel(repeat(answer)),
+        home=tmp_path,
+        toolsets=["delegate", "todo"],
+        settings=settings,
+        clock=clock,
+    )
+    (entry,) = told(one.run_conversation("go"))[0]["results"]
+    assert (entry["status"], entry["summary"]) == ("completed", "A")
+
+
 def test_the_parents_events_tell_what_its_children_do(tmp_path: Path) -> None:
     heard: list[tuple[str, dict[str, Any]]] = []
     lines = {"go": [delegate("a"), text("ok")], "a": [tools(call("todo", {})), text("A")]}

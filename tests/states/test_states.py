@@ -27,6 +27,7 @@ def module_of(state: str) -> types.ModuleType:
     return module
 
 
+@pytest.mark.behaviour("FSM-05")
 @pytest.mark.parametrize("state", LEFT)
 def test_it_says_so_in_its_type(state: str) -> None:
     module = module_of(state)
@@ -53,6 +54,7 @@ def test_every_event_that_is_continued_has_words_for_it() -> None:
     assert {*CONTINUATIONS, NOTHING_SAID, SAME_AGAIN} == continued
 
 
+@pytest.mark.behaviour("FSM-01")
 def test_the_states_are_named_once() -> None:
     assert (
         set(get_args(StateName))

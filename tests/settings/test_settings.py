@@ -196,6 +196,7 @@ PROMISED = {
     "delegation.stale_idle": 450,
     "delegation.stale_in_tool": 1_200,
     "approval.timeout": 60,
+    "memory.review_every": 10,
     "compression.preflight_passes": 3,
     "compression.max_per_streak": 3,
     "compression.protect_first": 3,
@@ -223,6 +224,7 @@ PROMISED = {
     "AGT-05",
     "AGT-06",
     "INT-07",
+    "FIN-10",
 )
 def test_the_figures_that_are_promised() -> None:
     assert {name: DEFAULTS[name] for name in PROMISED} == PROMISED

@@ -88,7 +88,6 @@ WAITED = Exchange(3, "BuildMessages", 0, Wait("exception", 1, "again"), Waited(1
 SENT = Exchange(3, "CallLLM", 0, CallModel(ModelRequest(b"{}"), 1.0, 1.0), ModelReply("hi"))
 
 
-@pytest.mark.behaviour("FSM-06")
 def test_a_recovery_that_is_ordered_is_performed() -> None:
     for kept in ([WAITED], []):
         one = visit("BuildMessages", "ClassifyError.server_error/1", "BuildMessages.built/2", *kept)

@@ -44,6 +44,7 @@ def test_only_classify_error_says_itself_that_something_crashed() -> None:
     assert CRASHED in get_args(classify_error.Family)
 
 
+@pytest.mark.behaviour("FSM-06")
 def test_a_recovery_reports_events_of_the_state_that_performs_it() -> None:
     assert set(get_args(Unrecovered)) < set(get_args(build_messages.Event))
     assert set(RECOVERIES) <= {counter.name for counter in TURN.counters}

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.helpers.behaviours import LINES, MARK, PAGE, ROOT, behaviours, counted, marked, page
+from tests.helpers.behaviours import MARK, PAGE, ROOT, behaviours, counted, marked, page
 
 BEHAVIOURS = behaviours()
 IDS = [line.id for line in BEHAVIOURS]
@@ -47,9 +47,6 @@ def cited() -> Iterator[str]:
 
 def test_each_id_that_is_cited_has_a_line() -> None:
     assert set(cited()) <= set(IDS)
-    assert {line.id for line in BEHAVIOURS if line.beyond} <= set(cited()), (
-        f"{LINES} has lines that nobody needs"
-    )
 
 
 def test_what_is_cited_looks_like_nothing_else() -> None:

@@ -23,8 +23,8 @@ WORDS = {"partly": "In part", "missing": "Not yet", "product": "Of a product aro
 HEAD = """# Behaviours
 
 What must happen, with its figures, where it is in the code, and the tests that fail when it does not. Code and tests name a row by its id,
-such as `COMP-13`; a letter behind the number tells claims of one behaviour apart. Ids in *italics* are beyond the specification: what good
-agents of this kind do besides. Figures that a user may change are [settings](configuration.md). Paths begin at `fsm_agent/`, or at
+such as `COMP-13`; a letter behind the number tells claims of one behaviour apart. The specification is what this engine was asked to be, claim
+by claim; ids in *italics* are beyond it: what good agents of this kind do besides. Figures that a user may change are [settings](configuration.md). Paths begin at `fsm_agent/`, or at
 `states/fsm_agent_states/` where they say `states/`. The words of a test are its name, in the file behind the link.
 
 **{summary}**

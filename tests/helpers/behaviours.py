@@ -77,10 +77,11 @@ def marked() -> dict[str, list[tuple[Path, str]]]:
 
 
 def _marks(tree: ast.Module) -> Iterator[tuple[str, list[str]]]:
-    for node in ast.walk(tree):
-        for mark in node.decorator_list if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else ():
-            if isinstance(mark, ast.Call) and ast.unparse(mark.func) == MARK:
-                yield node.name, [ast.literal_eval(argument) for argument in mark.args]
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for mark in node.decorator_list:
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == MARK:
+                    yield node.name, [ast.literal_eval(argument) for argument in mark.args]
 
 
 def counted(lines: Sequence[Behaviour]) -> Counter[str]:

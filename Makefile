@@ -35,13 +35,14 @@ test-slow: .venv/developing ## long random runs, the kill matrix, then real serv
 explore: .venv/developing ## 20,000 random turns that nobody has tried; what fails becomes an example of the fast test
 	@EXPLORE=1 $(BIN)/pytest -m slow tests/agent/test_properties.py
 
-check: .venv/developing ## style, types, import rules, and diagrams that must be fresh
+check: .venv/developing ## style, types, import rules, fresh diagrams, and how much of the specification holds
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m fsm_agent.diagram --check diagrams
 	@$(OF_EXAMPLES) --check || exit 1; done
+	@$(BIN)/python -m tests.helpers.behaviours --check
 
 diagrams: .venv/installed ## write all diagrams anew from their tables
 	@$(BIN)/python -m fsm_agent.diagram diagrams

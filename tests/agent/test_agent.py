@@ -53,6 +53,7 @@ BAD: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.behaviour("BACK-04c")
 @pytest.mark.parametrize("options", BAD.values(), ids=BAD.keys())
 def test_bad_configuration_is_one_clear_line(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -78,6 +79,7 @@ def test_a_message_that_cannot_be_sent_starts_no_turn(message: Any) -> None:
     assert agent.chat("go") == "ok"
 
 
+@pytest.mark.behaviour("INV-07b")
 @pytest.mark.parametrize(
     "history", [[{"role": "robot", "content": "x"}], ["x"], [{"role": "user", "content": 3}]]
 )
@@ -86,6 +88,7 @@ def test_a_history_that_is_none(history: Any) -> None:
         scripted().run_conversation("go", conversation_history=history)
 
 
+@pytest.mark.behaviour("PREP-04")
 def test_lone_surrogates_and_nul_are_made_safe() -> None:
     played = play([text("ok")], "a\ud800b\x00c")
     assert played.server.bodies[0]["messages"][1]["content"] == "a\ufffdbc"
@@ -98,6 +101,7 @@ def test_a_megabyte_of_text_arrives_whole() -> None:
     assert played.server.bodies[0]["messages"][1]["content"] == message
 
 
+@pytest.mark.behaviour("PREP-05")
 def test_a_leaked_memory_block_is_dropped() -> None:
     played = play([text("ok")], "hi <memory-context>\nsecret\n</memory-context> there")
     assert played.result.messages[0]["content"] == "hi there"
@@ -112,6 +116,7 @@ def test_parts_are_sent_as_parts() -> None:
     assert played.server.bodies[0]["messages"][1]["content"] == parts
 
 
+@pytest.mark.behaviour("PREP-02", "FIN-16")
 def test_the_result_reads_like_a_dict() -> None:
     result = scripted(text("hi")).run_conversation("go")
     assert isinstance(result, TurnResult)
@@ -141,6 +146,7 @@ def test_without_a_key_or_a_server_the_offline_demo_answers(monkeypatch: pytest.
     assert "no language model was used" in agent.chat("what is 12*(3+4)?")
 
 
+@pytest.mark.behaviour("PREP-08")
 def test_two_agents_with_one_session_share_it() -> None:
     one = scripted(text("noted"), session_id="shared")
     one.chat("remember 7")
@@ -167,6 +173,7 @@ def test_a_scripted_model_from_a_file(tmp_path: Path) -> None:
         Agent(f"scripted:{script}")
 
 
+@pytest.mark.behaviour("FSM-15")
 def test_the_options_are_the_arguments_with_the_same_types_and_defaults() -> None:
     """``AgentOptions`` is what children and the command line make agents with, the signature what editors show."""
     arguments = list(signature(Agent).parameters.values())

@@ -155,6 +155,7 @@ def delegated(goal: str) -> Any:
     return tools(call("delegate_task", {"tasks": [{"goal": f"{goal}-{n}"} for n in "ab"]}))
 
 
+@pytest.mark.behaviour("BUD-03c")
 @pytest.mark.parametrize("mode", ["independent", "shared", "tree_cap"])
 @pytest.mark.parametrize("most", [1, 4, 9])
 def test_a_tree_of_turns_sends_no_more_than_its_cap(tmp_path: Path, mode: str, most: int) -> None:

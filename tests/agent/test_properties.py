@@ -522,6 +522,7 @@ FAST = settings(
 )
 
 
+@pytest.mark.behaviour("FSM-08")
 @FAST
 @example(case=Case(script=[], moments=[Moment("thinking", 0)]))
 @example(

@@ -69,6 +69,7 @@ def test_by_default_the_session_is_busy() -> None:
     assert busy.results["first"].final_response == "one"
 
 
+@pytest.mark.behaviour("INT-14")
 def test_it_waits_for_the_end_of_the_turn() -> None:
     busy = Busy([WORK, text("one"), text("two")], "queue")
     busy.both(waits)
@@ -77,6 +78,7 @@ def test_it_waits_for_the_end_of_the_turn() -> None:
     assert asked == ["first", "second"]
 
 
+@pytest.mark.behaviour("INT-14")
 def test_it_is_told_to_the_turn_whose_answer_is_its_answer() -> None:
     busy = Busy([WORK, text("both")], "steer")
     busy.both(waits)
@@ -85,6 +87,7 @@ def test_it_is_told_to_the_turn_whose_answer_is_its_answer() -> None:
     assert "second" in results[0]
 
 
+@pytest.mark.behaviour("INT-01b", "INT-14")
 def test_it_interrupts_the_turn_and_is_answered() -> None:
     busy = Busy([WORK, text("two")], "interrupt")
     busy.both(lambda agent: agent.signals.interrupted)

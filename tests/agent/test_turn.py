@@ -64,6 +64,7 @@ def test_false_guards_are_recorded_too() -> None:
     assert dict(step.guards) == {"not yet retried": False, "fallbacks left": False, "retries left": True}
 
 
+@pytest.mark.behaviour("FSM-07")
 def test_step_into_shows_each_request_and_reply() -> None:
     async def scenario() -> list[object]:
         turn = agent(text("hi")).start("go")
@@ -121,6 +122,7 @@ def test_a_turn_is_not_run_until_something_that_does_not_exist(stop: dict[str, s
     assert turn.state == "Prepare"
 
 
+@pytest.mark.behaviour("FSM-07")
 def test_running_inside_a_running_loop() -> None:
     async def notebook() -> str:
         return agent(text("hi")).chat("go")

@@ -190,6 +190,7 @@ def look(name: str = "users") -> Any:
     return call("look", {"name": name})
 
 
+@pytest.mark.behaviour("APPR-02")
 def test_always_is_remembered_by_the_home_and_can_be_taken_back(tmp_path: Path) -> None:
     scene = Scene(tmp_path, "always")
     scene.play(drop())
@@ -214,6 +215,7 @@ def test_never_is_remembered_too_and_wins_over_an_allowance(tmp_path: Path) -> N
     assert not later.asked
 
 
+@pytest.mark.behaviour("APPR-02")
 def test_an_answer_may_name_a_wider_pattern(tmp_path: Path) -> None:
     scene = Scene(tmp_path, Approval(True, scope="session", pattern="drop(*temp_*)"), "deny")
     results = scene.play(drop("temp_1"), drop("temp_2"), drop("users"))
@@ -240,6 +242,7 @@ def test_a_policy_for_each_tool(
     assert len(scene.asked) == questions
 
 
+@pytest.mark.behaviour("APPR-03", "APPR-07")
 def test_deny_wins_and_what_it_does_not_name_needs_no_question(tmp_path: Path) -> None:
     scene = Scene(tmp_path, "once", deny=["look(*secret*)", "drop"], allow=["drop"])
     results = scene.play(look("secrets"), look("users"), drop())
@@ -249,6 +252,7 @@ def test_deny_wins_and_what_it_does_not_name_needs_no_question(tmp_path: Path) -
     assert "Do not try the same thing in other words" in results[0]
 
 
+@pytest.mark.behaviour("APPR-06")
 def test_bypass_is_read_once_and_does_not_cover_what_is_forbidden(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -277,6 +281,7 @@ def test_bypass_is_read_once_and_does_not_cover_what_is_forbidden(
     assert not ran
 
 
+@pytest.mark.behaviour("APPR-03")
 def test_a_hard_line_holds_against_everything(tmp_path: Path) -> None:
     ran: list[str] = []
 
@@ -305,6 +310,7 @@ def test_a_hard_line_holds_against_everything(tmp_path: Path) -> None:
 # Hooks
 
 
+@pytest.mark.behaviour("EXEC-19c", "EXEC-19e", "APPR-09")
 @pytest.mark.parametrize(
     ("answer", "ran", "questions"),
     [
@@ -325,6 +331,7 @@ def test_a_check_before_every_tool(tmp_path: Path, answer: Any, ran: list[str], 
         assert all("not on Fridays" in result for result in results)
 
 
+@pytest.mark.behaviour("APPR-09")
 def test_a_check_that_crashes_blocks_what_may_change_something(tmp_path: Path) -> None:
     async def broken(name: str) -> str:
         raise RuntimeError("no")
@@ -355,6 +362,7 @@ def test_a_check_does_not_keep_reading_tools_from_running_at_the_same_time(tmp_p
 # Waiting
 
 
+@pytest.mark.behaviour("APPR-01")
 def test_no_answer_in_time_is_a_no(tmp_path: Path) -> None:
     async def never(request: Any) -> bool:
         await asyncio.Event().wait()
@@ -370,6 +378,7 @@ def test_no_answer_in_time_is_a_no(tmp_path: Path) -> None:
     assert not ran
 
 
+@pytest.mark.behaviour("APPR-08")
 def test_an_interrupt_while_a_person_is_asked_is_a_no(tmp_path: Path) -> None:
     scene = Scene(tmp_path, lambda scene: scene.agent.interrupt() or "once", timeout=5)
     scene.play(drop(), look())
@@ -409,6 +418,7 @@ def grants_of(home: Path) -> Grants:
     return Grants(lambda: store_for(home).database)
 
 
+@pytest.mark.behaviour("APPR-02")
 def test_a_yes_for_the_session_holds_in_it_after_a_restart_and_nowhere_else(tmp_path: Path) -> None:
     Scene(tmp_path, "session").play(drop(), session="s-1")
     later = Scene(tmp_path, "deny")

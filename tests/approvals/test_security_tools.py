@@ -82,6 +82,7 @@ def test_nobody_there_means_no(work: Path, command: Any) -> None:
     assert not any(work.iterdir())
 
 
+@pytest.mark.behaviour("APPR-07")
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda one: one.name)
 def test_a_no_is_a_no_also_for_the_same_thing_in_other_words(work: Path, command: Any) -> None:
     person = Person("deny")

@@ -127,6 +127,7 @@ def test_a_line_without_its_end_is_the_beginning_of_the_next_message(tmp_path: P
 WORDS = "words and more words " * 200
 
 
+@pytest.mark.behaviour("COMP-05b", "COMP-06")
 @pytest.mark.slow
 @pytest.mark.parametrize("full", [False, True])
 def test_compact_takes_a_topic_and_a_full_window_is_compacted_before_a_message(

@@ -272,6 +272,7 @@ def test_a_text_that_is_no_utf8_is_answered() -> None:
     assert done.stderr == b""
 
 
+@pytest.mark.behaviour("INT-01b")
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 def test_ctrl_c_keeps_the_partial_text() -> None:
     with ScriptedServer([silence("It was a dark and ")]) as server:

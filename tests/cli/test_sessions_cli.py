@@ -332,6 +332,7 @@ def said(one: Agent) -> list[Any]:
     return [row.content for row in one._store.session(one.session_id).rows]
 
 
+@pytest.mark.behaviour("SESS-12")
 def test_undo_takes_the_last_turns_back_and_keeps_their_rows(cli: Cli, home: Path) -> None:
     one = agent([text("1"), text("2"), text("3"), text("4")], home)
     results = [one.run_conversation(words) for words in ("first", "second", "third")]
@@ -469,6 +470,7 @@ def test_undo_waits_for_nobody(cli: Cli, home: Path) -> None:
 # going on
 
 
+@pytest.mark.behaviour("SESS-08b")
 def test_resume_goes_on_live(cli: Cli, home: Path) -> None:
     with ScriptedServer([tools(call("get_time")), text("it is late")]) as server:
         _, turn = left_unfinished(home, [], 3, "what time is it?", model="local:m", base_url=server.url)
@@ -506,6 +508,7 @@ def test_fork_with_an_edit(cli: Cli, home: Path) -> None:
         assert "(fork) hello (2)" in cli("sessions", "list")[1]
 
 
+@pytest.mark.behaviour("SESS-08b")
 def test_run_goes_on_in_a_session(cli: Cli, home: Path) -> None:
     with ScriptedServer([text("Hello Ada."), text("You are Ada.")]) as server:
         options = ("--model", "local:m", "--base-url", server.url)

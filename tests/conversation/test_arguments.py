@@ -39,6 +39,7 @@ def test_an_object_inside_a_string_is_unwrapped() -> None:
     assert (parsed.kind, parsed.value, parsed.repaired) == ("ok", {"a": [1, "}"]}, True)
 
 
+@pytest.mark.behaviour("EXEC-11")
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -64,6 +65,7 @@ def test_common_slips_are_repaired(text: str, value: dict[str, Any]) -> None:
     assert (parsed.kind, parsed.value, parsed.repaired) == ("ok", value, True), parsed
 
 
+@pytest.mark.behaviour("RESP-09")
 @pytest.mark.parametrize(
     "text",
     [
@@ -152,6 +154,7 @@ def test_the_tolerant_reader_agrees_with_the_strict_one(value: dict[str, Any]) -
     assert (parsed.kind, parsed.value) == ("ok", value)
 
 
+@pytest.mark.behaviour("EXEC-11")
 @given(st.text() | JSON_LIKE | JSON_LIKE.map(lambda text: "{" + text + "}"))
 def test_no_text_makes_it_raise(text: str) -> None:
     parsed = parse(text)
@@ -168,6 +171,7 @@ INTEGER, NUMBER, BOOLEAN, STRING = ({"type": name} for name in ("integer", "numb
 STRINGS = {"type": "array", "items": STRING}
 
 
+@pytest.mark.behaviour("EXEC-15")
 @pytest.mark.parametrize(
     ("given", "wanted", "result"),
     [

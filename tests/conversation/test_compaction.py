@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsm_agent.conversation.compaction import (
+    Division,
     Protection,
     assembled,
     divide,
@@ -23,7 +24,7 @@ from fsm_agent.conversation.compaction import (
     summary_without_model,
 )
 from fsm_agent.conversation.compaction.cut import cut_length, cut_row, is_longer
-from fsm_agent.conversation.compaction.divide import size_of
+from fsm_agent.conversation.compaction.divide import LEAST_TAIL, size_of
 from fsm_agent.conversation.compaction.guard import CompactionGuard, fault_of
 from fsm_agent.conversation.compaction.prune import without_parts
 from fsm_agent.conversation.effects import ApiMode
@@ -94,6 +95,7 @@ def compacted(history: list[Message], tail_chars: int = 4_000, front: int = 3) -
     return assembled(division, "what happened") if division.middle else shorter
 
 
+@pytest.mark.behaviour("COMP-19")
 @given(histories())
 def test_whatever_goes_the_rest_is_valid_and_the_newest_request_stays_word_for_word(
     history: list[Message],
@@ -111,6 +113,7 @@ def test_whatever_goes_the_rest_is_valid_and_the_newest_request_stays_word_for_w
     assert not summaries or kept[-1] > summaries[-1]
 
 
+@pytest.mark.behaviour("COMP-18e", "COMP-31")
 @given(histories())
 def test_no_call_loses_its_result_and_no_result_its_call(history: list[Message]) -> None:
     shorter = compacted(history)
@@ -119,6 +122,7 @@ def test_no_call_loses_its_result_and_no_result_its_call(history: list[Message])
     assert calls == results
 
 
+@pytest.mark.behaviour("COMP-28")
 @given(histories())
 def test_compacting_again_is_valid_and_leaves_one_summary(history: list[Message]) -> None:
     once = compacted(history)
@@ -169,6 +173,7 @@ def test_a_compaction_that_is_insisted_on_fits_into_its_room_and_is_valid(
     assert all(isinstance(json.loads(call.arguments), dict) for row in shorter for call in row.tool_calls)
 
 
+@pytest.mark.behaviour("COMP-18d")
 def test_what_is_insisted_on_is_no_more_than_needed() -> None:
     history = [Message("user", "a" * 5_000), Message("assistant", "b" * 5_000)] * 4 + [Message("user", "go")]
     usual = replace(USUAL, tail_rows=3)
@@ -182,6 +187,7 @@ def test_what_is_insisted_on_is_no_more_than_needed() -> None:
     assert all(history[-1] in division.kept for division in left)
 
 
+@pytest.mark.behaviour("BUILD-16")
 def test_texts_that_are_cut_are_cut_to_one_length() -> None:
     calls = (
         ToolCall("a", "put", '{"value": "short"}'),
@@ -203,6 +209,7 @@ def test_texts_that_are_cut_are_cut_to_one_length() -> None:
     assert cut_length(run, 1_500) is None, "too little for any sense"
 
 
+@pytest.mark.behaviour("COMP-14", "COMP-14b")
 def test_an_old_result_becomes_one_line_that_says_what_it_was() -> None:
     call = ToolCall("c", "terminal", '{"command": "make test"}')
     history = [
@@ -217,6 +224,7 @@ def test_an_old_result_becomes_one_line_that_says_what_it_was() -> None:
     assert pruned(history, 4)[2].content == history[2].content, "the store keeps all of it"
 
 
+@pytest.mark.behaviour("COMP-13")
 def test_only_the_newest_of_identical_results_is_shown() -> None:
     def result(number: int) -> list[Message]:
         call = ToolCall(f"c{number}", "read_file", '{"path": "a"}')
@@ -247,6 +255,7 @@ def test_images_before_the_newest_go_and_the_newest_stays() -> None:
     assert sum(isinstance(row.content, list) and IMAGE in row.content for row in without_parts(history)) == 1
 
 
+@pytest.mark.behaviour("COMP-22", "COMP-23")
 def test_the_prompt_updates_an_earlier_summary_and_masks_keys() -> None:
     middle = [
         Message("user", "old facts", summary=True),
@@ -282,6 +291,7 @@ def test_two_thousand_messages_in_a_tenth_of_a_second() -> None:
     assert len(shorter) < 600
 
 
+@pytest.mark.behaviour("COMP-02", "COMP-02b")
 @pytest.mark.parametrize(
     ("window", "tokens"),
     [
@@ -297,6 +307,7 @@ def test_thresholds(window: int, tokens: int) -> None:
     assert threshold(window, Compression()) == tokens
 
 
+@pytest.mark.behaviour("COMP-03b", "COMP-02c", "COMP-02d")
 def test_the_meter_learns_what_a_token_is() -> None:
     meter = ContextMeter()
     assert meter.estimate(4_000) == 1_000
@@ -309,6 +320,7 @@ def test_the_meter_learns_what_a_token_is() -> None:
     assert meter.estimate(4_000) == 1_500, "three tokens for four thousand characters is a mistake"
 
 
+@pytest.mark.behaviour("COMP-08")
 def test_the_guard_stops_what_does_not_help() -> None:
     guard = CompactionGuard()
     for _ in range(2):
@@ -320,6 +332,7 @@ def test_the_guard_stops_what_does_not_help() -> None:
     assert guard.blocked(0) == ""
 
 
+@pytest.mark.behaviour("COMP-09", "COMP-10")
 def test_the_guard_rests_after_failures() -> None:
     guard = CompactionGuard()
     rests = []
@@ -351,6 +364,7 @@ def valid_in_all_modes(history: list[Message]) -> None:
         assert check(json.loads(b"".join(pieces))) == [], mode
 
 
+@pytest.mark.behaviour("COMP-31")
 @given(histories())
 def test_what_comes_out_is_valid_in_every_mode(history: list[Message]) -> None:
     valid_in_all_modes(compacted(history))
@@ -404,3 +418,66 @@ def random_rounds(rng: random.Random, number: int, words: list[str]) -> list[Mes
     )
     results = [Message("tool", rng.choice(words), tool_call_id=call.id, name="write") for call in calls]
     return [Message("assistant", rng.choice([None, "let me see"]), tool_calls=calls), *results]
+
+
+@pytest.mark.behaviour("COMP-15")
+def test_long_arguments_are_shortened_and_stay_json() -> None:
+    def shown(length: int) -> str:
+        call = ToolCall("c", "write", json.dumps({"path": "a", "text": "x" * length}))
+        run = [Message("assistant", None, tool_calls=(call,)), Message("tool", "r", tool_call_id="c")]
+        shorter = pruned([Message("user", "q"), *run, *[Message("user", "b")] * 4], 4)
+        return str(json.loads(shorter[1].tool_calls[0].arguments)["text"])
+
+    assert shown(500) == "x" * 500
+    assert shown(501) == "x" * 200 + "… [501 characters]"
+
+
+def round_of(number: int, result: str = "r") -> list[Message]:
+    call = ToolCall(f"c{number}", "echo", "{}")
+    return [Message("assistant", None, tool_calls=(call,)), Message("tool", result, tool_call_id=call.id)]
+
+
+@pytest.mark.behaviour("COMP-17", "COMP-18", "COMP-18b", "COMP-18c")
+def test_what_stays_before_and_behind_a_summary() -> None:
+    talk = [Message(role, "x" * 1_000) for _ in range(20) for role in ("user", "assistant")]
+    whole = [Message("user", "q"), Message("user", "w"), *round_of(1), *talk]
+
+    def kept(history: list[Message], chars: int, least: int = LEAST_TAIL) -> tuple[int, int]:
+        cut = divide(history, front=3, tail_chars=chars, tail_rows=least, soft_factor=1.5)
+        return len(cut.front), len(cut.tail)
+
+    assert kept(whole, 5_000)[0] == 4, "three rows, and the result of the third"
+    assert kept(whole, 5_000)[1] < kept(whole, 10_000)[1] < kept(whole, 20_000)[1]
+    assert kept(whole, 0)[1] >= 3
+    assert kept(whole, 0, least=9)[1] >= 9
+    budget = size_of(talk[-4:])
+    for length, taken in ((1_000, True), (4_000, False)):
+        behind = [*whole, *round_of(2, "y" * length), *talk[-3:]]
+        assert (kept(behind, budget)[1] >= 5) is taken, "a round may exceed the budget by half"
+
+
+@pytest.mark.behaviour("COMP-21", "COMP-21d", "COMP-21e", "COMP-28", "COMP-29")
+def test_a_summary_has_headings_and_is_framed() -> None:
+    prompt = summary_prompt([Message("user", "q")], window=128_000)
+    first, *others = [line for line in prompt.splitlines() if line.startswith("## ")]
+    assert first == "## Task: the user's newest request that is not yet met, word for word"
+    assert "## Completed actions: numbered; tool, target, outcome" in others
+    assert {"## Goal", "## Decisions", "## Remaining work"} <= set(others)
+    before, behind = (Message("user", "a"),), (Message("user", "z"),)
+    front, bridge, summary, another, tail = assembled(Division(before, (), None, behind), "what happened")
+    assert [row.role for row in (front, bridge, summary, another, tail)] == ["user", "assistant"] * 2 + [
+        "user"
+    ]
+    assert summary.summary
+    assert "for reference only" in summary.text
+    assert summary.text.endswith("[End of the summary]")
+
+
+@pytest.mark.behaviour("COMP-23")
+def test_a_row_is_shown_to_the_summary_up_to_a_length() -> None:
+    call = ToolCall("c", "write", json.dumps({"text": "a" * 9_000}))
+    row = Message("assistant", "b" * 4_000 + "m" * 9_000 + "e" * 1_500, tool_calls=(call,))
+    prompt = summary_prompt([row], window=128_000)
+    assert "b" * 4_000 + "\n… [14,500 characters] …\n" + "e" * 1_500 in prompt
+    assert "m" * 10 not in prompt
+    assert prompt.count("a" * 100) * 100 <= 1_500

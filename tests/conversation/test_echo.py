@@ -14,6 +14,7 @@ from tests.helpers.harness import play
 ECHOED = with_memory_block("", "The user's door code is 4711.").strip()
 
 
+@pytest.mark.behaviour("CALL-05")
 @pytest.mark.parametrize(
     ("said", "left"),
     [

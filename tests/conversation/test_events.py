@@ -148,6 +148,7 @@ def test_two_turns_at_once_do_not_hear_each_other(tmp_path: Path) -> None:
         assert said == turn.result.final_response
 
 
+@pytest.mark.behaviour("STR-07b", "STR-08")
 @pytest.mark.parametrize("broken", [False, True])
 def test_the_second_sink_hears_the_text_too_and_cannot_hurt_the_first(tmp_path: Path, broken: bool) -> None:
     first, second = [], []
@@ -166,6 +167,7 @@ def test_the_second_sink_hears_the_text_too_and_cannot_hurt_the_first(tmp_path: 
     assert SECOND_SINK == {"stream_delta": "speech_delta"}
 
 
+@pytest.mark.behaviour("STR-09")
 def test_a_callback_that_answers_may_fail_without_being_an_answer() -> None:
     def broken(name: str) -> str:
         raise ValueError(name)
@@ -179,6 +181,7 @@ def test_a_callback_that_answers_may_fail_without_being_an_answer() -> None:
 # What a callback makes of a result
 
 
+@pytest.mark.behaviour("EXEC-19d")
 def test_a_result_can_be_changed_before_the_model_reads_it(tmp_path: Path) -> None:
     seen: list[Any] = []
     look = tool(effect="pure", name="look")(lambda: "the key is tusk-77")

@@ -204,6 +204,7 @@ def asked_anew(history: list[dict[str, Any]], server: ScriptedServer, recorded: 
     return json.dumps(rows_of(server.bodies[-1]))
 
 
+@pytest.mark.behaviour("BUILD-09", "BUILD-13", "BUILD-09d", "BUILD-09f")
 @pytest.mark.parametrize("name", RECORDED)
 def test_it_goes_back_to_its_issuer_as_it_came_and_to_nobody_else(name: str) -> None:
     vendor = RECORDED[name]
@@ -226,11 +227,13 @@ def test_it_goes_back_to_its_issuer_as_it_came_and_to_nobody_else(name: str) -> 
         assert not any(part in other for part in OPAQUE)
 
 
+@pytest.mark.behaviour("BUILD-09f")
 def test_each_family_has_a_recorded_shape() -> None:
     assert set(RECORDED) == {family.name for family in FAMILIES}
     assert len(FAMILIES) == len(RECORDED)
 
 
+@pytest.mark.behaviour("BUILD-09")
 @pytest.mark.parametrize("name", RECORDED)
 def test_none_of_it_goes_to_any_other_family_in_mid_turn(name: str) -> None:
     """The reply with the call is of one vendor; then each other family is asked, the last of which answers."""

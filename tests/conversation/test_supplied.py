@@ -40,6 +40,7 @@ def read(row: dict[str, Any], runtime: Runtime) -> Any:
     return message
 
 
+@pytest.mark.behaviour("PREP-07b")
 @pytest.mark.parametrize(
     ("fields", "maker", "others"),
     [
@@ -66,6 +67,7 @@ def test_what_does_not_name_its_maker_is_of_the_model_that_makes_such_things(
     assert read(named, maker or DEEPSEEK).issuer == "openrouter:https://elsewhere#x"
 
 
+@pytest.mark.behaviour("PREP-07b")
 def test_every_form_is_kept() -> None:
     row = {
         "content": [THINKING, CHUNK, TEXT],
@@ -90,6 +92,7 @@ def test_every_form_is_kept() -> None:
     assert type(message).from_dict(json.loads(json.dumps(message.to_dict()))).to_dict() == message.to_dict()
 
 
+@pytest.mark.behaviour("SESS-02b")
 def test_a_call_has_an_id_and_its_item_another() -> None:
     call = {"id": "fc_1", "call_id": "call_1", "type": "function", "function": FUNCTION}
     for answered in ("fc_1", "call_1"):
@@ -107,6 +110,7 @@ def test_a_call_has_an_id_and_its_item_another() -> None:
         assert said.to_dict()["tool_calls"] == [{**call, "id": "call_1", "response_item_id": "fc_1"}]
 
 
+@pytest.mark.behaviour("PREP-07")
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_rows_of_the_system_at_the_beginning_join_the_prompt(role: str) -> None:
     history = [
@@ -131,6 +135,7 @@ def test_what_the_caller_says_to_the_system_twice_is_said_once() -> None:
     assert supplied_history([], DEEPSEEK).with_prompt(None) is None
 
 
+@pytest.mark.behaviour("PREP-07")
 @pytest.mark.parametrize(
     ("rows", "line"),
     [

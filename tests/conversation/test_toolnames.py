@@ -11,6 +11,7 @@ from fsm_agent.conversation.name_repair import repair_name
 KNOWN = ("todo", "read_file", "list_directory", "web_search", "getWeather", "mcp-fetch")
 
 
+@pytest.mark.behaviour("EXEC-01")
 @pytest.mark.parametrize(
     ("name", "meant"),
     [

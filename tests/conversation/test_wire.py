@@ -48,17 +48,31 @@ def rows(wire: WireCopy, history: list[Message], scaffold: tuple[Message, ...] =
     return decoded
 
 
+@pytest.mark.behaviour(
+    "BUILD-15",
+    "BUILD-06",
+    "BUILD-06b",
+    "INV-01",
+    "INV-02",
+    "INV-03",
+    "INV-05",
+    "INV-07",
+    "INV-08",
+    "EXEC-18c",
+)
 @given(HISTORIES)
 def test_any_history_becomes_valid(history: list[Message]) -> None:
     assert violations(rows(WireCopy(), history)) == []
 
 
+@pytest.mark.behaviour("BUILD-24")
 @given(HISTORIES)
 def test_any_history_is_valid_with_scaffolding(history: list[Message]) -> None:
     scaffold = (Message("assistant", "so far"), Message("user", "go on"))
     assert violations(rows(WireCopy(), history, scaffold)) == []
 
 
+@pytest.mark.behaviour("BUILD-24")
 @given(HISTORIES)
 def test_built_up_or_at_once_the_bytes_are_the_same(history: list[Message]) -> None:
     growing = WireCopy()
@@ -75,6 +89,7 @@ def test_scaffolding_leaves_no_trace(history: list[Message]) -> None:
     assert written(wire, history) == before
 
 
+@pytest.mark.behaviour("BUILD-14")
 def test_arguments_are_sorted_and_compact_so_that_prefixes_stay_stable() -> None:
     history = [
         Message("user", "q"),
@@ -84,6 +99,7 @@ def test_arguments_are_sorted_and_compact_so_that_prefixes_stay_stable() -> None
     assert rows(WireCopy(), history)[2]["tool_calls"][0]["function"]["arguments"] == '{"a":"é","b":1}'
 
 
+@pytest.mark.behaviour("INV-08")
 def test_corrupted_arguments_are_blanked_on_the_wire_only() -> None:
     call = ToolCall("c", "echo", "{broken")
     history = [
@@ -103,6 +119,7 @@ def test_a_replaced_history_is_read_anew() -> None:
     assert [row["content"] for row in rows(wire, [Message("user", "x")])] == ["prompt", "x"]
 
 
+@pytest.mark.behaviour("BUILD-06")
 def test_a_call_whose_result_never_came_is_removed_not_invented() -> None:
     history = [
         Message("user", "q"),
@@ -117,6 +134,7 @@ def test_a_call_whose_result_never_came_is_removed_not_invented() -> None:
     ]
 
 
+@pytest.mark.behaviour("BUILD-18")
 def test_images_become_words_for_a_model_without_eyes() -> None:
     history = [
         Message(
@@ -155,9 +173,46 @@ def test_how_much_to_think_is_asked_as_the_provider_wants_it(key: Any, sent: dic
     assert {name: value for name, value in json.loads(body).items() if name.startswith("reasoning")} == sent
 
 
+@pytest.mark.behaviour("CACHE-03b", "CACHE-01")
 def test_marks_live_as_long_as_was_asked() -> None:
     history = [Message("user", "q")]
     five, hour = View(marks=True), View(marks=True, ttl="1h")
     for view, mark in ((five, {"type": "ephemeral"}), (hour, {"type": "ephemeral", "ttl": "1h"})):
         sent = json.loads(b"".join(WireCopy().messages("prompt", history, (), view)))
         assert [row["content"][0]["cache_control"] for row in sent] == [mark, mark]
+
+
+@pytest.mark.behaviour("BUILD-07b", "FMT-01")
+def test_bookkeeping_is_not_sent() -> None:
+    call = ToolCall("c", "echo", "{}", item_id="fc_1")
+    history = [
+        Message("user", "q"),
+        Message("assistant", "a", (call,), reasoning="hm", finish_reason="tool_calls", issuer="elsewhere"),
+        Message("tool", "r", tool_call_id="c", name="echo"),
+    ]
+    _, user, said, result = rows(WireCopy(), history)
+    assert set(user) == {"role", "content"}
+    assert set(said) == {"role", "content", "tool_calls"}
+    assert set(said["tool_calls"][0]) == {"id", "type", "function"}
+    assert set(result) == {"role", "content", "tool_call_id"}
+
+
+@pytest.mark.behaviour("CACHE-01b", "CACHE-02", "CACHE-02b", "CACHE-03", "CACHE-03c", "CACHE-05")
+def test_on_chat_completions_the_last_rows_with_content_of_their_own_are_marked() -> None:
+    call = ToolCall("c", "echo", "{}")
+    history = [
+        Message("user", "one"),
+        Message("assistant", "two"),
+        Message("user", [{"type": "text", "text": "three"}, {"type": "text", "text": "four"}]),
+        Message("assistant", "five"),
+        Message("user", "six"),
+        Message("assistant", None, (call,)),
+        Message("tool", "seven", tool_call_id="c"),
+    ]
+    before = [row.to_dict() for row in history]
+    mark = {"cache_control": {"type": "ephemeral"}}
+    sent = json.loads(b"".join(WireCopy().messages("prompt", history, (), View(marks=True))))
+    assert [json.dumps(row).count("cache_control") for row in sent] == [1, 0, 0, 1, 1, 1, 0, 0]
+    assert sent[3]["content"] == [{"type": "text", "text": "three"}, {"type": "text", "text": "four", **mark}]
+    assert sent[4]["content"] == [{"type": "text", "text": "five", **mark}]
+    assert [row.to_dict() for row in history] == before

@@ -162,6 +162,7 @@ def marks(value: Any) -> int:
 # Any history
 
 
+@pytest.mark.behaviour("BUILD-15", "CACHE-07")
 @given(HISTORIES, VIEWS, st.sampled_from([(), SCAFFOLD]))
 def test_any_history_becomes_valid(history: list[Message], view: View, scaffold: tuple[Message, ...]) -> None:
     assert violations(rows(history, scaffold, view)) == []
@@ -183,6 +184,7 @@ def test_scaffolding_leaves_no_trace(history: list[Message], view: View) -> None
     assert written(wire, history, (), view) == before
 
 
+@pytest.mark.behaviour("CACHE-01b", "CACHE-02", "CACHE-05")
 @given(HISTORIES)
 def test_marks_are_three_at_most_and_change_nothing_else(history: list[Message]) -> None:
     marked, plain = rows(history, (), MARKED), rows(history, (), NATIVE)
@@ -213,6 +215,7 @@ def test_in_a_tool_loop_each_request_is_a_prefix_of_the_next(
         before = now[:-1]
 
 
+@pytest.mark.behaviour("MODE-02d")
 @given(TOOL_LOOP)
 def test_nothing_that_the_wire_can_carry_is_lost(loop: list[tuple[str, list[str], str, Any]]) -> None:
     history = [Message("user", "go")]
@@ -382,6 +385,7 @@ def test_images_by_address_and_by_value() -> None:
     assert [block["type"] for block in blind] == ["text", "text", "text"]
 
 
+@pytest.mark.behaviour("FMT-13")
 def test_only_the_newest_images_of_tools_are_sent() -> None:
     history, wire = [Message("user", [PNG])], WireCopy()
     for number in range(5):
@@ -438,6 +442,7 @@ def official() -> Any:
     return adapter(MessageCreateParams)
 
 
+@pytest.mark.behaviour("MODE-02c")
 @given(
     HISTORIES,
     VIEWS,
@@ -460,6 +465,7 @@ def test_the_official_check_is_strict(official: Any) -> None:
         del place[0]["unknown_key"]
 
 
+@pytest.mark.behaviour("BUILD-17", "CACHE-01")
 def test_system_and_marks() -> None:
     assert body()["system"] == "Be good."
     sent = body(view=MARKED, history=exchange(*(ToolCall(f"c{n}", "x", "{}") for n in range(3))))
@@ -503,6 +509,7 @@ def adaptive(effort: str) -> dict[str, Any]:
     }
 
 
+@pytest.mark.behaviour("FMT-07")
 @pytest.mark.parametrize(
     ("model", "effort", "expected"),
     [
@@ -531,6 +538,7 @@ def test_thinking_is_asked_for_only_on_demand_and_by_family(
     assert {key: sent[key] for key in ("thinking", "output_config") if key in sent} == expected
 
 
+@pytest.mark.behaviour("FMT-07")
 def test_a_budget_for_thoughts_makes_room_for_them_or_is_left_out() -> None:
     assert body(output_cap=1_000, effort="medium")["max_tokens"] == 8_192 + 4_096
     assert body("claude-opus-4-1", effort="max")["max_tokens"] == 32_000

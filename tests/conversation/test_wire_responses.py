@@ -135,6 +135,7 @@ def _list(content: Any) -> list[Any]:
     return content if isinstance(content, list) else [{"text": content}]
 
 
+@pytest.mark.behaviour("BUILD-06b")
 @given(HISTORIES)
 def test_any_history_becomes_valid(history: list[Message]) -> None:
     assert faults(items(history)) == []
@@ -180,6 +181,7 @@ def test_scaffolding_leaves_no_trace(history: list[Message]) -> None:
     assert dumped(wire, history) == before
 
 
+@pytest.mark.behaviour("MODE-02b")
 @given(HISTORIES, st.booleans(), st.sampled_from([None, "low", "high"]), st.sampled_from([None, 1, 9000]))
 def test_the_sdk_takes_every_body(history: list[Message], stream: bool, effort: Any, cap: int | None) -> None:
     """By the types of the official SDK. They want an id in reasoning items, which the API does not: nothing
@@ -294,6 +296,7 @@ ROUND = [
 ]
 
 
+@pytest.mark.behaviour("BUILD-09e")
 def test_a_round_of_tools() -> None:
     assert items(ROUND) == [
         {"type": "message", "role": "user", "content": "q"},

@@ -109,6 +109,7 @@ def test_a_turn_waits_before_its_first_request(desk: Desk) -> None:
     assert moves(debugger) == []
 
 
+@pytest.mark.behaviour("FSM-10")
 def test_step_into_over_and_continue(desk: Desk) -> None:
     debugger = desk.start()
     assert (go(debugger, "step").state, debugger.status.seq) == ("BuildMessages", 1)
@@ -130,6 +131,7 @@ def test_run_to_a_state_or_a_move(desk: Desk) -> None:
     assert len(debugger.breakpoints) == 0
 
 
+@pytest.mark.behaviour("INT-01b")
 def test_pause_and_interrupt(desk: Desk) -> None:
     held: list[Debugger] = []
 
@@ -268,6 +270,7 @@ def test_leaving_a_turn_lets_it_be_resumed(desk: Desk) -> None:
 # Answers by hand
 
 
+@pytest.mark.behaviour("FSM-11")
 def test_a_tool_is_approved_or_denied(desk: Desk) -> None:
     desk.script = [
         tools(call("paint", {"thing": "wall"})),

@@ -261,6 +261,7 @@ def test_a_position_has_everything(served: Served) -> None:
     assert served.ask(f"api/turns/{served.turn}/at/99").json()["error"].startswith("turn")
 
 
+@pytest.mark.behaviour("FSM-10")
 def test_a_fork_is_started_stepped_and_told(served: Served) -> None:
     made = served.ask(
         f"api/turns/{served.turn}/fork", "POST", json={"at": 3, "edit": {"results": {"call_1_0": "nothing"}}}

@@ -284,6 +284,7 @@ def test_an_unknown_format_is_refused() -> None:
         render(TURN, "png")
 
 
+@pytest.mark.behaviour("FSM-09")
 def test_a_changed_or_missing_file_is_stale(tmp_path: Path) -> None:
     fresh = files(SMALL)
     assert list(fresh) == [*(f"small.{ending}" for ending in FORMATS.values()), "small.proofs.md"]

@@ -98,6 +98,7 @@ def test_a_table_is_as_itself() -> None:
     assert not proved(TURN, TURN).changed
 
 
+@pytest.mark.behaviour("FSM-09")
 def test_a_rung_put_in_front_changes_the_guards_behind_it_and_no_more() -> None:
     rekey = next(rung for line in TURN.lines for rung in line.ladder if rung.name == "rekey")
     ladder = TURN.lines[

@@ -62,6 +62,7 @@ def at(state: str, **counts: int) -> Counted:
     return Counted(state, counts=counts)
 
 
+@pytest.mark.behaviour("FSM-02")
 def test_a_run_walks_the_table(machine: Machine) -> None:
     turn: TurnLike = Counted()
     rows = [
@@ -190,6 +191,7 @@ def test_one_machine_serves_many_threads(machine: Machine) -> None:
     assert {(turn.state, turn.seq, turn.count("iterations")) for turn in turns} == {("Finalize", 13, 3)}
 
 
+@pytest.mark.behaviour("FSM-02")
 def test_the_library_sees_the_same_transitions(machine: Machine) -> None:
     edges = [
         (trigger, transition.source, transition.dest, [condition.func for condition in transition.conditions])

@@ -85,6 +85,7 @@ def test_a_ladder_expands_to_rows_that_exclude_each_other() -> None:
     ]
 
 
+@pytest.mark.behaviour("FSM-01")
 def test_the_turn_has_the_size_that_is_written_down() -> None:
     proof = examine(TURN)
     assert {

@@ -7,6 +7,8 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from tests.helpers.rooms import BLOCK, imports_of_rooms, picture
 
 ROOT = Path(__file__).parents[2]
@@ -27,11 +29,13 @@ def rooms() -> list[str]:
     return [name.rstrip("/").removesuffix(".py") for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
 
 
+@pytest.mark.behaviour("FSM-14")
 def test_every_room_is_on_the_page_where_the_contract_has_it() -> None:
     contract = [name.strip().removeprefix("fsm_agent.") for floor in LAYERS for name in floor.split("|")]
     assert [name.removeprefix("states/") for name in rooms()] == contract
 
 
+@pytest.mark.behaviour("FSM-14")
 def test_there_is_no_room_that_the_contract_does_not_know() -> None:
     inside = (ROOT / "fsm_agent").iterdir()
     there = {path.stem for path in inside if path.suffix == ".py" or any(path.rglob("*.py"))} - {"__init__"}

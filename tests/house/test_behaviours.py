@@ -1,4 +1,5 @@
-"""docs/behaviours.md has every behaviour that is cited by its id, and no other."""
+"""docs/behaviours.md is what its lines and the marks of the tests make; each claim that holds has a test, and no
+fewer hold than before."""
 
 from __future__ import annotations
 
@@ -6,12 +7,31 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "behaviours.md"
-ROWS = re.findall(r"^\| ([A-Z]+-\d\d) \| (.+) \| (.+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-GROUPS = "|".join(sorted({row[0].partition("-")[0] for row in ROWS}))
-CITED = re.compile(rf"\b({GROUPS})-(\d\d)(?:\.\.(\d\d))?")
+from tests.helpers.behaviours import MARK, PAGE, ROOT, behaviours, counted, marked, page
+
+BEHAVIOURS = behaviours()
+IDS = [line.id for line in BEHAVIOURS]
+GROUPS = "|".join(sorted({id.partition("-")[0] for id in IDS}))
+CITED = re.compile(rf"\b({GROUPS})-(\d\d)([a-z]?)(?:\.\.(\d\d))?")
 """One, or as in INV-01..08 all from the first to the last."""
+
+CLAIMS, HOLD = 299, 272
+"""Claims of the specification, and how many of them hold. The second only grows."""
+
+
+def test_the_page_is_what_the_lines_and_the_marks_make() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "python -m tests.helpers.behaviours"
+
+
+def test_no_fewer_claims_hold_than_before() -> None:
+    states = counted(BEHAVIOURS)
+    assert states.total() == CLAIMS
+    assert states["holds"] == HOLD
+
+
+def test_each_line_that_holds_has_a_test_and_no_other() -> None:
+    assert len(IDS) == len(set(IDS))
+    assert set(marked()) == {line.id for line in BEHAVIOURS if line.state in ("holds", "partly")}
 
 
 def cited() -> Iterator[str]:
@@ -20,14 +40,13 @@ def cited() -> Iterator[str]:
     code = [path for room in ("fsm_agent", "states", "tests") for path in (ROOT / room).rglob("*.py")]
     for path in [*pages, *ROOT.glob("*.md"), *code]:
         if path != Path(__file__):
-            for group, first, last in CITED.findall(path.read_text(encoding="utf-8")):
-                yield from (f"{group}-{number:02}" for number in range(int(first), int(last or first) + 1))
+            for group, first, letter, last in CITED.findall(path.read_text(encoding="utf-8")):
+                for number in range(int(first), int(last or first) + 1):
+                    yield f"{group}-{number:02}{letter}"
 
 
-def test_each_id_that_is_cited_has_one_row_and_each_row_is_cited() -> None:
-    ids = [row[0] for row in ROWS]
-    assert len(ids) == len(set(ids)) > 60
-    assert set(cited()) == set(ids)
+def test_each_id_that_is_cited_has_a_line() -> None:
+    assert set(cited()) <= set(IDS)
 
 
 def test_what_is_cited_looks_like_nothing_else() -> None:
@@ -39,7 +58,16 @@ def test_what_is_cited_looks_like_nothing_else() -> None:
 
 
 def test_the_files_that_it_names_are_there() -> None:
-    for name, _, where in ROWS:
-        for path in re.findall(r"`([^`]+)`", where):
+    for line in BEHAVIOURS:
+        for path in line.where:
             room = "states/fsm_agent_states" if path.startswith("states/") else "fsm_agent"
-            assert (ROOT / room / path.removeprefix("states/")).is_file(), (name, path)
+            assert (ROOT / room / path.removeprefix("states/")).is_file(), (line.id, path)
+
+
+def test_marks_are_written_so_that_they_are_found() -> None:
+    """One of a variable, or of a parameter of a test, would count for nothing."""
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        text = path.read_text(encoding="utf-8")
+        if path != Path(__file__):
+            written = re.findall(rf'^@{re.escape(MARK)}\(("|$)', text, re.MULTILINE)
+            assert len(written) == text.count("mark.behaviour"), path

@@ -343,6 +343,7 @@ def test_the_thoughts_of_a_tool_loop_go_back_in_it(official: Any) -> None:
     assert played.result.messages[1]["blocks"][0]["signature"] == "signature-1"
 
 
+@pytest.mark.behaviour("ERR-08")
 def test_a_rejected_signature_takes_the_thoughts_off_the_wire_only(official: Any) -> None:
     """Scenario 81."""
     words = "messages.1.content.0: Invalid `signature` in `thinking` block"

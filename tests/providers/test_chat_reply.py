@@ -52,6 +52,7 @@ def part(
     return {"tool_calls": [{"index": index, "id": id, "function": {"name": name, "arguments": arguments}}]}
 
 
+@pytest.mark.behaviour("CALL-07")
 @pytest.mark.parametrize(
     ("deltas", "calls"),
     [
@@ -107,6 +108,7 @@ def test_finish_reasons(reason: str, finish: str | None, is_cut: bool) -> None:
     assert (got.finish, got.cut) == (finish, is_cut)
 
 
+@pytest.mark.behaviour("BUILD-09d")
 def test_reasoning_details_are_joined_and_kept_verbatim() -> None:
     first = {"type": "reasoning.text", "index": 0, "text": "Let me ", "format": "f", "signature": None}
     second = {"type": "reasoning.text", "index": 0, "text": "think", "signature": "s1"}
@@ -128,6 +130,7 @@ def test_content_in_parts() -> None:
     assert (got.reasoning, got.text) == ("hm", "yes")
 
 
+@pytest.mark.behaviour("BUILD-13")
 def test_a_signature_beside_a_call_is_kept_with_it() -> None:
     signed = {
         "index": 0,
@@ -144,6 +147,7 @@ def test_pings_are_no_sign_of_life() -> None:
     assert (got.text, seen.beats) == ("x", 1)
 
 
+@pytest.mark.behaviour("USE-01")
 @pytest.mark.parametrize(
     ("wire", "usage"),
     [

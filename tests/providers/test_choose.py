@@ -228,6 +228,7 @@ def test_choosing_loads_no_sdk() -> None:
     assert done.stdout.strip() == "set()"
 
 
+@pytest.mark.behaviour("STR-02")
 @pytest.mark.parametrize(
     ("model", "seconds"),
     [
@@ -243,6 +244,7 @@ def test_models_that_think_may_be_silent_for_longer(model: str, seconds: float) 
     assert silence_of(model) == seconds
 
 
+@pytest.mark.behaviour("MODE-01")
 @pytest.mark.parametrize(
     ("model", "url", "given", "mode"),
     [
@@ -266,6 +268,7 @@ def test_the_wire_as_given_else_the_providers_own_else_by_the_address(
     assert choice.api_mode == choice.runtime().api_mode == mode
 
 
+@pytest.mark.behaviour("CACHE-04")
 @pytest.mark.parametrize(
     ("model", "mode", "marks", "family"),
     [
@@ -303,6 +306,7 @@ def test_how_much_to_think_is_asked_only_where_it_is_understood(model: str, key:
     assert choose(model, api_key="k").runtime().effort_key == key
 
 
+@pytest.mark.behaviour("FMT-01")
 @pytest.mark.parametrize(
     ("model", "role"),
     [

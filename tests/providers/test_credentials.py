@@ -35,6 +35,7 @@ def test_a_random_choice_can_be_repeated() -> None:
     assert set(first) == set(KEYS)
 
 
+@pytest.mark.behaviour("CRED-05")
 @pytest.mark.parametrize(
     ("failure", "retry_after", "rest"),
     [("auth", None, 300), ("rate_limit", None, 3600), ("billing", None, 3600), ("rate_limit", 42.0, 42)],
@@ -58,6 +59,7 @@ def test_without_another_key_there_is_no_rotation() -> None:
     assert not KeyPool(None, Credential()).rotate(0, "rate_limit", None)
 
 
+@pytest.mark.behaviour("ERR-07")
 def test_async_sources_and_refreshes_are_bounded_by_turn() -> None:
     class Source:
         renewed = 0

@@ -128,6 +128,7 @@ def test_an_aggregators_error_shows_both_and_when_to_come_back() -> None:
     assert failure.retry_after == 30
 
 
+@pytest.mark.behaviour("ERR-27")
 def test_a_page_of_html_is_one_line() -> None:
     page = (
         "<!DOCTYPE html><html><head><title>502\n Bad Gateway</title></head><body>"

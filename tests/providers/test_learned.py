@@ -56,6 +56,7 @@ def runtime(**known: Any) -> Runtime:
     return Runtime("local", "m", URL, **known)
 
 
+@pytest.mark.behaviour("COMP-41")
 def test_a_window_that_a_refusal_names_is_known_to_the_next_turns(tmp_path: Path) -> None:
     with picky(window=8_192) as server:
         one = agent(server, tmp_path, settings={"backoff": {"jitter": 0, "exception": {"base": 0, "cap": 0}}})
@@ -66,6 +67,7 @@ def test_a_window_that_a_refusal_names_is_known_to_the_next_turns(tmp_path: Path
         assert len(server.refused) == 1
 
 
+@pytest.mark.behaviour("BUILD-18")
 @pytest.mark.parametrize(
     ("takes", "message", "options"),
     [
@@ -201,6 +203,7 @@ def test_a_refusal_that_no_reply_proves_teaches_nothing(tmp_path: Path) -> None:
     assert facts(tmp_path).all() == ()
 
 
+@pytest.mark.behaviour("BUILD-22")
 def test_a_reply_that_is_cut_may_be_longer_than_the_refusal_said(tmp_path: Path) -> None:
     """A cap is named with room for the prompt of then; the one that follows a cut reply is not bound by it."""
     with picky(output=5_000, cuts=2) as server:

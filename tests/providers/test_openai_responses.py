@@ -141,6 +141,7 @@ def test_what_makes_an_answer(output: list[dict[str, Any]], text_: str, finish: 
     assert not got.cut
 
 
+@pytest.mark.behaviour("FMT-09")
 @pytest.mark.parametrize("state", ["queued", "in_progress"])
 def test_a_response_that_has_not_ended_is_incomplete(state: str) -> None:
     got, _ = whole([message("so far")], status=state)
@@ -176,6 +177,7 @@ def test_calls_that_are_not_finished_are_not_made() -> None:
     assert [call.id for call in got.tool_calls] == ["a"]
 
 
+@pytest.mark.behaviour("FMT-11")
 def test_ids_are_made_where_they_are_missing_or_used_twice() -> None:
     got, _ = whole(
         [

@@ -52,6 +52,7 @@ def plain(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
     return tuple(replace(call, item_id="") for call in calls)
 
 
+@pytest.mark.behaviour("FSM-12", "USE-01")
 @both
 def test_text(wire: Wire, stream: bool) -> None:
     got, seen, server = wire.ask(text("Hello, world", usage=Usage(7, 3, 2, 1, 2)), stream=stream)
@@ -62,6 +63,7 @@ def test_text(wire: Wire, stream: bool) -> None:
     assert server.served_usage == Usage(7, 3, 2, 1, 2)
 
 
+@pytest.mark.behaviour("FMT-11")
 @both
 def test_tool_calls(wire: Wire, stream: bool) -> None:
     script = tools(
@@ -114,6 +116,7 @@ def test_a_call_without_a_name_and_a_refusal(wire: Wire, stream: bool) -> None:
     assert (refused.refusal, refused.text, refused.finish) == ("No.", "", wire.refused)
 
 
+@pytest.mark.behaviour("CALL-08")
 def test_reasoning_reaches_the_sink_as_it_comes(wire: Wire) -> None:
     _, seen, _ = wire.ask(reasoning("step by step"))
     assert "".join(seen.thoughts) == "step by step"
@@ -173,6 +176,7 @@ def test_a_break_after_the_end_changes_nothing(wire: Wire) -> None:
     assert (got.text, got.finish, got.cut, len(got.tool_calls)) == ("done", "tool_calls", False, 1)
 
 
+@pytest.mark.behaviour("CALL-19", "CALL-19b", "CALL-20")
 @both
 def test_a_200_without_a_reply_in_it(wire: Wire, stream: bool) -> None:
     everywhere = [
@@ -187,6 +191,7 @@ def test_a_200_without_a_reply_in_it(wire: Wire, stream: bool) -> None:
         assert words in failure.message
 
 
+@pytest.mark.behaviour("ERR-27")
 @both
 @pytest.mark.parametrize(
     ("script", "code", "name", "words"),
@@ -228,6 +233,7 @@ def test_a_wish_to_wait_is_kept(wire: Wire) -> None:
     assert wire.failure_of(dated, now=lambda: 1445412480.0).retry_after == 10
 
 
+@pytest.mark.behaviour("CALL-04")
 def test_the_sdk_never_retries(wire: Wire) -> None:
     asked_to = {"x-should-retry": "true", "retry-after-ms": "0"}
     codes = (408, 409, 429, 500, 503, 529)
@@ -252,6 +258,7 @@ def test_nobody_listens(wire: Wire) -> None:
     assert (failure.kind, failure.exception, failure.sent) == ("transport", "ConnectError", False)
 
 
+@pytest.mark.behaviour("CALL-02")
 def test_the_limit_on_a_whole_call(wire: Wire) -> None:
     loop = LeapingLoop()
     failure = wire.failure_of(silence(hook=lambda: loop.leap(60)), total=60, loop=loop)
@@ -357,6 +364,7 @@ def test_cancelling_closes_the_connection(wire: Wire, script: Reply) -> None:
         asyncio.run(play(server))
 
 
+@pytest.mark.behaviour("FSM-12", "MODE-02")
 def test_the_bytes_of_the_body_go_out_as_they_are(wire: Wire) -> None:
     body = f'{{"stream":true,  "{wire.rows}":[{{"role":"user","content":"Grüße 🙂"}}]}}'.encode()
 
@@ -374,13 +382,16 @@ def test_the_bytes_of_the_body_go_out_as_they_are(wire: Wire) -> None:
     assert received.headers[wire.auth] == f"{wire.bearer}{KEY}"
 
 
+@pytest.mark.behaviour("TR-02b")
 def test_keys_change_connections_stay_and_can_be_rebuilt(wire: Wire) -> None:
     async def play(server: ScriptedServer) -> None:
         port = wire.make(server.url)
         await port.call(wire.request(), Seen())
         port.use_key("sk-second-key")
         await port.call(wire.request(), Seen())
+        client = await port.ready()
         await port.rebuild()
+        assert client.is_closed()
         await port.call(wire.request(), Seen())
         await port.aclose()
         await port.aclose()

@@ -43,6 +43,7 @@ def test_what_a_model_reads(model: str, read: str) -> None:
     assert {kind for kind, reads in known.items() if reads} == set(read.split())
 
 
+@pytest.mark.behaviour("BUILD-18")
 def test_a_turn_knows_it() -> None:
     runtime = choose("openai:gpt-4o", api_key="k").runtime()
     assert (runtime.vision, runtime.audio, runtime.files) == (True, False, True)

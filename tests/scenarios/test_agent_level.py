@@ -13,13 +13,14 @@ from fsm_agent import tool
 from fsm_agent.settings.model import Guardrail
 from fsm_agent.testing import blank, call, text, tools
 from fsm_agent_states.logic.guardrails import REMEMBERED, Guardrails
-from tests.helpers.harness import Played, echo, play, table
+from tests.helpers.harness import Played, echo, fail, play, table
 
 
 def results(played: Played) -> list[str]:
     return [row["content"] for row in played.result.messages if row["role"] == "tool"]
 
 
+@pytest.mark.behaviour("CONC-02")
 def test_05_a_question_is_asked_alone_between_its_neighbours() -> None:
     order: list[str] = []
 
@@ -63,6 +64,7 @@ def test_06_a_name_that_is_nearly_right_runs_the_agents_own_tool() -> None:
     assert json.loads(results(played)[0])["todos"] == []
 
 
+@pytest.mark.behaviour("AGT-05c")
 @pytest.mark.parametrize("model", ["openai:gpt-x", "anthropic:claude-sonnet-4-5", "openai-responses:gpt-x"])
 def test_100_a_delegated_task_over_real_http(model: str) -> None:
     """Three requests: parent, child, parent. Only the summary is in the parent's; the child's begins anew."""
@@ -105,6 +107,7 @@ def writes(*calls: tuple[str, bool]) -> Any:
     return tools(*(call("write", {"path": path, "ok": ok}) for path, ok in calls))
 
 
+@pytest.mark.behaviour("EXEC-33")
 def test_files_that_a_failed_tool_left_unchanged_are_named_below_the_answer(tmp_path: Path) -> None:
     script = [
         writes(("a.txt", False), ("b.txt", False)),
@@ -138,6 +141,7 @@ def test_reading_tools_that_fail_are_no_unchanged_files() -> None:
 # EXEC-12, GUARD-03, GUARD-08
 
 
+@pytest.mark.behaviour("EXEC-12")
 def test_a_read_before_and_one_after_a_change_both_run() -> None:
     seen: list[str] = []
 
@@ -160,6 +164,7 @@ def test_a_read_before_and_one_after_a_change_both_run() -> None:
     assert results(played)[1].startswith("(the same call as")
 
 
+@pytest.mark.behaviour("GUARD-01", "GUARD-03")
 def test_the_second_identical_result_of_a_reading_tool_is_pointed_out() -> None:
     script = [tools(call("echo", {"text": "a"})), tools(call("echo", {"text": "a"})), text("ok")]
     played = play(script, callbacks={"approval": lambda request: True})
@@ -181,6 +186,7 @@ def test_guardrails_remember_only_the_newest_calls() -> None:
 # EXEC-27
 
 
+@pytest.mark.behaviour("EXEC-27")
 def test_a_round_with_only_a_program_is_not_charged() -> None:
     code = tool(name="execute_code")(lambda: "42")
     rounds = [tools(call("execute_code"))] * 3
@@ -189,3 +195,21 @@ def test_a_round_with_only_a_program_is_not_charged() -> None:
     mixed = [tools(call("execute_code"), call("echo"))] * 2
     played = play([*mixed, text("a last word")], tools=[code, echo], settings={"max_iterations": 2})
     assert played.outcome == "partial"
+
+
+@pytest.mark.behaviour("GUARD-08")
+def test_guardrails_know_a_call_by_tool_and_arguments() -> None:
+    guard, limits = Guardrails(), Guardrail()
+
+    def noted(ok: bool, **arguments: int) -> str:
+        return guard.note("put", arguments, ok, "x", "unsafe", limits, False)
+
+    assert not noted(False, a=1, b=2)
+    assert "2 times" in noted(False, b=2, a=1), "the order of keys says nothing"
+    assert not noted(True, a=1, b=2)
+    assert not noted(False, a=1, b=2), "a success sets the count back"
+    script = [tools(call("fail")), text("one"), tools(call("fail")), text("two")]
+    with table(script, tools=[fail]) as (agent, *_):
+        for _ in range(2):
+            agent.run_conversation("go")
+        assert not any("loop warning" in row.text for row in agent._session().rows), "and so does a new turn"

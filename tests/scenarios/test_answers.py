@@ -8,10 +8,11 @@ import pytest
 
 from fsm_agent import tool
 from fsm_agent.testing import call, json_reply, reasoning, text, tools
-from tests.helpers.harness import echo, play
+from tests.helpers.harness import echo, play, table
 from tests.helpers.waiting import PATIENCE
 
 
+@pytest.mark.behaviour("FSM-05", "LOOP-02", "RESP-13")
 def test_01_a_plain_answer() -> None:
     played = play([text("hi")])
     assert (played.result.final_response, played.exit, played.outcome) == ("hi", "text_response", "completed")
@@ -19,6 +20,7 @@ def test_01_a_plain_answer() -> None:
     assert played.states == ["Prepare", "BuildMessages", "CallLLM", "Finalize"]
 
 
+@pytest.mark.behaviour("LOOP-01", "LOOP-02", "INV-07b", "EXEC-18b", "RESP-12", "EXEC-16", "EXEC-18c")
 def test_02_one_tool() -> None:
     played = play([tools(call("echo", {"text": "abc"})), text("done")])
     assert played.roles == "u a t a"
@@ -29,6 +31,7 @@ def test_02_one_tool() -> None:
     assert completed[0][3:] == ("abc", "ok")
 
 
+@pytest.mark.behaviour("EXEC-17", "EXEC-18")
 def test_03_parallel_tools_keep_the_order_of_the_calls() -> None:
     """Each of them waits for the one behind it."""
     awake = [asyncio.Event() for _ in range(4)]
@@ -49,6 +52,7 @@ def test_03_parallel_tools_keep_the_order_of_the_calls() -> None:
     ]
 
 
+@pytest.mark.behaviour("CONC-02")
 def test_05_an_interactive_tool_is_a_barrier() -> None:
     order: list[str] = []
 
@@ -69,6 +73,7 @@ def test_05_an_interactive_tool_is_a_barrier() -> None:
     assert order == ["+a", "-a", "asked", "+b", "-b"]
 
 
+@pytest.mark.behaviour("EXEC-17c", "CONC-01")
 def test_serial_tools_never_overlap_parallel_ones() -> None:
     order: list[str] = []
     b_began = asyncio.Event()
@@ -98,6 +103,7 @@ def test_serial_tools_never_overlap_parallel_ones() -> None:
     assert order[4:] == ["=w", "+c", "-c"]
 
 
+@pytest.mark.behaviour("EXEC-17c")
 def test_path_tools_run_together_only_on_different_paths() -> None:
     running: set[str] = set()
     together: list[set[str]] = []
@@ -120,6 +126,7 @@ def test_path_tools_run_together_only_on_different_paths() -> None:
     assert {"a", "a/x"} not in [both & {"a", "a/x"} for both in together]
 
 
+@pytest.mark.behaviour("CALL-05b", "CALL-07", "STR-07")
 def test_text_is_streamed_and_a_boundary_ends_it() -> None:
     played = play([tools(call("echo", {}), text="Let me see."), text("All is well.")])
     deltas = played.heard.of("stream_delta")
@@ -129,6 +136,7 @@ def test_text_is_streamed_and_a_boundary_ends_it() -> None:
     assert played.heard.of("tool_gen") == ["echo"]
 
 
+@pytest.mark.behaviour("BUILD-09b", "CALL-08", "CALL-08b", "CALL-05", "STR-10")
 def test_reasoning_is_told_and_kept_but_not_sent() -> None:
     thoughtful = text("<think>let me see</think>\nanswer")
     played = play([thoughtful])
@@ -144,15 +152,15 @@ def test_a_whole_reply_to_a_streaming_request_is_accepted() -> None:
     assert played.heard.of("stream_delta")[0] == "whole"
 
 
+@pytest.mark.behaviour("PREP-02", "PREP-02b")
 def test_a_session_goes_on_from_turn_to_turn() -> None:
-    from tests.helpers.harness import table
-
     with table([text("one"), text("two")]) as (agent, server, _, _):
         assert agent.chat("first") == "one"
         assert agent.chat("second") == "two"
         assert [m["content"] for m in server.bodies[1]["messages"][1:]] == ["first", "one", "second"]
 
 
+@pytest.mark.behaviour("PREP-02c")
 def test_the_callers_history_is_used_and_not_changed() -> None:
     history = [{"role": "user", "content": "before"}, {"role": "assistant", "content": "yes"}]
     copy = [dict(row) for row in history]
@@ -161,6 +169,7 @@ def test_the_callers_history_is_used_and_not_changed() -> None:
     assert [m["content"] for m in played.server.bodies[0]["messages"][1:]] == ["before", "yes", "go"]
 
 
+@pytest.mark.behaviour("BUILD-03")
 def test_the_step_callback_tells_the_rounds() -> None:
     played = play([tools(call("echo", {"text": "a"})), text("done")])
     steps = played.heard.of("step")
@@ -169,6 +178,7 @@ def test_the_step_callback_tells_the_rounds() -> None:
     assert steps[1][1][0].result == "a"
 
 
+@pytest.mark.behaviour("SESS-02", "BUILD-09b", "BUILD-09c")
 def test_reasoning_beside_tools_does_not_become_text() -> None:
     played = play([tools(call("echo", {}), reasoning="hm"), text("done")], tools=[echo])
     assert played.result.messages[1]["reasoning"] == "hm"
@@ -197,3 +207,34 @@ def test_half_a_character_of_a_model_can_be_printed(before: int) -> None:
         "".join(piece for piece in played.heard.of("stream_delta") if piece) == played.result.final_response
     )
     assert played.result.messages[-1]["content"] == played.result.final_response
+
+
+@pytest.mark.behaviour("PREP-02c", "PREP-03")
+def test_a_system_message_and_a_task_id_are_the_callers() -> None:
+    with table([text("one"), text("two"), text("three")]) as (agent, server, _, _):
+        mine = agent.run_conversation("go", "Speak Latin.", [], "task-7")
+        assert mine.task_id == "task-7"
+        assert "Speak Latin." in server.bodies[0]["messages"][0]["content"]
+        first, second = agent.run_conversation("go").task_id, agent.run_conversation("go").task_id
+        assert first
+        assert second
+        assert first != second
+
+
+@pytest.mark.behaviour("STR-10b")
+def test_reasoning_of_its_own_wins_over_tags_in_the_text() -> None:
+    both = text("<think>in tags</think>\nanswer", reasoning="of its own")
+    played = play([both])
+    assert (played.result.last_reasoning, played.result.final_response) == ("of its own", "answer")
+
+
+@pytest.mark.behaviour("EXEC-19b")
+def test_progress_is_told_before_and_after_each_tool() -> None:
+    told: list[tuple[str, ...]] = []
+    ran = tool(name="look")(lambda: told.append(("runs",)) or "seen")
+    play(
+        [tools(call("look")), text("ok")],
+        tools=[ran],
+        callbacks={"tool_progress": lambda *values: told.append(values)},
+    )
+    assert told == [("started", "look", "{}"), ("runs",), ("completed", "look", "seen")]

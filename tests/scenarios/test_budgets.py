@@ -18,6 +18,7 @@ def rounds(count: int) -> list[object]:
     return [tools(call("echo", {"text": str(n)})) for n in range(count)]
 
 
+@pytest.mark.behaviour("BUILD-02", "BUD-01", "BUD-04b", "LOOP-05")
 def test_85_the_budget_ends_with_a_toolless_summary() -> None:
     played = play([*rounds(3), text("what I did")], settings={"max_iterations": 3})
     assert played.server.completions == 4
@@ -28,6 +29,7 @@ def test_85_the_budget_ends_with_a_toolless_summary() -> None:
     assert played.result.api_calls == 3
 
 
+@pytest.mark.behaviour("BUD-04c")
 def test_85_a_model_that_only_calls_tools_is_asked_twice() -> None:
     played = play(repeat(*rounds(10)), settings={"max_iterations": 3})
     assert (played.server.completions, played.exit) == (5, "budget_exhausted")
@@ -40,11 +42,13 @@ def test_a_summary_that_fails_is_a_partial_result_with_the_error() -> None:
     assert "scripted status 500" in (played.result.final_response or "")
 
 
+@pytest.mark.behaviour("BUD-04", "BUD-04c")
 def test_without_the_grace_call_the_budget_just_ends() -> None:
     played = play(rounds(2), settings={"max_iterations": 2, "budget": {"grace_call": False}})
     assert (played.server.completions, played.exit) == (2, "budget_exhausted")
 
 
+@pytest.mark.behaviour("BUILD-02", "BUD-04d", "BUD-02")
 def test_88_text_on_the_last_iteration() -> None:
     played = play([*rounds(2), text("done")], settings={"max_iterations": 3})
     assert (played.server.completions, played.exit) == (3, "text_response")
@@ -55,6 +59,7 @@ def test_no_iterations_at_all() -> None:
     assert (played.server.completions, played.exit) == (1, "max_iterations_summary")
 
 
+@pytest.mark.behaviour("BUD-02", "BUD-02b")
 def test_a_shared_budget_is_used_and_ends_the_turn() -> None:
     budget = IterationBudget(2)
     played = play([*rounds(2), text("summary")], budget=budget)
@@ -63,6 +68,7 @@ def test_a_shared_budget_is_used_and_ends_the_turn() -> None:
     assert budget.remaining == 0
 
 
+@pytest.mark.behaviour("LOOP-03")
 def test_recoveries_are_not_charged_to_a_shared_budget() -> None:
     budget = IterationBudget(5)
     play([status(500), status(500), text("ok")], budget=budget)
@@ -83,6 +89,7 @@ def test_105_each_request_extends_the_one_before(iterations: int) -> None:
         assert after.startswith(messages_before)
 
 
+@pytest.mark.behaviour("BUD-02c", "BUD-03b", "BUD-03c", "BUD-03d")
 def test_budgets_of_a_tree() -> None:
     root = tree_budget(Settings(max_iterations=2, delegation={"budget": "tree_cap", "tree_cap_factor": 3}))
     child = root.child("tree_cap", 4)
@@ -95,6 +102,7 @@ def test_budgets_of_a_tree() -> None:
     assert root.used == 6
 
 
+@pytest.mark.behaviour("BUD-02c", "BUD-02d")
 def test_a_budget_taken_from_many_threads_is_never_overdrawn() -> None:
     root = IterationBudget(100)
     children = [root.child("tree_cap", 40) for _ in range(4)]
@@ -111,6 +119,7 @@ def test_a_budget_taken_from_many_threads_is_never_overdrawn() -> None:
     assert sum(taken) == root.used == 100
 
 
+@pytest.mark.behaviour("BUD-04d")
 def test_fin_01_an_answer_that_waits_for_its_check_is_used_when_the_budget_ends() -> None:
     @tool(effect="idempotent", path_arguments=("path",))
     def save(path: str) -> str:

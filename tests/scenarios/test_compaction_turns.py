@@ -37,6 +37,7 @@ def flood(n: int = 1) -> str:
     return f"{n} words and more words\n" * 4_000
 
 
+@pytest.mark.behaviour("ERR-12", "BACK-06", "COMP-04", "COMP-38")
 def test_68_an_overflow_is_compacted_and_the_iteration_is_not_charged_again() -> None:
     played = play(
         [overflow(8192), text("the summary"), text("done")], history=history(14), context_window=8192
@@ -54,6 +55,7 @@ def test_68_an_overflow_is_compacted_and_the_iteration_is_not_charged_again() ->
     assert metrics["model"] == "gpt-x"
 
 
+@pytest.mark.behaviour("COMP-04b")
 def test_69_an_overflow_for_ever_ends_after_three_compactions() -> None:
     def reply(request: Any) -> Any:
         asks_for_summary = "<conversation>" in str(request.body["messages"][0]["content"])
@@ -65,6 +67,7 @@ def test_69_an_overflow_for_ever_ends_after_three_compactions() -> None:
     assert played.outcome == "failed"
 
 
+@pytest.mark.behaviour("PREP-13", "COMP-01", "COMP-01b", "COMP-21b")
 def test_74_a_conversation_that_is_too_large_is_compacted_before_the_first_call() -> None:
     played = play([text("the summary"), text("done")], history=history(40), context_window=8192)
     assert played.server.completions == 2
@@ -73,6 +76,7 @@ def test_74_a_conversation_that_is_too_large_is_compacted_before_the_first_call(
     assert "tools" not in played.server.bodies[0]
 
 
+@pytest.mark.behaviour("COMP-03", "COMP-03b")
 def test_75_a_huge_result_is_compacted_before_the_next_send() -> None:
     script = [tools(call("flood", {"n": n})) for n in range(3)]
     settings = {
@@ -88,6 +92,7 @@ def test_75_a_huge_result_is_compacted_before_the_next_send() -> None:
     assert played.result.compressions
 
 
+@pytest.mark.behaviour("COMP-19")
 def test_the_newest_request_is_sent_word_for_word_after_a_compaction() -> None:
     words = "please do exactly this: 17 things, in order"
     played = play([text("the summary"), text("done")], words, history=history(40), context_window=8192)
@@ -101,6 +106,7 @@ def test_comp_12_compaction_can_be_switched_off() -> None:
     assert not played.result.compressions
 
 
+@pytest.mark.behaviour("COMP-26")
 def test_a_summary_that_fails_is_made_without_a_model_when_the_provider_insists() -> None:
     played = play([overflow(8192), status(500), text("done")], history=history(14), context_window=8192)
     assert played.result.final_response == "done"
@@ -108,6 +114,7 @@ def test_a_summary_that_fails_is_made_without_a_model_when_the_provider_insists(
     assert any("made without a model" in line for line in played.heard.of("status"))
 
 
+@pytest.mark.behaviour("COMP-10", "COMP-26")
 def test_comp_26_a_wish_is_dropped_when_the_network_is_down_and_rests() -> None:
     with table([status(429), text("one"), text("two")], context_window=8192) as (agent, server, _clock, _):
         first = agent.run_conversation("go", conversation_history=history(40))
@@ -117,6 +124,7 @@ def test_comp_26_a_wish_is_dropped_when_the_network_is_down_and_rests() -> None:
         assert server.completions == 3
 
 
+@pytest.mark.behaviour("COMP-21c", "COMP-24", "FB-07d")
 def test_the_auxiliary_model_writes_the_summary_and_the_main_one_when_it_fails() -> None:
     for side, main, model in (
         ([text("from the small one")], [text("done")], "small"),
@@ -137,6 +145,7 @@ def test_the_auxiliary_model_writes_the_summary_and_the_main_one_when_it_fails()
             agent.close()
 
 
+@pytest.mark.behaviour("FB-07")
 def test_auxiliary_models_are_tried_in_their_order() -> None:
     with (
         ScriptedServer([text("done")]) as main,
@@ -162,12 +171,14 @@ def test_auxiliary_models_are_tried_in_their_order() -> None:
         agent.close()
 
 
+@pytest.mark.behaviour("COMP-35")
 def test_dis_13_in_place_keeps_the_session_and_archives_the_rows() -> None:
     played = play([text("the summary"), text("done")], history=history(40), context_window=8192)
     assert store_for(str(played.agent.home)).archived(played.agent.session_id)
     assert played.result.parent_session_id is None
 
 
+@pytest.mark.behaviour("COMP-35", "COMP-35b")
 def test_comp_35_rotation_goes_on_in_a_child_session() -> None:
     settings = {"compression": {"mode": "rotate"}}
     with table([text("the summary"), text("done"), text("more")], context_window=8192, settings=settings) as (
@@ -188,6 +199,7 @@ def test_comp_35_rotation_goes_on_in_a_child_session() -> None:
         assert [row["content"] for row in again.messages[-2:]] == ["and", "more"]
 
 
+@pytest.mark.behaviour("COMP-08")
 def test_comp_08_compactions_that_make_no_room_stop() -> None:
     with table(repeat(text("ok")), context_window=20_000) as (agent, server, _, _):
         for _ in range(4):
@@ -197,6 +209,7 @@ def test_comp_08_compactions_that_make_no_room_stop() -> None:
         assert server.completions == calls + 1, "no compaction is tried any more"
 
 
+@pytest.mark.behaviour("COMP-05")
 def test_comp_05_a_person_can_ask_for_a_compaction_with_a_focus() -> None:
     with table([text("ok"), text("about the database"), text("done")]) as (agent, server, _, _):
         agent.run_conversation("go", conversation_history=history(20))
@@ -260,3 +273,11 @@ def test_a_summary_model_that_answers_nonsense_or_never_costs_nothing_but_the_su
     assert played.result.final_response == "done"
     assert any("gave no summary" in line for line in played.heard.of("status"))
     assert played.result.messages[-2]["content"] == "go"
+
+
+@pytest.mark.behaviour("PREP-13")
+def test_schemas_of_tools_fill_the_window_too() -> None:
+    long = tool(note="Use it with care. " * 2_000, name="long")(lambda: "x")
+    fits = {"history": history(20), "context_window": 16_384}
+    assert not play([text("done")], tools=[], **fits).result.compressions
+    assert play([text("the summary"), text("done")], tools=[long], **fits).result.compressions

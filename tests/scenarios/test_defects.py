@@ -40,6 +40,7 @@ from tests.helpers.harness import play, table
 SOURCES = sorted(Path(inspect.getfile(fsm_agent_states)).parent.rglob("*.py"))
 
 
+@pytest.mark.behaviour("FSM-03")
 def test_d02_counters_live_in_two_dataclasses_and_only_the_machine_moves_them() -> None:
     counters = {counter.name for counter in TURN.counters}
     for path in SOURCES:
@@ -55,18 +56,21 @@ def test_d02_counters_live_in_two_dataclasses_and_only_the_machine_moves_them() 
             assert not written & counters, f"{path.name} line {getattr(node, 'lineno', 0)} moves a counter"
 
 
+@pytest.mark.behaviour("EMPTY-04")
 def test_d10_the_prefill_sends_the_reasoning_and_keeps_alternation() -> None:
     played = play([reasoning("first thought"), reasoning("second thought"), text("ok")])
     for body, thought in zip(played.server.bodies[1:], ("first thought", "second thought"), strict=True):
         assert body["messages"][-2] == {"role": "assistant", "content": thought}
 
 
+@pytest.mark.behaviour("RESP-12")
 def test_d12_after_empty_replies_the_tool_round_stays_and_no_placeholder_is_stored() -> None:
     played = play([tools(call("echo", {"text": "a"})), repeat(blank())])
     assert [row["content"] for row in played.result.messages[:3]] == ["go", None, "a"]
     assert "(empty)" not in played.result.model_dump_json()
 
 
+@pytest.mark.behaviour("EMPTY-03")
 def test_d13_a_nudge_that_leads_to_tools_leaves_no_trace() -> None:
     script = [tools(call("echo", {"text": "a"})), blank(), tools(call("echo", {"text": "b"})), text("ok")]
     played = play(script)
@@ -124,6 +128,7 @@ def test_d39_the_last_word_is_streamed_counted_and_retried_like_any_other() -> N
     assert played.result.attempts == 3
 
 
+@pytest.mark.behaviour("STR-10")
 def test_d43_reasoning_tags_in_code_and_in_prose_are_text() -> None:
     for words in ("use `<think>` tags", "```\n<think>\nx\n</think>\n```", "see <think> in the middle"):
         assert split_reasoning(words) == (words, "", None)
@@ -139,6 +144,7 @@ def test_d45_every_exit_leaves_the_transcript_closed(script: Any) -> None:
     assert played.result.messages[-1]["role"] == "assistant"
 
 
+@pytest.mark.behaviour("BUD-04")
 def test_d47_the_grace_call_is_real_and_can_be_switched_off() -> None:
     assert Settings().budget.grace_call
     assert [row.rung for row in TURN.rows if row.id == "BuildMessages.built/4"] == ["summarise"]
@@ -162,6 +168,7 @@ def test_d48_no_vendor_is_named_in_a_state() -> None:
         assert not [vendor for vendor in vendors if vendor in code], path.name
 
 
+@pytest.mark.behaviour("BUILD-07", "BUILD-14b", "INV-06")
 def test_d50_history_is_never_edited_in_place() -> None:
     history = [
         {"role": "user", "content": "  spaces  "},

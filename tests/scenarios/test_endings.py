@@ -41,6 +41,7 @@ def test_a_dump_can_be_switched_off(tmp_path: Path) -> None:
     assert not (tmp_path / "dumps").exists()
 
 
+@pytest.mark.behaviour("ERR-26")
 def test_err_26_a_refused_message_does_not_grow_a_large_session() -> None:
     history = [{"role": role, "content": "x"} for _ in range(45) for role in ("user", "assistant")]
     refused = status(
@@ -54,6 +55,7 @@ def test_err_26_a_refused_message_does_not_grow_a_large_session() -> None:
         assert not any(row["content"] == "the bad one" for row in server.bodies[1]["messages"])
 
 
+@pytest.mark.behaviour("INV-06")
 def test_d44_after_a_failure_the_next_turn_joins_the_messages() -> None:
     with table([status(400), text("ok")]) as (agent, server, _, _):
         agent.run_conversation("first")
@@ -92,6 +94,7 @@ def test_never_a_silent_minute() -> None:
     assert 65 <= int(seconds[1]) < 300
 
 
+@pytest.mark.behaviour("ERR-29")
 def test_status_lines_are_one_a_failure_and_one_a_wait() -> None:
     told = play([status(503), status(503), text("ok")]).heard.of("status")
     assert [line.split()[0] for line in told] == ["attempt", "waiting"] * 2
@@ -103,6 +106,7 @@ def test_a_state_is_left_exactly_once_for_each_visit_and_finalize_is_last() -> N
     assert played.states[-1] == "Finalize"
 
 
+@pytest.mark.behaviour("CALL-06")
 def test_thinking_goes_on_and_off() -> None:
     assert play([slow("hi", 0.01)]).heard.of("thinking") == [True, False]
     assert play(repeat(status(429))).heard.of("thinking") == [True, False] * 3

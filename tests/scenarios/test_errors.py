@@ -36,6 +36,7 @@ def error(message: str, code: str | None = None) -> dict[str, Any]:
     return {"error": {"message": message, "code": code, "type": "invalid_request_error"}}
 
 
+@pytest.mark.behaviour("BACK-04", "ERR-09", "TR-01", "BACK-02", "ERR-24")
 def test_38_500_for_ever() -> None:
     played = play(repeat(status(500)))
     assert (played.server.completions, played.exit, played.outcome) == (3, "api_retries_exhausted", "failed")
@@ -45,18 +46,21 @@ def test_38_500_for_ever() -> None:
     assert len(played.waits) == 2
 
 
+@pytest.mark.behaviour("ERR-09")
 def test_41_429_for_ever() -> None:
     played = play(repeat(status(429)))
     assert (played.server.completions, played.exit) == (3, "api_retries_exhausted")
     assert played.result.failure_class == "rate_limit"
 
 
+@pytest.mark.behaviour("BACK-05")
 @pytest.mark.parametrize(("code", "value"), [(429, "7"), (503, "7"), (529, "7")])
 def test_retry_after_is_honoured(code: int, value: str) -> None:
     played = play([status(code, headers={"Retry-After": value}), text("ok")])
     assert played.waits == [7.0]
 
 
+@pytest.mark.behaviour("BACK-05")
 def test_d34_retry_after_as_a_date_and_as_nothing() -> None:
     clock = FakeClock()
     date = formatdate(clock.now() + 90, usegmt=True)
@@ -66,6 +70,7 @@ def test_d34_retry_after_as_a_date_and_as_nothing() -> None:
     assert sum(play([status(429, headers={"Retry-After": "9999"}), text("ok")]).waits) == 600
 
 
+@pytest.mark.behaviour("CRED-02")
 def test_a_key_whose_usage_limit_is_reached_is_left_at_once_and_not_used_again() -> None:
     """A limit by the minute is waited for once, with the same key; one of usage is not (CRED-02)."""
     spent = status(429, error("You have reached your usage limit. Try again at 5 pm."))
@@ -76,10 +81,11 @@ def test_a_key_whose_usage_limit_is_reached_is_left_at_once_and_not_used_again()
     assert "rate limit: the next key is used" in played.heard.of("status")
 
 
+@pytest.mark.behaviour("ERR-25")
 def test_a_long_wait_says_what_it_waits_for() -> None:
     played = play([status(429, headers={"Retry-After": "90"}), text("ok")])
     told = played.heard.of("status")
-    assert any("waiting 90 s" in line and "rate limit" in line for line in told)
+    assert "waiting 90 s: rate limit, attempt 2 of 3" in told
     assert any("still waiting" in line for line in told)
 
 
@@ -98,6 +104,7 @@ class Refreshable:
         return self.works
 
 
+@pytest.mark.behaviour("CRED-04")
 def test_48_a_401_refreshes_the_credential_once() -> None:
     source = Refreshable()
     played = play([status(401), text("ok")], api_key=source)
@@ -130,18 +137,21 @@ def test_a_refresh_that_is_refused_costs_no_request() -> None:
     )
 
 
+@pytest.mark.behaviour("ERR-07")
 def test_401_for_ever_refreshes_at_most_twice() -> None:
     source = Refreshable()
     played = play(repeat(status(401)), api_key=source)
     assert (played.server.completions, source.refreshed) == (3, 2)
 
 
+@pytest.mark.behaviour("CRED-02")
 def test_50_a_second_429_goes_to_the_next_key() -> None:
     played = play([status(429), status(429), text("ok")], api_key=["k1", "k2"])
     keys = [request.headers["authorization"] for request in played.server.requests]
     assert keys == ["Bearer k1", "Bearer k1", "Bearer k2"]
 
 
+@pytest.mark.behaviour("CRED-05")
 def test_50_the_limited_key_rests_for_an_hour() -> None:
     script = [status(429), status(429), text("one"), text("two"), text("three")]
     with table(script, api_key=["k1", "k2"]) as (agent, server, clock, _):
@@ -153,11 +163,13 @@ def test_50_the_limited_key_rests_for_an_hour() -> None:
     assert keys == ["k1", "k1", "k2", "k2", "k1"]
 
 
+@pytest.mark.behaviour("ERR-06")
 def test_billing_rotates_at_once() -> None:
     played = play([status(402), text("ok")], api_key=["k1", "k2"])
     assert [r.headers["authorization"][-2:] for r in played.server.requests] == ["k1", "k2"]
 
 
+@pytest.mark.behaviour("CRED-04b")
 def test_53_a_403_is_not_retried() -> None:
     played = play([status(403)], api_key=["k1", "k2"])
     assert (played.server.completions, played.exit) == (1, "non_retryable_error")
@@ -171,6 +183,7 @@ def test_54_a_missing_model_and_a_bare_404() -> None:
     assert (played.server.completions, played.result.failure_class) == (3, "unknown")
 
 
+@pytest.mark.behaviour("ERR-20")
 @pytest.mark.parametrize("code", [400, 422])
 def test_56_a_bad_request_is_not_retried(code: int) -> None:
     played = play([status(code)])
@@ -190,6 +203,7 @@ def test_60_an_empty_stream_for_ever() -> None:
     assert played.result.attempts == played.server.completions
 
 
+@pytest.mark.behaviour("ERR-09", "ERR-22", "ERR-22b", "TR-01", "TR-02")
 def test_61_dropped_connections() -> None:
     played = play(repeat(drop()))
     assert (played.server.completions, played.exit) == (6, "api_retries_exhausted")
@@ -212,6 +226,7 @@ def dies_after_its_headers(clock: FakeClock, replies: int) -> dict[str, Any]:
     return {"settings": {"stale": {"stream": 60}}, "callbacks": {"thinking": thinking}}
 
 
+@pytest.mark.behaviour("STR-01", "STR-01b", "ERR-09")
 def test_66_a_silent_stream_is_killed_and_tried_again() -> None:
     clock = FakeClock()
     played = play([silence("headers"), text("ok")], clock=clock, **dies_after_its_headers(clock, 1))
@@ -242,6 +257,7 @@ def test_66_a_request_that_is_killed_before_it_left_is_not_counted(monkeypatch: 
     )
 
 
+@pytest.mark.behaviour("STR-01b")
 def test_66_silence_after_text_keeps_the_text() -> None:
     clock = FakeClock()
     heard = {"speech_delta": reads("Hello ", lambda: clock.advance(61))}
@@ -275,6 +291,7 @@ def test_73_an_overflow_while_compaction_is_off() -> None:
     assert (played.server.completions, played.exit) == (1, "compression_disabled")
 
 
+@pytest.mark.behaviour("ERR-08")
 def test_81_rejected_reasoning_is_left_out_of_the_wire_only() -> None:
     message = "messages.1.content.0: Invalid `signature` in `thinking` block"
     history = [
@@ -310,6 +327,7 @@ def test_82_a_grammar_error_strips_patterns_without_a_wait() -> None:
     assert played.waits == []
 
 
+@pytest.mark.behaviour("CALL-01")
 def test_d35_a_provider_that_cannot_stream_is_asked_for_whole_replies() -> None:
     script = [
         status(400, error("streaming is not supported by this model")),
@@ -334,6 +352,7 @@ def test_an_output_cap_without_a_number_fails_fast() -> None:
     assert (played.server.completions, played.exit) == (1, "output_cap")
 
 
+@pytest.mark.behaviour("CALL-20", "BACK-03")
 def test_a_malformed_chunk_and_an_error_in_a_200_are_failures_like_others() -> None:
     assert play([malformed_chunk(), text("ok")]).result.final_response == "ok"
     body = {"error": {"message": "something broke", "code": 500}}
@@ -346,6 +365,7 @@ def test_d06_a_dead_stream_costs_at_most_the_cap() -> None:
     assert play(repeat(cut(""))).server.completions <= 12
 
 
+@pytest.mark.behaviour("ERR-09c")
 def test_each_failed_attempt_is_told_once_with_its_number_class_and_address() -> None:
     played = play(repeat(status(500)))
     at = played.server.url.removeprefix("http://").removesuffix("/v1")
@@ -356,6 +376,7 @@ def test_each_failed_attempt_is_told_once_with_its_number_class_and_address() ->
     ]
 
 
+@pytest.mark.behaviour("ERR-09b")
 def test_every_attempt_is_a_record_and_an_event_with_the_same_fields(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -375,6 +396,7 @@ def test_every_attempt_is_a_record_and_an_event_with_the_same_fields(
 SECRET = "Zx81-very-private-0123456789"
 
 
+@pytest.mark.behaviour("ERR-09b")
 def test_no_secret_is_in_a_record_of_an_attempt(caplog: pytest.LogCaptureFixture) -> None:
     """In the address, in a header that is repeated, and in the body of the refusal."""
     caplog.set_level("INFO")
@@ -407,6 +429,7 @@ def test_keys_do_not_appear_in_results() -> None:
     assert "abcdefghijklmnopqrstuvwxyz" not in played.result.model_dump_json()
 
 
+@pytest.mark.behaviour("LOOP-03", "LOOP-04")
 def test_errors_between_tool_rounds_are_recovered_in_place() -> None:
     script = [
         tools(call("echo", {"text": "a"})),
@@ -428,6 +451,7 @@ def test_an_address_that_answers_with_a_web_page_is_named_with_what_to_do() -> N
     assert f"Check that {played.server.url} speaks chat completions" in text_
 
 
+@pytest.mark.behaviour("CALL-15")
 def test_text_that_is_told_again_begins_with_a_mark() -> None:
     """The connection breaks inside a call, behind a text that was shown."""
     broken = cut("Let me look.", call("echo", {"text": "x" * 400}))
@@ -438,3 +462,30 @@ def test_text_that_is_told_again_begins_with_a_mark() -> None:
     assert [row.get("content") for row in played.result.messages[1::2]] == ["Let me look.", "done"]
     whole = play([cut("Hello "), text("world")])
     assert again not in "".join(filter(None, whole.heard.of("stream_delta"))), "nothing is told again"
+
+
+@pytest.mark.behaviour("PREP-01")
+def test_each_turn_has_retries_of_its_own() -> None:
+    with table([status(500), status(500), text("one"), status(500), status(500), text("two")]) as (agent, *_):
+        assert [agent.chat("go"), agent.chat("go")] == ["one", "two"]
+
+
+@pytest.mark.behaviour("BACK-04b")
+def test_how_often_a_request_is_tried_is_a_setting() -> None:
+    for tries in (1, 5):
+        assert play(repeat(status(500)), settings={"api_max_retries": tries}).server.completions == tries
+
+
+@pytest.mark.behaviour("ERR-19b")
+def test_replies_that_are_none_end_the_turn_with_what_was_wrong() -> None:
+    played = play(repeat(json_reply({"choices": []})))
+    assert (played.server.completions, played.exit, played.outcome) == (3, "api_retries_exhausted", "failed")
+    assert played.result.failure_class == "invalid_response"
+    assert "no choices" in (played.result.error or "")
+
+
+@pytest.mark.behaviour("TR-01b")
+def test_behind_an_aggregator_no_connection_is_made_anew() -> None:
+    played = play(repeat(drop()), model="openrouter:some/model")
+    assert (played.server.completions, played.exit) == (3, "api_retries_exhausted")
+    assert "rebuild" not in rungs(played)

@@ -91,6 +91,7 @@ def test_36_blank_four_times_then_the_fallback() -> None:
         assert both.calls == (4, 1)
 
 
+@pytest.mark.behaviour("ERR-15")
 def test_42_a_429_goes_over_at_once() -> None:
     with pair([status(429)], [text("here")]) as both:
         assert both.run().completed
@@ -104,18 +105,21 @@ def test_43_a_503_after_one_retry() -> None:
         assert both.calls == (2, 1)
 
 
+@pytest.mark.behaviour("ERR-23")
 def test_44_a_500_after_all_retries() -> None:
     with pair(repeat(status(500)), [text("here")]) as both:
         assert both.run().completed
         assert both.calls == (3, 1)
 
 
+@pytest.mark.behaviour("ERR-23")
 def test_45_a_dead_line_after_one_retry() -> None:
     with pair(repeat(drop()), [text("here")]) as both:
         assert both.run().completed
         assert both.calls == (2, 1)
 
 
+@pytest.mark.behaviour("ERR-23")
 def test_46_both_down() -> None:
     with pair(repeat(status(500)), repeat(status(500))) as both:
         result = both.run()
@@ -125,6 +129,7 @@ def test_46_both_down() -> None:
         assert sum("scripted status 500" in line for line in told) == 6
 
 
+@pytest.mark.behaviour("ERR-19", "ERR-20", "CRED-04b")
 @pytest.mark.parametrize(
     "reply",
     [
@@ -150,6 +155,7 @@ def test_d33_what_never_goes_over() -> None:
         assert result.failure_class == "provider_policy_blocked"
 
 
+@pytest.mark.behaviour("ERR-12")
 def test_an_overflow_goes_to_a_wider_window_when_nothing_can_be_compacted() -> None:
     with pair([overflow(8192)], [text("here")], {"context_window": 100_000}, context_window=8192) as both:
         assert both.run().completed
@@ -232,6 +238,7 @@ def test_an_entry_without_a_key_is_left_out_with_a_word() -> None:
         agent.close()
 
 
+@pytest.mark.behaviour("FB-01")
 def test_r5_a_long_chain_is_never_cut_short() -> None:
     servers = [ScriptedServer(repeat(status(500))).start() for _ in range(5)]
     last = ScriptedServer([text("at last")]).start()
@@ -250,8 +257,16 @@ def test_r5_a_long_chain_is_never_cut_short() -> None:
         server.close()
 
 
+@pytest.mark.behaviour("ERR-19", "ERR-15")
 def test_a_wait_is_not_carried_over_to_the_fallback() -> None:
     with pair([status(503), status(503)], [status(503), text("here")]) as both:
         assert both.run().completed
         assert both.calls == (2, 2)
         assert all(wait <= 3 for wait in both.clock.sleeps), "the backoff starts afresh"
+
+
+@pytest.mark.behaviour("TR-01c")
+def test_the_connection_of_a_fallback_is_not_made_anew() -> None:
+    with pair([status(400)], repeat(drop())) as both:
+        assert both.run().turn_exit_reason == "api_retries_exhausted"
+        assert both.calls == (1, 3)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from fsm_agent.testing import Reply, call, json_reply, repeat, status, text, tools
 from tests.helpers.harness import Played, play, table
 
@@ -28,6 +30,7 @@ def inputs(one: Played, number: int) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.behaviour("RESP-11")
 def test_an_incomplete_reply_is_kept_and_an_answer_asked_for() -> None:
     one = played([Reply(text="Looking at it.", finish="incomplete"), text("It is 4.")])
     assert (one.result.final_response, one.exit, one.roles) == ("It is 4.", "text_response", "u a")
@@ -49,6 +52,7 @@ def test_incomplete_for_ever_is_a_partial_result_with_the_last_text() -> None:
     assert one.result.final_response == "Some of it."
 
 
+@pytest.mark.behaviour("FMT-09")
 def test_narration_is_never_the_answer() -> None:
     one = played(
         [
@@ -78,6 +82,7 @@ def test_narration_beside_calls_is_told_and_its_phase_goes_back() -> None:
     }
 
 
+@pytest.mark.behaviour("FMT-10")
 def test_a_call_that_was_leaked_as_text_is_neither_run_nor_shown_as_an_answer() -> None:
     one = played([text('to=functions.echo {"text": "x"}'), tools(call("echo", {"text": "x"})), text("Done.")])
     assert (one.server.completions, one.result.final_response, one.roles) == (3, "Done.", "u a t a")
@@ -95,6 +100,7 @@ def test_reasoning_that_ate_the_output_ends_the_turn_at_once() -> None:
     assert (one.exit, one.outcome) == ("thinking_budget_exhausted", "partial")
 
 
+@pytest.mark.behaviour("BUILD-09e")
 def test_encrypted_reasoning_goes_back_in_this_turn_and_the_next() -> None:
     script = [tools(call("echo", {}), reasoning="a"), Reply(text="Four.", reasoning="b"), text("Bye.")]
     with table(script, **RESPONSES) as (agent, server, _, _):
@@ -132,5 +138,6 @@ def test_rejected_encrypted_reasoning_is_left_out_of_the_wire_only() -> None:
     assert one.result.messages[1]["blocks"][0]["encrypted_content"] == "sealed-1"
 
 
+@pytest.mark.behaviour("RESP-11")
 def test_incomplete_replies_for_ever_are_asked_four_times() -> None:
     assert played(repeat(Reply(text="x", finish="incomplete"))).server.completions == 4

@@ -19,6 +19,7 @@ from tests.helpers.harness import Interrupt, play, reads, table
 from tests.helpers.waiting import PATIENCE, until, until_so
 
 
+@pytest.mark.behaviour("BUILD-01", "INT-02", "FIN-12")
 def test_90_before_the_start() -> None:
     played = play([], before=lambda agent: agent.interrupt("stop it"))
     assert (played.server.completions, played.exit, played.outcome) == (
@@ -37,6 +38,7 @@ def test_90_the_flag_is_gone_for_the_next_turn() -> None:
         assert agent.chat("two") == "ok"
 
 
+@pytest.mark.behaviour("CALL-02", "CALL-02b", "INT-01")
 def test_91_before_the_first_token() -> None:
     interrupt = Interrupt()
     played = play([silence("connect", hook=interrupt)], before=interrupt.aim)
@@ -59,6 +61,7 @@ def test_91_before_the_request_has_left(monkeypatch: pytest.MonkeyPatch) -> None
     assert (result.turn_exit_reason, result.attempts) == ("interrupted_in_call", 0)
 
 
+@pytest.mark.behaviour("SESS-02", "CALL-02b", "INT-04", "DIS-06")
 def test_92_in_mid_stream_the_visible_text_is_kept() -> None:
     interrupt = Interrupt()
     listener = {"stream_delta": reads("Hello there", interrupt)}
@@ -72,6 +75,7 @@ def test_92_in_mid_stream_the_visible_text_is_kept() -> None:
         until(lambda: server.closed_early == 1, "the end of the request")
 
 
+@pytest.mark.behaviour("INT-04")
 def test_d37_mid_stream_without_a_consumer() -> None:
     interrupt = Interrupt()
     agent = Agent(ScriptedModel([silence("Hello there", hook=interrupt)]), toolsets=[])
@@ -101,6 +105,7 @@ def test_in_a_wait() -> None:
         agent.close()
 
 
+@pytest.mark.behaviour("INT-02", "INT-07")
 def test_93_while_a_tool_runs_a_cooperative_tool_ends_at_once() -> None:
     interrupt = Interrupt()
 
@@ -119,6 +124,7 @@ def test_93_while_a_tool_runs_a_cooperative_tool_ends_at_once() -> None:
     assert "before it started" in second
 
 
+@pytest.mark.behaviour("INT-06")
 def test_93_a_result_within_the_grace_is_recorded() -> None:
     interrupt = Interrupt()
 
@@ -136,6 +142,7 @@ def test_93_a_result_within_the_grace_is_recorded() -> None:
     assert played.exit == "interrupted_in_tools"
 
 
+@pytest.mark.behaviour("INT-06")
 def test_93_a_tool_that_does_not_listen_is_left_behind_after_the_grace() -> None:
     release, interrupt = threading.Event(), Interrupt()
 
@@ -172,6 +179,7 @@ def test_while_waiting_for_an_approval() -> None:
     assert not played.heard.of("tool_start")
 
 
+@pytest.mark.behaviour("FIN-12")
 def test_after_an_interrupt_the_session_goes_on() -> None:
     interrupt = Interrupt()
 
@@ -240,6 +248,7 @@ def test_a_cancelled_task_frees_the_session() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.behaviour("BUILD-01")
 def test_an_interrupt_in_a_loop_of_retries() -> None:
     with table(repeat(status(500))) as (agent, server, _, heard):
         turn = agent.start("go")

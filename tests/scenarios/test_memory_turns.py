@@ -28,6 +28,7 @@ def remember(content: str) -> Any:
     return tools(call("memory", {"action": "add", "content": content}))
 
 
+@pytest.mark.behaviour("MEM-06", "MEM-02")
 def test_101_a_note_is_in_the_prompt_of_the_next_session_only(tmp_path: Path) -> None:
     script = [remember("the build needs make"), text("noted"), text("still here"), text("I know")]
     with table(script, home=tmp_path, **OWN) as (agent, server, clock, _):
@@ -43,6 +44,7 @@ def test_101_a_note_is_in_the_prompt_of_the_next_session_only(tmp_path: Path) ->
     assert "the build needs make" in prompts[3]
 
 
+@pytest.mark.behaviour("PREP-10", "PROMPT-06")
 def test_102_the_next_turn_starts_with_the_exact_bytes_of_this_one() -> None:
     with table([text("ANSWER-1"), text("ANSWER-2")], **OWN) as (agent, server, clock, _):
         agent.run_conversation("first")
@@ -81,6 +83,7 @@ def test_files_edited_while_running_cost_one_clear_line_each(tmp_path: Path) -> 
     assert (home / "MEMORY.md").read_text() == "by hand\n§\nnew\n"
 
 
+@pytest.mark.behaviour("BUILD-21")
 def test_a_default_agent_offers_skills_only_where_there_are_any(tmp_path: Path) -> None:
     def offered() -> set[str]:
         with table([text("ok")], tools=[], toolsets=["core", "memory", "skills"], workdir=tmp_path) as (
@@ -112,6 +115,7 @@ def test_a_skill_is_listed_and_read_on_demand(tmp_path: Path) -> None:
     assert "Knead well." in played.result.messages[2]["content"]
 
 
+@pytest.mark.behaviour("PREP-15", "BUILD-08", "BUILD-08b", "FIN-10b")
 def test_what_is_recalled_is_on_the_wire_only_and_in_the_same_bytes_later() -> None:
     library = FakeMemory({"tea?": "about tea?", "milk?": "about milk?"})
     with table([text("one"), text("two")], memory=library) as (agent, server, _, _):
@@ -133,6 +137,7 @@ def test_what_is_recalled_is_on_the_wire_only_and_in_the_same_bytes_later() -> N
     assert library.calls[-1] == ("shutdown",)
 
 
+@pytest.mark.behaviour("BUILD-08", "BUILD-08b", "PROMPT-02")
 def test_a_callback_adds_context_to_the_message_only() -> None:
     played = play([text("ok")], "time?", callbacks={"context": lambda words: f"about {words} it is noon"})
     assert "about time? it is noon" in played.server.bodies[0]["messages"][1]["content"]
@@ -164,6 +169,7 @@ def test_a_memory_that_hangs_or_fails_costs_one_line() -> None:
         assert len([line for line in played.heard.of("status") if "external memory" in line]) == 1
 
 
+@pytest.mark.behaviour("INT-13")
 @pytest.mark.parametrize("script", [[status(400)], [tools(call("stop"))]], ids=["failed", "interrupted"])
 def test_a_turn_without_an_answer_is_not_remembered(script: list[Any]) -> None:
     library, agents = FakeMemory(), list[Agent]()
@@ -179,6 +185,7 @@ def test_a_turn_without_an_answer_is_not_remembered(script: list[Any]) -> None:
     assert "sync" not in {entry[0] for entry in library.calls}
 
 
+@pytest.mark.behaviour("AGT-09")
 def test_a_memory_brings_its_own_tools() -> None:
     @tool(effect="pure")
     def library_search(text: str) -> str:
@@ -209,6 +216,7 @@ def test_a_memory_is_used_from_an_event_loop_of_the_callers() -> None:
     assert [entry[0] for entry in library.calls] == ["initialize", "prefetch", "sync", "shutdown"]
 
 
+@pytest.mark.behaviour("COMP-34")
 def test_a_summary_keeps_what_the_memory_asks_for() -> None:
     library = FakeMemory(keeps="keep the date")
     with table([text("ok"), text("a summary")], memory=library, context_window=8_000) as (agent, _, _, _):
@@ -222,6 +230,7 @@ def test_a_summary_keeps_what_the_memory_asks_for() -> None:
     assert any("keep the date" in row for row in rows)
 
 
+@pytest.mark.behaviour("FIN-10")
 def test_a_review_is_due_every_so_many_turns() -> None:
     with table([text("ok")] * 4, settings={"memory": {"review_every": 2}}, **OWN) as (agent, _, _, heard):
         for _ in range(4):

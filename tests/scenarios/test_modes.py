@@ -184,6 +184,7 @@ def told_first(number: int) -> dict[str, Any]:
     return told(play_in(FIRST, SCENARIOS[number]))
 
 
+@pytest.mark.behaviour("MODE-01b", "MODE-02", "MODE-02b", "MODE-02c")
 @pytest.mark.parametrize("mode", MODELS)
 @pytest.mark.parametrize("number", SCENARIOS)
 def test_110_the_same_result_in_every_mode(number: int, mode: str) -> None:
@@ -197,6 +198,7 @@ def test_110_the_same_result_in_every_mode(number: int, mode: str) -> None:
 PATHS = dict(zip(MODELS, ("/v1/chat/completions", "/v1/responses", "/v1/messages"), strict=True))
 
 
+@pytest.mark.behaviour("CALL-01")
 @pytest.mark.parametrize("mode", MODELS)
 def test_whole_replies_do_the_same(mode: str) -> None:
     def whole(request: Any) -> Any:
@@ -256,6 +258,7 @@ def change(first: str, second: str) -> Both:
     return Both(results, primary, fallback)
 
 
+@pytest.mark.behaviour("MODE-02d")
 @pytest.mark.parametrize(("first", "second"), list(itertools.permutations(MODELS, 2)))
 def test_a_fallback_may_speak_another_wire_and_the_next_turn_is_back(first: str, second: str) -> None:
     both = change(first, second)

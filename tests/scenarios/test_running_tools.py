@@ -44,6 +44,7 @@ def test_one_tool_failing_in_many_ways_is_halted_after_eight() -> None:
     assert "loop warning" in results(played)[2]
 
 
+@pytest.mark.behaviour("GUARD-01")
 def test_the_same_result_again_and_again() -> None:
     played = play(repeat(tools(call("echo", {"text": "a"}))))
     assert played.exit == "guardrail_halt"
@@ -78,6 +79,7 @@ def test_98_a_tool_that_hangs_times_out() -> None:
     assert "unknown whether it took effect" in results(played)[0]
 
 
+@pytest.mark.behaviour("EXEC-20b")
 def test_98_a_megabyte_is_stored_whole_and_sent_as_a_preview() -> None:
     big = "0123456789" * 100_000
 
@@ -130,6 +132,7 @@ def test_99_a_denied_call_is_not_run(answer: object) -> None:
     assert "denied" in results(played)[0]
 
 
+@pytest.mark.behaviour("APPR-04")
 def test_99_nobody_there_means_no() -> None:
     ran: list[str] = []
     played = play([tools(call("drop_table", {"name": "users"})), text("ok")], tools=[danger(ran)])
@@ -137,6 +140,7 @@ def test_99_nobody_there_means_no() -> None:
     assert "nobody is there" in results(played)[0]
 
 
+@pytest.mark.behaviour("APPR-01")
 def test_an_approved_call_runs_and_the_approver_sees_what() -> None:
     ran: list[str] = []
     asked: list[tuple[str, dict[str, Any]]] = []
@@ -194,6 +198,7 @@ def test_a_hard_line_cannot_be_approved() -> None:
     assert "never be approved" in results(played)[0]
 
 
+@pytest.mark.behaviour("STR-09")
 def test_a_callback_that_raises_hurts_nothing() -> None:
     def broken(*values: Any) -> None:
         raise RuntimeError("no")
@@ -301,3 +306,35 @@ def test_what_a_thread_brings_after_its_limit_is_dropped_and_logged(caplog: pyte
     told = next(row["content"] for row in result.messages if row["role"] == "tool")
     assert told.startswith("Timed out after 0.05 seconds")
     assert "too late" not in str(result.messages)
+
+
+@pytest.mark.behaviour("EXEC-14")
+def test_the_calls_are_stored_before_the_first_of_them_runs() -> None:
+    stored: list[list[str]] = []
+
+    @tool
+    def look() -> str:
+        """Look into the store."""
+        with agent._store.database.reading() as reading:
+            rows = reading.execute("SELECT body FROM messages WHERE role = 'assistant'").fetchall()
+        stored.append([row for (row,) in rows])
+        return "seen"
+
+    with table([tools(call("look"), call("look")), text("ok")], tools=[look]) as (agent, *_):
+        agent.run_conversation("go")
+    assert [len(rows) for rows in stored] == [1, 1]
+    assert all(row.count('"look"') == 2 for rows in stored for row in rows)
+
+
+@pytest.mark.behaviour("EXEC-20", "BUILD-16")
+def test_a_tool_says_how_long_its_results_may_be() -> None:
+    @tool(max_result_chars=300)
+    def talk() -> str:
+        """Talk."""
+        return "word " * 1_000
+
+    played = play([tools(call("talk")), text("ok")], tools=[talk], settings={"tool": {"preview_chars": 200}})
+    assert results(played) == ["word " * 1_000]
+    sent = played.server.bodies[1]["messages"][-1]["content"]
+    assert "5,000 characters in all" in sent
+    assert len(sent) < 500

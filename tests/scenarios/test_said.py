@@ -104,12 +104,14 @@ def recoveries(played: Played) -> list[str]:
     return [line for line in lines if "failed after" not in line and not line.startswith("waiting")]
 
 
+@pytest.mark.behaviour("FIN-02", "ERR-29", "RESP-08b", "EMPTY-01", "EMPTY-01b", "EMPTY-02b", "EXEC-17b")
 @pytest.mark.parametrize("what", SAID)
 def test_each_recovery_has_one_plain_line(what: str) -> None:
     script, settings, lines = SAID[what]
     assert recoveries(play(script, settings=settings)) == lines
 
 
+@pytest.mark.behaviour("COMP-38b")
 def test_a_compaction_says_what_it_gained() -> None:
     words = "words and more words " * 60
     long = [{"role": role, "content": f"{n} {words}"} for n in range(40) for role in ("user", "assistant")]
@@ -123,11 +125,13 @@ def test_a_compaction_says_what_it_gained() -> None:
     )
 
 
+@pytest.mark.behaviour("COMP-38b")
 def test_a_compaction_that_gains_nothing_says_so() -> None:
     played = play([overflow(8192)], history=[], context_window=8192)
     assert recoveries(played)[0] == "compacting gained nothing: what is left must stay as it is"
 
 
+@pytest.mark.behaviour("COMP-08b")
 def test_after_two_compactions_without_gain_it_is_said_until_when_there_are_no_more() -> None:
     with table(repeat(overflow(8192)), context_window=8192) as (agent, _server, _clock, heard):
         for _ in range(3):
@@ -139,6 +143,7 @@ def test_after_two_compactions_without_gain_it_is_said_until_when_there_are_no_m
     ]
 
 
+@pytest.mark.behaviour("RESP-08b")
 def test_a_cut_call_that_ends_the_turn_says_what_to_raise() -> None:
     played = play(repeat(cut_tool_call()))
     assert (played.result.final_response or "").endswith("Raise the output cap: max_output_tokens.")

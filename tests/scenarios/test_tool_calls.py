@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fsm_agent import tool
 from fsm_agent.testing import bad_json, call, cut_tool_call, no_finish, repeat, text, tools
 from tests.helpers.harness import play
@@ -11,12 +13,14 @@ def tool_rows(played) -> list[str]:  # type: ignore[no-untyped-def]
     return [row["content"] for row in played.result.messages if row["role"] == "tool"]
 
 
+@pytest.mark.behaviour("EXEC-01")
 def test_06_a_name_that_can_be_repaired() -> None:
     played = play([tools(call("Todo_tool", {"items": ["a"]})), text("ok")])
     assert tool_rows(played) == ["1 items"]
     assert played.result.messages[1]["tool_calls"][0]["function"]["name"] == "todo"
 
 
+@pytest.mark.behaviour("EXEC-02")
 def test_07_an_unknown_tool_is_told_which_there_are() -> None:
     played = play([tools(call("nope", {})), tools(call("echo", {"text": "a"})), text("ok")])
     assert played.server.completions == 3
@@ -24,6 +28,7 @@ def test_07_an_unknown_tool_is_told_which_there_are() -> None:
     assert played.outcome == "completed"
 
 
+@pytest.mark.behaviour("EXEC-03")
 def test_08_unknown_tools_three_times_end_the_turn() -> None:
     played = play(repeat(tools(call("nope", {}))))
     assert played.server.completions == 3
@@ -67,6 +72,7 @@ def test_13_array_arguments_are_not_executed() -> None:
     assert "JSON object" in tool_rows(played)[0]
 
 
+@pytest.mark.behaviour("EXEC-15", "EXEC-15b")
 def test_14_arguments_are_coerced_to_the_schema() -> None:
     seen: list[object] = []
 
@@ -80,6 +86,7 @@ def test_14_arguments_are_coerced_to_the_schema() -> None:
     assert seen == [(42, True, ["x"])]
 
 
+@pytest.mark.behaviour("EXEC-08")
 def test_15_bad_json_once_leaves_no_trace() -> None:
     played = play([bad_json(), tools(call("echo", {"text": "a"})), text("ok")])
     assert played.server.completions == 3
@@ -87,6 +94,7 @@ def test_15_bad_json_once_leaves_no_trace() -> None:
     assert played.server.bodies[0]["messages"] == played.server.bodies[1]["messages"]
 
 
+@pytest.mark.behaviour("EXEC-08")
 def test_bad_json_four_times_is_answered_with_the_error() -> None:
     played = play([*[bad_json()] * 4, text("ok")])
     assert played.roles == "u a t a"
@@ -111,6 +119,7 @@ def test_d08_a_slip_in_the_json_is_repaired_and_damage_never_becomes_an_empty_ca
     assert tool_rows(played) == []
 
 
+@pytest.mark.behaviour("LOOP-04", "RESP-07")
 def test_17_a_truncated_call_is_never_run_and_the_cap_is_raised() -> None:
     played = play([cut_tool_call(), text("ok")])
     assert played.server.completions == 2
@@ -120,6 +129,7 @@ def test_17_a_truncated_call_is_never_run_and_the_cap_is_raised() -> None:
     assert played.result.api_calls == 1, "recoveries inside a call block are not charged"
 
 
+@pytest.mark.behaviour("RESP-08")
 def test_18_truncated_for_ever() -> None:
     played = play(repeat(cut_tool_call()))
     assert (played.server.completions, played.exit, played.outcome) == (5, "truncated_tool_call", "partial")
@@ -127,6 +137,7 @@ def test_18_truncated_for_ever() -> None:
     assert caps == [None, 8192, 16384, 32768, 32768]
 
 
+@pytest.mark.behaviour("RESP-09")
 def test_a_call_cut_by_a_router_that_hides_the_reason_counts_as_cut() -> None:
     played = play([bad_json("put", '{"key": "a", "value": "lo'), text("ok")])
     assert [step.event for step in played.steps if step.source == "CallLLM"] == ["cut_call", "text"]
@@ -143,6 +154,7 @@ def test_a_stream_that_ends_after_a_whole_call_runs_it() -> None:
     assert tool_rows(played) == ["stored a"]
 
 
+@pytest.mark.behaviour("RESP-07")
 def test_a_call_cut_before_its_arguments_does_not_run_with_its_defaults() -> None:
     wiped: list[str] = []
 
@@ -157,6 +169,7 @@ def test_a_call_cut_before_its_arguments_does_not_run_with_its_defaults() -> Non
     assert played.result.final_response == "ok"
 
 
+@pytest.mark.behaviour("EXEC-12")
 def test_d40_the_same_call_twice_runs_twice_unless_it_only_reads() -> None:
     twice = [call("put", {"key": "a"})] * 2
     assert tool_rows(play([tools(*twice), text("ok")])) == ["stored a", "stored a"]
@@ -166,6 +179,7 @@ def test_d40_the_same_call_twice_runs_twice_unless_it_only_reads() -> None:
     assert "the same call" in second
 
 
+@pytest.mark.behaviour("INV-04")
 def test_d09_ids_that_repeat_from_round_to_round_keep_their_results() -> None:
     rounds = [tools(call("echo", {"text": str(n)}, id="call_0")) for n in range(3)]
     played = play([*rounds, text("ok")])

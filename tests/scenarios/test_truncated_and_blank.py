@@ -21,6 +21,7 @@ from fsm_agent.testing import (
 from tests.helpers.harness import play
 
 
+@pytest.mark.behaviour("RESP-05")
 def test_20_a_cut_answer_is_continued_and_stored_as_one() -> None:
     played = play([length("part one "), text("part two.")])
     assert played.server.completions == 2
@@ -32,6 +33,7 @@ def test_20_a_cut_answer_is_continued_and_stored_as_one() -> None:
     assert again[-1]["role"] == "user"
 
 
+@pytest.mark.behaviour("RESP-08")
 def test_21_cut_for_ever_names_the_true_number() -> None:
     played = play(repeat(length("abc ")))
     assert (played.server.completions, played.exit, played.outcome) == (4, "length_exhausted", "partial")
@@ -39,6 +41,7 @@ def test_21_cut_for_ever_names_the_true_number() -> None:
     assert "after 3 continuations" in (played.result.error or "")
 
 
+@pytest.mark.behaviour("RESP-05")
 def test_length_caps_grow() -> None:
     caps = [body.get("max_completion_tokens") for body in play(repeat(length("abc "))).server.bodies]
     assert caps == [None, 8192, 16384, 32768]
@@ -71,6 +74,7 @@ def test_a_refusal_note_beside_real_text_is_a_normal_reply() -> None:
     assert play([content_filter("here it is")]).result.final_response == "here it is"
 
 
+@pytest.mark.behaviour("EMPTY-07")
 def test_27_blank_for_ever() -> None:
     played = play(repeat(blank()))
     assert (played.server.completions, played.exit, played.outcome) == (4, "empty_exhausted", "failed")
@@ -83,6 +87,7 @@ def test_blank_once_is_asked_again() -> None:
     assert play([blank(), text("ok")]).result.final_response == "ok"
 
 
+@pytest.mark.behaviour("EMPTY-03")
 def test_29_a_nudge_after_tools_leaves_no_trace() -> None:
     played = play([tools(call("echo", {"text": "a"})), blank(), text("done")])
     assert played.server.completions == 3
@@ -92,6 +97,7 @@ def test_29_a_nudge_after_tools_leaves_no_trace() -> None:
     assert "tool results above" in nudged[-1]["content"]
 
 
+@pytest.mark.behaviour("EMPTY-04")
 def test_blank_for_ever_after_tools_keeps_the_tool_round() -> None:
     played = play([tools(call("echo", {"text": "a"})), repeat(blank())])
     assert played.server.completions == 6
@@ -112,6 +118,7 @@ def call_row(call_id: str) -> dict[str, object]:
     return {"id": call_id, "type": "function", "function": {"name": "echo", "arguments": "{}"}}
 
 
+@pytest.mark.behaviour("EMPTY-02")
 def test_32_text_beside_housekeeping_is_the_answer_when_nothing_follows() -> None:
     played = play([tools(call("todo", {"items": ["a"]}), text="All done, I noted the rest."), blank()])
     assert (played.server.completions, played.exit, played.outcome) == (2, "prior_content_used", "completed")
@@ -119,6 +126,7 @@ def test_32_text_beside_housekeeping_is_the_answer_when_nothing_follows() -> Non
     assert played.result.response_previewed
 
 
+@pytest.mark.behaviour("EMPTY-02")
 def test_text_beside_real_tools_is_no_answer() -> None:
     played = play([tools(call("put", {"key": "a"}), text="I will store it."), blank(), text("ok")])
     assert played.result.final_response == "ok"
@@ -133,6 +141,7 @@ def test_34_reasoning_only_is_continued_from_the_reasoning() -> None:
     assert played.roles == "u a"
 
 
+@pytest.mark.behaviour("EMPTY-04")
 def test_35_reasoning_only_for_ever() -> None:
     played = play(repeat(reasoning("hm")))
     assert (played.server.completions, played.exit, played.outcome) == (6, "empty_exhausted", "failed")
@@ -154,6 +163,7 @@ def test_d14_a_budget_that_ends_among_blanks_still_asks_for_a_last_word() -> Non
     assert (played.exit, played.result.final_response) == ("max_iterations_summary", "sorry")
 
 
+@pytest.mark.behaviour("FIN-16", "USE-02")
 def test_d04_usage_of_every_reply_is_counted() -> None:
     played = play([blank(), reasoning("b"), length("a "), text("c")])
     assert played.server.completions == 4
@@ -165,6 +175,7 @@ def test_a_scratchpad_that_is_never_closed_is_asked_again() -> None:
     assert (played.server.completions, played.exit) == (3, "scratchpad_incomplete")
 
 
+@pytest.mark.behaviour("RESP-14")
 def test_announcements_are_told_to_act_when_switched_on() -> None:
     on = {"continuation": {"acks_enabled": True}}
     played = play([text("Let me check the files first."), tools(call("echo", {})), text("done")], settings=on)

@@ -154,6 +154,7 @@ def test_rows_that_an_unfinished_turn_wrote_are_known_to_who_holds_its_session(
     assert said(tmp_path) == expected
 
 
+@pytest.mark.behaviour("SESS-07")
 def test_a_turn_begins_in_what_the_session_went_on_as(tmp_path: Path) -> None:
     """Compacted into another one by another process, between the moment a turn was made and its first
     move."""
@@ -476,6 +477,7 @@ def line(tmp_path: Path) -> tuple[Store, list[str]]:
     return store, ids
 
 
+@pytest.mark.behaviour("SESS-07")
 @pytest.mark.slow
 def test_a_conversation_that_was_compacted_a_hundred_times_is_one(
     line: tuple[Store, list[str]], tmp_path: Path

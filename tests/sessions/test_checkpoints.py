@@ -36,6 +36,7 @@ def files(work: Path) -> dict[str, tuple[bytes, int]]:
     return found
 
 
+@pytest.mark.behaviour("PREP-27")
 def test_all_that_was_changed_made_and_deleted_is_as_it_was(work: Path) -> None:
     (work / "deep" / "er").mkdir(parents=True)
     (work / "a.txt").write_bytes(b"one\r\ntwo\n\xff\0")

@@ -44,6 +44,7 @@ def kept(one: Agent, turn: str) -> list[str]:
     return [name for (name,) in rows]
 
 
+@pytest.mark.behaviour("PREP-27")
 def test_one_checkpoint_a_turn_before_what_may_change_files_and_undo_puts_it_back(work: Path) -> None:
     one = worker([READ, FIRST, SECOND, text("done"), text("hello"), READ, text("read")], work)
     done = one.run_conversation("change it")

@@ -48,6 +48,7 @@ def seen(home: Path, days: float = 30) -> Insights:
     return insights(store_for(str(home)), days, RECOVERIES)
 
 
+@pytest.mark.behaviour("FIN-09", "USE-04")
 def test_everything_a_few_turns_did(home: Path) -> None:
     rounds = tools(
         call("lookup", {"city": "Bern"}), call("lookup", {"city": "Rome"}), call("book", {"city": "Oslo"})
@@ -112,6 +113,7 @@ def test_days_are_counted_back_from_now(home: Path) -> None:
     assert seen(home, 9).overview.moves == 3
 
 
+@pytest.mark.behaviour("COMP-38")
 def test_compactions(home: Path) -> None:
     history = [
         {"role": ("user", "assistant")[n % 2], "content": f"line {n} " + "of a long talk " * 60}
@@ -180,6 +182,7 @@ def test_rows_that_count_as_recoveries() -> None:
     assert not {name for name in RECOVERIES if spends[name] <= {"iterations", "opened", "sends", "attempts"}}
 
 
+@pytest.mark.behaviour("USE-04")
 def test_the_report(cli: Cli, home: Path) -> None:
     served(
         home,

@@ -432,6 +432,7 @@ def test_a_snippet_keeps_the_letters_of_the_text() -> None:
 # recalling
 
 
+@pytest.mark.behaviour("AGT-04b")
 def test_an_agent_recalls_by_words(store: Store) -> None:
     written(store, [f"line {n}" if n != 20 else "the okapi" for n in range(41)], "s-1", title="first")
     written(store, ["okapi again"], "s-2", title="second", parent="s-1", kind="fork")

@@ -49,6 +49,7 @@ async def moves(turn: Any, count: int) -> None:
 # Another process
 
 
+@pytest.mark.behaviour("SESS-01")
 def test_a_conversation_goes_on_in_another_process(home: Path) -> None:
     first = agent(home, text("one")).run_conversation("first")
     model = ScriptedModel([text("two")])
@@ -98,6 +99,7 @@ def test_what_another_process_said_meanwhile_is_read_again(home: Path) -> None:
 # Unfinished turns
 
 
+@pytest.mark.behaviour("SESS-08")
 def test_a_turn_is_resumed_by_turn_session_prefix_or_title(home: Path) -> None:
     for name in ("turn", "session", "prefix", "title"):
         store = Store(home)
@@ -625,6 +627,7 @@ def test_jobs_that_wait_share_a_commit_and_one_that_fails_takes_nothing_with_it(
     database.close()
 
 
+@pytest.mark.behaviour("SESS-01")
 def test_the_log_is_moved_into_the_file_every_so_many_commits(home: Path, tmp_path: Path) -> None:
     """Who copies only the file has nearly all of it, and a crash leaves little to be read again (SESS-01)."""
     database = Database(home / "x.db")
@@ -636,6 +639,7 @@ def test_the_log_is_moved_into_the_file_every_so_many_commits(home: Path, tmp_pa
     database.close()
 
 
+@pytest.mark.behaviour("SESS-01")
 def test_where_there_is_no_shared_memory_the_rollback_journal_does(home: Path) -> None:
     """As on some network file systems: slower, and all else as before (SESS-01)."""
 

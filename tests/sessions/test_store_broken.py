@@ -135,6 +135,7 @@ def test_a_compaction_that_could_not_be_stored_loses_no_conversation(
     assert not any("question lost" in one for one in stored)
 
 
+@pytest.mark.behaviour("FIN-09")
 def test_how_a_turn_ended_is_in_the_log_and_with_its_session(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -328,6 +328,7 @@ def test_every_column_is_exported_or_belongs_to_this_machine(tmp_path: Path) -> 
 # trajectories
 
 
+@pytest.mark.behaviour("FIN-07", "SESS-14")
 def test_a_trajectory_in_the_sharegpt_form(home: tuple[Path, str, list[str]], tmp_path: Path) -> None:
     path, session, turns = home
     database = store_for(str(path)).database

@@ -99,6 +99,7 @@ def test_the_walk_finds_every_setting() -> None:
     assert {"backoff.invalid.base", "stale.whole.above_100k", "web.only_hosts"} <= set(DEFAULTS)
 
 
+@pytest.mark.behaviour("FSM-15", "COMP-02b")
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_each_setting_can_be_set_alone(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = others_of(name, DEFAULTS[name])
@@ -116,6 +117,7 @@ def test_each_setting_can_be_set_alone(name: str, tmp_path: Path, monkeypatch: p
         monkeypatch.undo()
 
 
+@pytest.mark.behaviour("FSM-12", "BACK-04d")
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_what_is_refused_is_named_and_told_what_is_allowed(name: str) -> None:
     with pytest.raises(ConfigError) as raised:
@@ -180,3 +182,51 @@ def test_a_port_is_more_patient_than_every_limit_on_silence() -> None:
     settings = Settings.of({"stale": {"stream": {"base": 2_000}}})
     port: Any = connect(choose("local:m", "http://127.0.0.1:9/v1"), settings, FakeClock())
     assert asyncio.run(port.ready()).timeout.read == 2_000
+
+
+PROMISED = {
+    "max_iterations": 90,
+    "api_max_retries": 3,
+    "delegation.max_iterations": 50,
+    "delegation.tree_cap_factor": 3,
+    "delegation.max_children": 3,
+    "delegation.max_depth": 1,
+    "delegation.summary_max_chars": 24_000,
+    "delegation.summary_min_chars": 2_000,
+    "delegation.headroom_fraction": 0.5,
+    "delegation.heartbeat": 30,
+    "delegation.stale_idle": 450,
+    "delegation.stale_in_tool": 1_200,
+    "approval.timeout": 60,
+    "memory.review_every": 10,
+    "compression.preflight_passes": 3,
+    "compression.max_per_streak": 3,
+    "compression.protect_first": 3,
+    "compression.soft_factor": 1.5,
+    "compression.tail_floor": 8,
+    "stale.stream.base": 180,
+    "stale.whole.base": 90,
+    "poll.control": 0.3,
+}
+"""Figures of docs/behaviours.md that other tests do not meet."""
+
+
+@pytest.mark.behaviour(
+    "BUD-01",
+    "BUD-01b",
+    "DIS-01",
+    "PREP-13b",
+    "STR-01",
+    "BACK-04",
+    "COMP-04b",
+    "COMP-17",
+    "COMP-18b",
+    "COMP-18d",
+    "APPR-01",
+    "AGT-05",
+    "AGT-06",
+    "INT-07",
+    "FIN-10",
+)
+def test_the_figures_that_are_promised() -> None:
+    assert {name: DEFAULTS[name] for name in PROMISED} == PROMISED

@@ -310,6 +310,7 @@ def test_every_row_has_an_example() -> None:
     assert all(EXAMPLES.values())
 
 
+@pytest.mark.behaviour("ERR-05", "ERR-12", "ERR-06", "COMP-04")
 @pytest.mark.parametrize(
     ("why", "number"), [(why, n) for why, some in EXAMPLES.items() for n in range(len(some))]
 )
@@ -378,6 +379,7 @@ TRAPS: dict[str, tuple[Failure, str]] = {
 }
 
 
+@pytest.mark.behaviour("ERR-05")
 @pytest.mark.parametrize("trap", TRAPS)
 def test_ordering_traps(trap: str) -> None:
     failure, name = TRAPS[trap]

@@ -88,6 +88,7 @@ def play(
     return coverage, pairs, played
 
 
+@pytest.mark.behaviour("FSM-06", "LOOP-01", "PREP-13b")
 def test_every_row_of_the_turn_runs_on_the_engine(tmp_path: Path) -> None:
     coverage, _, played = play(scripts(configs(), pairs=False, most_places=2_000), tmp_path)
     assert coverage.missed == []

@@ -27,6 +27,7 @@ def module_of(state: str) -> types.ModuleType:
     return module
 
 
+@pytest.mark.behaviour("FSM-05")
 @pytest.mark.parametrize("state", LEFT)
 def test_it_says_so_in_its_type(state: str) -> None:
     module = module_of(state)
@@ -43,6 +44,7 @@ def test_only_classify_error_says_itself_that_something_crashed() -> None:
     assert CRASHED in get_args(classify_error.Family)
 
 
+@pytest.mark.behaviour("FSM-06")
 def test_a_recovery_reports_events_of_the_state_that_performs_it() -> None:
     assert set(get_args(Unrecovered)) < set(get_args(build_messages.Event))
     assert set(RECOVERIES) <= {counter.name for counter in TURN.counters}
@@ -53,6 +55,7 @@ def test_every_event_that_is_continued_has_words_for_it() -> None:
     assert {*CONTINUATIONS, NOTHING_SAID, SAME_AGAIN} == continued
 
 
+@pytest.mark.behaviour("FSM-01")
 def test_the_states_are_named_once() -> None:
     assert (
         set(get_args(StateName))

@@ -21,6 +21,7 @@ class Lowest(random.Random):
         return a
 
 
+@pytest.mark.behaviour("FSM-13", "BACK-03", "TR-02", "BACK-01", "BACK-01b", "BACK-02", "BACK-06")
 @pytest.mark.parametrize(
     ("kind", "attempt", "low", "high"),
     [
@@ -49,12 +50,14 @@ def test_the_figures_of_every_kind(kind: Kind, attempt: int, low: float, high: f
     assert low <= Backoff().seconds(kind, attempt) <= high
 
 
+@pytest.mark.behaviour("BACK-05")
 @pytest.mark.parametrize("kind", ["exception", "invalid", "rebuild", "overflow", "empty"])
 @pytest.mark.parametrize(("asked", "waited"), [(0, 0), (1.5, 1.5), (600, 600), (86_400, 600), (-3, 0)])
 def test_the_providers_wish_wins_up_to_the_cap(kind: Kind, asked: float, waited: float) -> None:
     assert Backoff().seconds(kind, 3, asked) == waited
 
 
+@pytest.mark.behaviour("BACK-01b")
 def test_a_seed_makes_the_jitter_repeatable() -> None:
     first = Backoff(rng=random.Random(7))
     again = Backoff(rng=random.Random(7))
@@ -63,6 +66,7 @@ def test_a_seed_makes_the_jitter_repeatable() -> None:
     assert waits != [Backoff(rng=random.Random(8)).seconds("exception", n) for n in range(1, 6)]
 
 
+@pytest.mark.behaviour("BACK-01")
 def test_figures_come_from_the_constructor() -> None:
     still = Backoff(exception=(1, 3), invalid=(0, 0), jitter=0, retry_after_cap=5)
     assert [still.seconds("exception", n) for n in (1, 2, 3, 4)] == [1, 2, 3, 3]

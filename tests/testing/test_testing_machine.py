@@ -65,6 +65,7 @@ def test_a_failure_prints_the_shortest_program_that_reproduces_it() -> None:
         state.broken()  # type: ignore[attr-defined]
 
 
+@pytest.mark.behaviour("FSM-08")
 def test_the_turn_of_the_package_as_a_machine() -> None:
     class Turns(TurnMachine, table=TURN, limits=DEFAULTS, without=("cancelled", "crashed")):
         longest = 0

@@ -46,6 +46,7 @@ def lookup(city: str, days: int = 1) -> str:
     return f"{city} {days}"
 
 
+@pytest.mark.behaviour("BUILD-21")
 def test_a_plain_function_becomes_a_tool() -> None:
     assert lookup.spec == ToolSpec(
         name="lookup",
@@ -62,6 +63,7 @@ def test_a_plain_function_becomes_a_tool() -> None:
     assert lookup.__name__ == "lookup"  # type: ignore[attr-defined]
 
 
+@pytest.mark.behaviour("CONC-01", "EXEC-20")
 def test_options_reach_the_spec() -> None:
     @tool(
         name="save-it",
@@ -336,6 +338,7 @@ def test_results_become_text(value: object, text: str) -> None:
     outcome.text.encode()
 
 
+@pytest.mark.behaviour("EXEC-23")
 def test_async_and_sync_handlers_run() -> None:
     async def later(n: int) -> int:
         await asyncio.sleep(0)
@@ -357,6 +360,7 @@ def test_a_circular_result_is_an_error_result() -> None:
     assert "result is unusable" in outcome.text
 
 
+@pytest.mark.behaviour("EXEC-19")
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize(
     ("error", "text"),

@@ -53,6 +53,7 @@ def test_the_key_is_no_argument_of_the_models() -> None:
     assert pay.spec.description == "Pay."
 
 
+@pytest.mark.behaviour("EXEC-19g")
 def test_the_runner_fills_it() -> None:
     assert run(pay, {"amount": 3}, key="t1:4:0").text == "3 t1:4:0"
     assert run(pay_later, {"amount": 3}, key="t1:4:0").text == "3 t1:4:0"
@@ -85,6 +86,7 @@ ATTACK = (
 )
 
 
+@pytest.mark.behaviour("EXEC-26")
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_external_results_are_marked_and_risks_reported(asynchronous: bool) -> None:
     if asynchronous:
@@ -123,6 +125,7 @@ def test_what_is_short_or_the_tools_own_is_not_marked() -> None:
     assert run(failing).text == "The server at example.org did not answer within ten seconds."
 
 
+@pytest.mark.behaviour("EXEC-26")
 @pytest.mark.parametrize(
     "forged",
     [
@@ -210,6 +213,7 @@ def test_eight_calls_run_at_the_same_time(asynchronous: bool) -> None:
 # ---------------------------------------------------------------------------------------------------- in a whole turn
 
 
+@pytest.mark.behaviour("EXEC-19f")
 def test_each_call_of_a_turn_has_a_key_of_its_own() -> None:
     script = [
         tools(call("pay", {"amount": 1}), call("pay", {"amount": 2})),

@@ -49,6 +49,7 @@ def item(id: str, content: str | None = None, status: str | None = None) -> dict
 # One interception point
 
 
+@pytest.mark.behaviour("EXEC-19", "AGT-01", "AGT-01b")
 def test_the_registry_refuses_names_that_the_agent_handles(tmp_path: Path) -> None:
     one = agent(tmp_path)
     for name in ("todo", "session_search", "clarify", "delegate_task", "memory"):
@@ -83,6 +84,7 @@ def test_an_unknown_toolset_is_refused_with_all_that_there_are(tmp_path: Path) -
 # todo
 
 
+@pytest.mark.behaviour("AGT-01b", "AGT-02")
 def test_writing_merging_and_reading_the_list(tmp_path: Path) -> None:
     script = [
         todo(todos=[item("a", "first"), item("b", "second", "in_progress")]),
@@ -106,6 +108,7 @@ def test_a_list_written_as_a_json_string_and_ids_that_are_numbers(tmp_path: Path
     assert result["todos"] == [{"id": "1", "content": "y", "status": "pending"}]
 
 
+@pytest.mark.behaviour("AGT-02")
 def test_the_limits_of_the_list(tmp_path: Path) -> None:
     script = [
         todo(todos=[item("a", "x" * (MAX_CHARS + 1))]),
@@ -121,6 +124,7 @@ def test_the_limits_of_the_list(tmp_path: Path) -> None:
     assert now == cut
 
 
+@pytest.mark.behaviour("AGT-02b")
 def test_the_list_lives_with_the_session(tmp_path: Path) -> None:
     one = agent(tmp_path, todo(todos=[item("a", "first")]), text("ok"), session_id="s-1")
     one.run_conversation("go")
@@ -187,6 +191,7 @@ def test_a_read_after_a_write_of_the_same_reply_is_not_taken_for_the_one_before(
     assert after == written
 
 
+@pytest.mark.behaviour("COMP-32")
 def test_a_compaction_carries_what_is_still_to_be_done() -> None:
     items = [item("a", "x", "pending"), item("b", "y", "completed"), item("c", "z", "in_progress")]
     asked = Message("assistant", None, tool_calls=(ToolCall("c1", "todo", "{}"),))
@@ -207,6 +212,7 @@ def test_a_compaction_carries_what_is_still_to_be_done() -> None:
 # session_search
 
 
+@pytest.mark.behaviour("AGT-04")
 def test_searching_earlier_sessions_but_not_this_one(tmp_path: Path) -> None:
     agent(tmp_path, text("the walrus lives in the harbour"), session_id="s-old").chat("where is the walrus?")
     script = [
@@ -233,6 +239,7 @@ def back(**arguments: Any) -> Any:
     return tools(call("look_back", arguments))
 
 
+@pytest.mark.behaviour("AGT-10")
 @pytest.mark.parametrize("mode", ["in_place", "rotate"])
 def test_what_a_compaction_took_out_can_be_had_back_word_for_word(tmp_path: Path, mode: str) -> None:
     long = "of a long talk " * 30
@@ -287,6 +294,7 @@ def test_nothing_of_other_sessions_and_nothing_taken_back_is_found_there(tmp_pat
 # clarify
 
 
+@pytest.mark.behaviour("AGT-08", "AGT-08b")
 def test_a_question_reaches_the_person_and_the_answer_the_model(tmp_path: Path) -> None:
     asked: list[Any] = []
 
@@ -300,6 +308,7 @@ def test_a_question_reaches_the_person_and_the_answer_the_model(tmp_path: Path) 
     assert asked == [("Which?", ["red", "blue"])]
 
 
+@pytest.mark.behaviour("AGT-08")
 @pytest.mark.parametrize("callback", [None, lambda question: None, lambda question: 1 / 0])
 def test_nobody_there_or_no_answer_is_an_error_result(tmp_path: Path, callback: Any) -> None:
     callbacks = {} if callback is None else {"clarify": callback}
@@ -327,6 +336,7 @@ def test_a_question_does_not_wait_for_ever_and_ends_with_an_interrupt(tmp_path: 
     assert one.run_conversation("go").interrupted
 
 
+@pytest.mark.behaviour("AGT-08")
 def test_five_choices_are_refused(tmp_path: Path) -> None:
     script = [tools(call("clarify", {"question": "Which?", "choices": list("abcde")})), text("ok")]
     result = agent(tmp_path, *script, callbacks={"clarify": lambda question: "a"}).run_conversation("go")
@@ -336,6 +346,7 @@ def test_five_choices_are_refused(tmp_path: Path) -> None:
 # memory
 
 
+@pytest.mark.behaviour("AGT-03")
 def test_making_room_in_full_notes_does_not_take_a_whole_turn(tmp_path: Path) -> None:
     """Three refused changes of one turn are enough; reading goes on, and the next turn may try again."""
     long = tools(call("memory", {"action": "add", "content": "x" * 3_000}))
@@ -349,3 +360,11 @@ def test_making_room_in_full_notes_does_not_take_a_whole_turn(tmp_path: Path) ->
     assert "3 changes of the notes were refused in this turn" in first[3]
     assert first[4]["entries"] == []
     assert told(one.run_conversation("and this"))[-1]["entries"] == ["short"]
+
+
+@pytest.mark.behaviour("CONC-04")
+def test_tools_that_keep_something_run_alone(tmp_path: Path) -> None:
+    services = agent(tmp_path, toolsets=["todo", "memory", "learn"])._services
+    specs = {spec.name: spec for spec in (*services.tools.specs, *services.agent_tools.specs)}
+    for name in ("todo", "memory", "skill_manage"):
+        assert specs[name].concurrency == "serial"

@@ -72,6 +72,7 @@ def last_user(body: Any) -> str:
     return str([row["content"] for row in body["messages"] if row["role"] == "user"][-1])
 
 
+@pytest.mark.behaviour("AGT-07")
 def test_a_handle_comes_at_once_and_the_report_in_front_of_the_next_message(tmp_path: Path) -> None:
     door, requests = Door(), list[Any]()
     lines = {

@@ -70,6 +70,7 @@ def test_few_tools_are_named_as_ever(tmp_path: Path) -> None:
     assert told(result) == ["hello"]
 
 
+@pytest.mark.behaviour("EXEC-34")
 def test_an_approval_is_asked_for_the_tool_itself(tmp_path: Path) -> None:
     asked: list[Any] = []
 
@@ -87,6 +88,7 @@ def test_an_approval_is_asked_for_the_tool_itself(tmp_path: Path) -> None:
     assert told(result)[0].startswith("denied")
 
 
+@pytest.mark.behaviour("EXEC-34")
 def test_what_is_forbidden_stays_forbidden_by_its_name(tmp_path: Path) -> None:
     ran: list[str] = []
     settings = {"approval": {"deny": ["s__echo"]}}

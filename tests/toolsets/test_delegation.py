@@ -50,6 +50,7 @@ def told(result: Any) -> list[Any]:
     return [json.loads(row) if row.startswith("{") else row for row in rows]
 
 
+@pytest.mark.behaviour("AGT-05", "AGT-05b", "AGT-05c")
 def test_100_only_the_summary_comes_back_and_the_child_sees_nothing_else(tmp_path: Path) -> None:
     requests: list[Any] = []
     note = tool(concurrency="parallel", effect="pure", name="note")(lambda: "a secret detail")
@@ -103,6 +104,7 @@ def test_children_are_turns_of_their_own_in_the_journal(tmp_path: Path) -> None:
     assert (kind, parent) == ("child", result.session_id)
 
 
+@pytest.mark.behaviour("AGT-06")
 def test_the_results_are_in_task_order_and_the_children_run_at_the_same_time(tmp_path: Path) -> None:
     barrier = threading.Barrier(3, timeout=PATIENCE)
 
@@ -122,6 +124,7 @@ def test_the_results_are_in_task_order_and_the_children_run_at_the_same_time(tmp
     assert [entry["summary"] for entry in told(result)[0]["results"]] == ["A", "B", "C"]
 
 
+@pytest.mark.behaviour("EXEC-13")
 def test_delegations_beyond_the_limit_are_answered_and_not_run(tmp_path: Path) -> None:
     ran: list[Any] = []
     goals = [call("delegate_task", {"goal": name}) for name in "abcd"]
@@ -135,6 +138,7 @@ def test_delegations_beyond_the_limit_are_answered_and_not_run(tmp_path: Path) -
     assert {asked for asked, _ in ran} == {"go", "a", "b", "c"}
 
 
+@pytest.mark.behaviour("CONC-08", "AGT-01c")
 def test_a_child_has_no_children_by_default_and_its_own_at_a_greater_depth(tmp_path: Path) -> None:
     deep = {"delegation": {"max_depth": 2}}
     for settings, names in (({}, {"todo"}), (deep, {"todo", "delegate_task"})):
@@ -150,6 +154,7 @@ def test_a_child_has_no_children_by_default_and_its_own_at_a_greater_depth(tmp_p
     )
 
 
+@pytest.mark.behaviour("CONC-08", "AGT-05")
 def test_withheld_tools_are_withheld_whoever_made_them(tmp_path: Path) -> None:
     requests: list[Any] = []
     own = [tool(name=name)(lambda: "x") for name in ("memory", "send_message", "execute_code", "fine")]
@@ -183,6 +188,7 @@ def test_a_child_that_goes_in_circles_is_halted_also_when_its_parent_is_attended
 NO_WAIT = {"exception": {"base": 0, "cap": 0}, "invalid": {"base": 0, "cap": 0}}
 
 
+@pytest.mark.behaviour("AGT-05")
 def test_a_long_answer_is_cut_to_its_share_of_the_room_and_kept_whole(tmp_path: Path) -> None:
     long = "fact " * 10_000
     lines = {"go": [delegate("a"), text("ok")], "a": [text(long)]}
@@ -208,6 +214,7 @@ def busy(goal: str, rounds: int) -> Lines:
     return {goal: [tools(call("todo", {"todos": [{"id": str(n), "content": "x"}]})) for n in range(rounds)]}
 
 
+@pytest.mark.behaviour("BUD-03", "BUD-03b", "BUD-03d", "DIS-01")
 @pytest.mark.parametrize(
     ("mode", "iterations"),
     [("independent", (4, 4)), ("tree_cap", None), ("shared", None)],
@@ -230,6 +237,7 @@ def test_the_budgets_of_a_tree(tmp_path: Path, mode: str, iterations: Any) -> No
     assert all(child.outcome != "completed" for child in result.children)
 
 
+@pytest.mark.behaviour("BUD-02d")
 def test_a_budget_that_is_handed_in_is_shared_with_the_children(tmp_path: Path) -> None:
     budget = IterationBudget(4)
     lines = {"go": [delegate("a"), text("ok")], **busy("a", 9)}
@@ -240,6 +248,7 @@ def test_a_budget_that_is_handed_in_is_shared_with_the_children(tmp_path: Path) 
 # Interrupts, heartbeats, staleness
 
 
+@pytest.mark.behaviour("AGT-06")
 def test_an_interrupt_reaches_every_child_and_keeps_what_they_said(tmp_path: Path) -> None:
     started = threading.Semaphore(0)
 
@@ -269,6 +278,7 @@ def test_an_interrupt_reaches_every_child_and_keeps_what_they_said(tmp_path: Pat
     assert [child.outcome for child in result.children] == ["interrupted"] * 2
 
 
+@pytest.mark.behaviour("LOOP-06", "AGT-06")
 def test_a_child_that_does_nothing_is_stopped_and_a_long_one_shows_a_sign_of_life(tmp_path: Path) -> None:
     """Time goes by in two steps: until the sign, which comes once the child is at work, and after it."""
     clock, status = FakeClock(), list[str]()
@@ -294,6 +304,31 @@ def test_a_child_that_does_nothing_is_stopped_and_a_long_one_shows_a_sign_of_lif
     assert entry["status"] == "interrupted"
     assert "in a tool" in entry["error"]
     assert any("1 of 1 delegated tasks at work: a (linger)" in line for line in status)
+
+
+@pytest.mark.behaviour("LOOP-06")
+def test_each_request_of_a_child_is_a_sign_of_life(tmp_path: Path) -> None:
+    """Four requests of 170 s each are longer than a child may do nothing, 450 s."""
+    clock = FakeClock()
+    parent = iter([delegate("a"), text("ok")])
+    child = iter([*busy("a", 3)["a"], text("A")])
+
+    def answer(body: Mapping[str, Any]) -> Any:
+        if next(row["content"] for row in body["messages"] if row["role"] == "user") == "go":
+            return next(parent)
+        clock.advance(170)
+        return next(child)
+
+    settings = {"poll": {"control": 0.02}}
+    one = Agent(
+        ScriptedModel(repeat(answer)),
+        home=tmp_path,
+        toolsets=["delegate", "todo"],
+        settings=settings,
+        clock=clock,
+    )
+    (entry,) = told(one.run_conversation("go"))[0]["results"]
+    assert (entry["status"], entry["summary"]) == ("completed", "A")
 
 
 def test_the_parents_events_tell_what_its_children_do(tmp_path: Path) -> None:
@@ -334,6 +369,7 @@ def child_rows(one: Agent, result: Any) -> str:
     return json.dumps(one.journal.messages(result.children[0].turn_id))
 
 
+@pytest.mark.behaviour("APPR-05")
 @pytest.mark.parametrize("answer", ["once", "session"])
 def test_a_yes_in_the_parent_is_no_yes_in_a_child(tmp_path: Path, answer: str) -> None:
     ran: list[str] = []

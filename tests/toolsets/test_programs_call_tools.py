@@ -68,6 +68,7 @@ def effects(home: Path, kind: str = "RunTool") -> list[str]:
     return [name for (name,) in rows]
 
 
+@pytest.mark.behaviour("EXEC-36")
 def test_results_are_values_and_each_call_is_in_the_journal(tmp_path: Path) -> None:
     code = """
 import tools as same
@@ -105,6 +106,7 @@ print(__name__, __file__.endswith("main.py"))
     assert effects(tmp_path / "home") == told == ran
 
 
+@pytest.mark.behaviour("EXEC-36")
 def test_a_program_gets_no_further_than_a_call_would(tmp_path: Path) -> None:
     asked: list[str] = []
 

@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fsm_agent import Agent
 from fsm_agent.sessions.store import Store
 from fsm_agent.support.threads import LOOP
@@ -35,6 +37,7 @@ def offered(body: dict[str, Any]) -> list[str]:
     return sorted(one["function"]["name"] for one in body.get("tools", []))
 
 
+@pytest.mark.behaviour("FIN-10")
 def test_what_was_said_is_looked_over_with_the_tools_for_notes_alone(tmp_path: Path) -> None:
     home = tmp_path / "home"
     one, model = reviewed([text("Rye it is."), NOTE, text("Kept one note."), text("Hello again.")], home)

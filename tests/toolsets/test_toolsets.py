@@ -436,6 +436,7 @@ def test_a_command_ends_with_the_process_that_wanted_it(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------------------- small tools
 
 
+@pytest.mark.behaviour("EXEC-37")
 def test_get_time(use: Use) -> None:
     assert ok(use("get_time", zone="UTC")).endswith("+00:00 (UTC)")
     assert "day " in ok(use("get_time"))
@@ -443,6 +444,7 @@ def test_get_time(use: Use) -> None:
         assert "not an IANA time zone" in error(use("get_time", zone=zone))
 
 
+@pytest.mark.behaviour("EXEC-37")
 @pytest.mark.parametrize(
     ("expression", "value"),
     [

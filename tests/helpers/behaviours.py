@@ -1,0 +1,139 @@
+"""docs/behaviours.md, made from the lines of docs/behaviours.toml and from the tests that are marked with their
+ids. ``python -m tests.helpers.behaviours`` writes it and says how much of the specification holds;
+``--check`` only says it, and fails when the page is another one."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LINES = ROOT / "docs" / "behaviours.toml"
+PAGE = LINES.with_suffix(".md")
+MARK = "pytest.mark.behaviour"
+BEYOND = "beyond"
+WORDS = {"partly": "In part", "missing": "Not yet", "product": "Of a product around the engine"}
+"""What the page says of the states that need a reason. Without one a claim holds."""
+
+HEAD = """# Behaviours
+
+What must happen, with its figures, where it is in the code, and the tests that fail when it does not. Code and tests name a row by its id,
+such as `COMP-13`; a letter behind the number tells claims of one behaviour apart. The specification is what this engine was asked to be, claim
+by claim; ids in *italics* are beyond it: what good agents of this kind do besides. Figures that a user may change are [settings](configuration.md). Paths begin at `fsm_agent/`, or at
+`states/fsm_agent_states/` where they say `states/`. The words of a test are its name, in the file behind the link.
+
+**{summary}**
+
+{open_}
+
+This page is written by `python -m tests.helpers.behaviours` from `behaviours.toml` beside it and from the marks of the tests.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """A line of the file. ``state``: how far it holds, ``holds`` or a key of ``WORDS``, and ``why`` not
+    wholly; ``beyond``: it is no claim of the specification."""
+
+    id: str
+    group: str
+    claim: str
+    where: tuple[str, ...]
+    state: str
+    why: str
+    beyond: bool
+
+
+def behaviours() -> list[Behaviour]:
+    """The lines, in their order. Raises ``ValueError`` for a state that there is not."""
+    groups = tomllib.loads(LINES.read_text(encoding="utf-8"))
+    return [_behaviour(group, id, *line) for group, lines in groups.items() for id, line in lines.items()]
+
+
+def _behaviour(group: str, id: str, claim: str, where: str = "", state: str = "") -> Behaviour:
+    word, _, why = state.partition(": ")
+    if word not in ("", BEYOND) and not (word in WORDS and why):
+        raise ValueError(
+            f"{id}: no such state: {state}; allowed: {BEYOND}, or {', '.join(WORDS)} with a reason"
+        )
+    places = tuple(place for place in where.split(", ") if place)
+    return Behaviour(id, group, claim, places, word if why else "holds", why, beyond=word == BEYOND)
+
+
+def marked() -> dict[str, list[tuple[Path, str]]]:
+    """Files and names of the tests that are marked with each id. Read, not run."""
+    found = defaultdict[str, list[tuple[Path, str]]](list)
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        text = path.read_text(encoding="utf-8")
+        for name, ids in _marks(ast.parse(text)) if MARK in text else ():
+            for id in ids:
+                found[id].append((path.relative_to(ROOT), name))
+    return found
+
+
+def _marks(tree: ast.Module) -> Iterator[tuple[str, list[str]]]:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for mark in node.decorator_list:
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == MARK:
+                    yield node.name, [ast.literal_eval(argument) for argument in mark.args]
+
+
+def counted(lines: Sequence[Behaviour]) -> Counter[str]:
+    """How many claims of the specification are in each state."""
+    return Counter(line.state for line in lines if not line.beyond)
+
+
+def summary(lines: Sequence[Behaviour]) -> str:
+    """How much of the specification holds, in one line."""
+    states = counted(lines)
+    besides = sum(line.beyond for line in lines)
+    return (
+        f"{states['holds']} of {states.total()} claims of the specification hold, {states['partly']} in part,"
+        f" {states['missing']} not yet, {states['product']} are of a product around the engine;"
+        f" besides, {besides} behaviours beyond it hold."
+    )
+
+
+def page() -> str:
+    """The whole page."""
+    lines, tests = behaviours(), marked()
+    groups = defaultdict[str, list[str]](list)
+    for line in lines:
+        groups[line.group].append(_row(line, tests))
+    open_ = "  \n".join(
+        f"{words}: {', '.join(line.id for line in lines if line.state == state)}."
+        for state, words in WORDS.items()
+        if any(line.state == state for line in lines)
+    )
+    parts = [HEAD.format(summary=summary(lines), open_=open_)]
+    for group, rows in groups.items():
+        parts += [f"\n## {group}\n", "| id | what must happen | where | tests |", "|---|---|---|---|", *rows]
+    return "\n".join(parts) + "\n"
+
+
+def _row(line: Behaviour, tests: Mapping[str, list[tuple[Path, str]]]) -> str:
+    claim = f"{line.claim} **{WORDS[line.state]}**: {line.why}." if line.why else line.claim
+    where = ", ".join(f"`{place}`" for place in line.where)
+    links = ", ".join(
+        f"[{name.removeprefix('test_').replace('_', ' ')}](../{path})"
+        for path, name in tests.get(line.id, ())
+    )
+    return f"| {f'*{line.id}*' if line.beyond else line.id} | {claim} | {where} | {links} |"
+
+
+if __name__ == "__main__":
+    wanted, checks = page(), "--check" in sys.argv
+    stale = PAGE.read_text(encoding="utf-8") != wanted
+    if stale and not checks:
+        PAGE.write_text(wanted, encoding="utf-8")
+    sys.stdout.write(f"{PAGE.relative_to(ROOT)}: {summary(behaviours())}\n")
+    if stale and checks:
+        sys.exit(
+            f"{PAGE.relative_to(ROOT)} is not what its lines and marks make; python -m tests.helpers.behaviours"
+        )

@@ -149,7 +149,6 @@ def made(name: str, limits: Mapping[str, int], home: Path) -> tuple[Workflow[Any
     return answers.flow, review, says
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLES)
 def test_the_footprints_of_the_rows_are_those_that_were_read(name: str, tmp_path: Path) -> None:
     """Every pair of rows on the durable engine: requests in order, and what changed in the turn."""
